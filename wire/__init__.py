@@ -1,0 +1,1 @@
+"""What goes between programs: framed msgpack on sockets, and the data connections of a move."""

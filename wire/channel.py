@@ -1,0 +1,180 @@
+"""Data connections between a deputy and a remote (or, for a hop, between two remotes).
+
+The remote listens; who connects proves that it holds the one-time secret that went over the mutually authenticated control
+connection of the two node daemons, and has the same proven to it, before anything else is read:
+
+    listener -> "FHD1" nonce                         (4 + 16 bytes)
+    caller   -> "FHD1" role nonce proof              (4 + 4 + 16 + 32 bytes)
+    listener -> proof                                (32 bytes)
+
+A proof is HMAC-SHA256(secret, who | role | listener's nonce | caller's nonce). A connection is then of one role: ``move``
+(msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop) or ``link`` (handed to the C session).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from wire import frames
+from wire.frames import Message, WireError
+
+MAGIC = b"FHD1"
+NONCE = 16
+PROOF = 32
+ROLES = ("move", "imgs", "link")
+HELLO_TIMEOUT = 5.0
+"""Seconds that the whole hello may take."""
+
+_CHUNK = 1 << 20
+_STREAM = struct.Struct("!Q")
+
+
+def _proof(secret: bytes, who: bytes, role: bytes, listener_nonce: bytes, caller_nonce: bytes) -> bytes:
+    return hmac.new(secret, b"|".join((who, role, listener_nonce, caller_nonce)), hashlib.sha256).digest()
+
+
+def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float = 10.0) -> socket.socket:
+    """A proven connection of that role, blocking, with timeout (seconds) on every operation.
+
+    Errors: OSError if nobody is there, WireError if the listener does not hold the secret.
+    """
+    connection = socket.create_connection(address, timeout=min(timeout, HELLO_TIMEOUT))
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if frames.receive_exactly(connection, len(MAGIC)) != MAGIC:
+            raise WireError("the peer speaks another protocol")
+        listener_nonce = frames.receive_exactly(connection, NONCE)
+        caller_nonce = os.urandom(NONCE)
+        name = role.encode()
+        connection.sendall(MAGIC + name + caller_nonce + _proof(secret, b"caller", name, listener_nonce, caller_nonce))
+        expected = _proof(secret, b"listener", name, listener_nonce, caller_nonce)
+        if not hmac.compare_digest(frames.receive_exactly(connection, PROOF), expected):
+            raise WireError("the peer does not hold the secret of this move")
+        connection.settimeout(timeout)
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def accept(listener: socket.socket, secret: bytes, timeout: float = 10.0) -> tuple[socket.socket, str]:
+    """The next caller that proves itself, and its role.
+
+    Errors: WireError if this caller does not; the listener is still good. TimeoutError by the listener's own bound.
+    """
+    connection, _ = listener.accept()
+    try:
+        connection.settimeout(HELLO_TIMEOUT)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener_nonce = os.urandom(NONCE)
+        connection.sendall(MAGIC + listener_nonce)
+        if frames.receive_exactly(connection, len(MAGIC)) != MAGIC:
+            raise WireError("the caller speaks another protocol")
+        name = frames.receive_exactly(connection, 4)
+        caller_nonce = frames.receive_exactly(connection, NONCE)
+        given = frames.receive_exactly(connection, PROOF)
+        expected = _proof(secret, b"caller", name, listener_nonce, caller_nonce)
+        role = name.decode("ascii", "replace")
+        if not hmac.compare_digest(given, expected) or role not in ROLES:
+            raise WireError("the caller does not hold the secret of this guest")
+        connection.sendall(_proof(secret, b"listener", name, listener_nonce, caller_nonce))
+        connection.settimeout(timeout)
+        return connection, role
+    except BaseException:
+        connection.close()
+        raise
+
+
+class Refused(WireError):
+    """The other side said why it will not."""
+
+
+class Channel:
+    """One move's conversation: messages with an ``op``, and byte streams between them."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def send(self, op: str, **fields: object) -> None:
+        """Errors: OSError, TimeoutError."""
+        frames.send(self.connection, {"op": op, **fields})
+
+    def expect(self, op: str, timeout: float | None = None) -> Message:
+        """The next message, which must be op. Errors: Refused with the peer's sentence, WireError, TimeoutError."""
+        if timeout is not None:
+            self.connection.settimeout(timeout)
+        message = frames.receive(self.connection)
+        if message.get("op") == "refused":
+            raise Refused(str(message.get("reason")))
+        if message.get("op") != op:
+            raise WireError(f"the peer said {message.get('op')!r} where {op!r} was due")
+        return message
+
+    def send_directory(self, directory: Path) -> int:
+        """Streams the plain files of a directory; returns their bytes."""
+        total = 0
+        for path in sorted(directory.iterdir()):
+            size = path.stat().st_size
+            self.send("file", name=path.name, size=size)
+            with path.open("rb") as source:
+                sent = 0
+                while sent < size:
+                    count = os.sendfile(self.connection.fileno(), source.fileno(), sent, min(size - sent, _CHUNK << 4)) \
+                        if self.connection.gettimeout() is None else self._send_chunk(source.fileno(), sent, size - sent)
+                    if count == 0:
+                        raise WireError(f"{path.name} became shorter while it was sent")
+                    sent += count
+            total += size
+        self.send("end", bytes=total)
+        return total
+
+    def _send_chunk(self, descriptor: int, offset: int, left: int) -> int:
+        data = os.pread(descriptor, min(left, _CHUNK), offset)
+        self.connection.sendall(data)
+        return len(data)
+
+    def receive_directory(self, directory: Path) -> int:
+        """Files of a stream into directory, plain names only; returns their bytes. Errors: WireError, OSError (disk full)."""
+        total = 0
+        while True:
+            message = frames.receive(self.connection)
+            if message.get("op") == "end":
+                return total
+            name, size = message.get("name"), message.get("size")
+            if message.get("op") != "file" or not isinstance(name, str) or not isinstance(size, int) or "/" in name or name.startswith("."):
+                raise WireError("the stream of images is broken")
+            with (directory / name).open("wb") as target:
+                for chunk in self.chunks(size):
+                    target.write(chunk)
+            total += size
+
+    def chunks(self, size: int) -> Iterator[memoryview]:
+        """size bytes of the stream, piece by piece. Errors: WireError if it ends early."""
+        buffer = memoryview(bytearray(min(size, _CHUNK) or 1))
+        left = size
+        while left:
+            count = self.connection.recv_into(buffer[: min(left, len(buffer))])
+            if count == 0:
+                raise WireError("the peer closed the connection in the middle of a stream")
+            yield buffer[:count]
+            left -= count
+
+    def send_stream(self, size: int, read: Callable[[int], bytes]) -> None:
+        """size bytes got piece by piece from read(limit)."""
+        left = size
+        while left:
+            data = read(min(left, _CHUNK))
+            if not data:
+                raise WireError("a file became shorter while it was sent")
+            self.connection.sendall(data)
+            left -= len(data)
+
+    def close(self) -> None:
+        """Closes the connection; the other side takes that as the end of this move."""
+        self.connection.close()
