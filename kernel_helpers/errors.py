@@ -1,0 +1,23 @@
+"""Exceptions that every room shares: one sentence, one exit code."""
+
+from __future__ import annotations
+
+
+class FarhomeError(Exception):
+    """Something that a user is told in one sentence."""
+
+    exit_code = 1
+
+
+class MoveRefused(FarhomeError):
+    """process {pid} stays at home: {reason}"""
+
+    exit_code = 75
+
+    def __init__(self, pid: int, reason: str) -> None:
+        super().__init__(pid, reason)
+        self.pid = pid
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"process {self.pid} stays at home: {self.reason}"

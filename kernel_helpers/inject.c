@@ -1,0 +1,192 @@
+/* Stopping threads and running system calls in them: ptrace, x86-64.
+ *
+ * Every function returns a negative errno on failure. All of them must be called by the thread that seized the tracee:
+ * ptrace belongs to a thread, not to a process. */
+#define _GNU_SOURCE
+#include <elf.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef PTRACE_GET_RSEQ_CONFIGURATION
+#define PTRACE_GET_RSEQ_CONFIGURATION 0x420f
+#endif
+#define EVENT_STOP 128 /* PTRACE_EVENT_STOP: INTERRUPT, group stop, or the first stop of a new tracee */
+
+/* A result no system call has: errno values end at 4095. inject_call() answers -(FAILED + errno) when it is the injection
+ * itself that failed, so that the call's own errors are not confused with ours. */
+#define FAILED 100000L
+
+static int64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* 0 and the wait status of tid; -ETIMEDOUT. waitpid() has no timeout, so this asks again and again: first giving way to
+ * the tracee (which often needs this very cpu), then in sleeps that grow to 1 ms. */
+int inject_wait(int tid, int64_t timeout_us, int *status)
+{
+    int64_t end = 0;
+    long pause_ns = 5000;
+    for (long tries = 0;; tries++) {
+        int r = waitpid(tid, status, __WALL | WNOHANG);
+        if (r == tid)
+            return 0;
+        if (r < 0 && errno != EINTR)
+            return -errno;
+        if (tries < 40) {
+            sched_yield();
+            continue;
+        }
+        int64_t now = now_us();
+        if (!end)
+            end = now + timeout_us;
+        else if (now >= end)
+            return -ETIMEDOUT;
+        struct timespec pause = {0, pause_ns};
+        nanosleep(&pause, NULL);
+        if (pause_ns < 1000000)
+            pause_ns += pause_ns / 2;
+    }
+}
+
+int inject_seize(int tid, long options) { return ptrace(PTRACE_SEIZE, tid, 0, options) ? -errno : 0; }
+int inject_interrupt(int tid) { return ptrace(PTRACE_INTERRUPT, tid, 0, 0) ? -errno : 0; }
+int inject_listen(int tid) { return ptrace(PTRACE_LISTEN, tid, 0, 0) ? -errno : 0; }
+int inject_continue(int tid, long signal) { return ptrace(PTRACE_CONT, tid, 0, signal) ? -errno : 0; }
+int inject_detach(int tid, long signal) { return ptrace(PTRACE_DETACH, tid, 0, signal) ? -errno : 0; }
+int inject_set_options(int tid, long options) { return ptrace(PTRACE_SETOPTIONS, tid, 0, options) ? -errno : 0; }
+
+int inject_get_registers(int tid, struct user_regs_struct *registers)
+{
+    struct iovec v = {registers, sizeof *registers};
+    return ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &v) ? -errno : 0;
+}
+
+int inject_set_registers(int tid, const struct user_regs_struct *registers)
+{
+    struct iovec v = {(void *)registers, sizeof *registers};
+    return ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &v) ? -errno : 0;
+}
+
+/* Bytes written to buffer. */
+long inject_get_extended_state(int tid, void *buffer, long size)
+{
+    struct iovec v = {buffer, size};
+    return ptrace(PTRACE_GETREGSET, tid, NT_X86_XSTATE, &v) ? -errno : (long)v.iov_len;
+}
+
+int inject_set_extended_state(int tid, const void *buffer, long size)
+{
+    struct iovec v = {(void *)buffer, size};
+    return ptrace(PTRACE_SETREGSET, tid, NT_X86_XSTATE, &v) ? -errno : 0;
+}
+
+int inject_get_signal_mask(int tid, uint64_t *mask) { return ptrace(PTRACE_GETSIGMASK, tid, 8, mask) ? -errno : 0; }
+int inject_set_signal_mask(int tid, uint64_t mask) { return ptrace(PTRACE_SETSIGMASK, tid, 8, &mask) ? -errno : 0; }
+int inject_get_signal_info(int tid, siginfo_t *info) { return ptrace(PTRACE_GETSIGINFO, tid, 0, info) ? -errno : 0; }
+int inject_set_signal_info(int tid, const siginfo_t *info)
+{
+    return ptrace(PTRACE_SETSIGINFO, tid, 0, info) ? -errno : 0;
+}
+
+struct rseq_configuration {
+    uint64_t pointer;
+    uint32_t size, signature, flags, pad;
+};
+
+int inject_rseq(int tid, struct rseq_configuration *configuration)
+{
+    memset(configuration, 0, sizeof *configuration);
+    return ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof *configuration, configuration) < 0 ? -errno : 0;
+}
+
+/* What a stop during an injected call left for later: a signal that cannot be blocked (SIGSTOP). */
+struct deferred_signal {
+    int32_t signal;
+    int32_t pad;
+    siginfo_t info;
+};
+
+/* Runs one system call in a stopped thread and answers its raw result. `instruction` is the address of a `syscall`
+ * instruction in it; `base` gives the registers that the call does not use (the stack pointer matters to some calls).
+ * The thread's registers are changed. It ends in a signal-delivery-stop (SIGTRAP of the step), so that a later CONT or
+ * DETACH may carry a signal, and in get_signal(), so that restored registers of an interrupted call make the kernel
+ * restart it. After the timeout the call is interrupted and -(FAILED + ETIMEDOUT) answered. */
+long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *base, int64_t timeout_us,
+                 struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
+                 uint64_t e, uint64_t f)
+{
+    struct user_regs_struct r = *base;
+    int status, error, interrupted = 0;
+    r.rip = instruction;
+    r.rax = number;
+    r.orig_rax = -1; /* no restart of anything */
+    r.rdi = a, r.rsi = b, r.rdx = c, r.r10 = d, r.r8 = e, r.r9 = f;
+    if ((error = inject_set_registers(tid, &r)))
+        return -FAILED + error;
+    for (int stops = 0; stops < 64; stops++) {
+        if (ptrace(PTRACE_SINGLESTEP, tid, 0, 0))
+            return -FAILED - errno;
+        error = inject_wait(tid, interrupted ? 2000000 : timeout_us, &status);
+        if (error == -ETIMEDOUT && !interrupted) {
+            interrupted = 1;
+            if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
+                return -FAILED - errno;
+            error = inject_wait(tid, 2000000, &status);
+        }
+        if (error)
+            return -FAILED + error;
+        if (!WIFSTOPPED(status))
+            return -FAILED - ESRCH; /* it is gone: an injected exit, or SIGKILL */
+        if (status >> 16) {
+            /* Some ptrace event: a trap that was waiting before the first instruction, or an event of the call itself
+             * (clone, exec). The step is still to come. */
+            continue;
+        }
+        if (WSTOPSIG(status) == SIGTRAP) {
+            if ((error = inject_get_registers(tid, &r)))
+                return -FAILED + error;
+            if (r.rip == instruction + 2)
+                return interrupted ? -FAILED - ETIMEDOUT : (long)r.rax;
+            if (r.rip != instruction)
+                return -FAILED - EFAULT;
+            continue; /* a SIGTRAP that was on its way before */
+        }
+        /* All signals are blocked, so this is SIGSTOP (or a fault's forced signal, which means the call never ran). */
+        if (WSTOPSIG(status) == SIGSEGV || WSTOPSIG(status) == SIGILL || WSTOPSIG(status) == SIGBUS ||
+            WSTOPSIG(status) == SIGSYS)
+            return -FAILED - EFAULT;
+        deferred->signal = WSTOPSIG(status);
+        if ((error = inject_get_signal_info(tid, &deferred->info)))
+            return -FAILED + error;
+    }
+    return -FAILED - ELOOP;
+}
+
+/* Bytes moved, possibly fewer than asked when a later page is missing. */
+long inject_read(int pid, uint64_t address, void *buffer, long size)
+{
+    struct iovec local = {buffer, size}, remote = {(void *)address, size};
+    long r = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    return r < 0 ? -errno : r;
+}
+
+long inject_write(int pid, uint64_t address, const void *buffer, long size)
+{
+    struct iovec local = {(void *)buffer, size}, remote = {(void *)address, size};
+    long r = process_vm_writev(pid, &local, 1, &remote, 1, 0);
+    return r < 0 ? -errno : r;
+}

@@ -1,0 +1,248 @@
+"""Injection into real processes: what is called happens in them, and they cannot tell afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel_helpers import inject
+from kernel_helpers.inject import SYS
+
+
+@contextlib.contextmanager
+def program(source: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python program, once it has printed its first line."""
+    process = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        line(process)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[bytes], timeout: float = 20) -> bytes:
+    """The next line of its output (it writes whole lines, unbuffered by us)."""
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], timeout)[0], "no output in time"
+    data = b""
+    while not data.endswith(b"\n"):
+        byte = os.read(process.stdout.fileno(), 1)
+        assert byte, "it ended"
+        data += byte
+    return data
+
+
+def blocked_in(pid: int, number: int, timeout: float = 10) -> None:
+    """Waits until the process sleeps in system call `number`."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        fields = Path(f"/proc/{pid}/syscall").read_text().split()
+        if fields[0] == str(number):
+            return
+        os.sched_yield()
+    raise AssertionError(f"not in call {number}: {fields}")
+
+
+def test_calls_happen_in_the_process_and_memory_comes_back() -> None:
+    with program("import sys\nprint('up',flush=True)\nprint(sys.stdin.readline().strip(),flush=True)") as process:
+        blocked_in(process.pid, SYS.read)
+        with inject.seize(process.pid) as frozen:
+            assert frozen.call(SYS.getpid) == process.pid
+            assert inject.syscall_at(frozen.leader.registers) == (SYS.read, -512)
+            with frozen.scratch(64) as address:
+                before = frozen.read(address - 64, 192)
+                frozen.write(address, b"injected\n")
+                assert frozen.call(SYS.write, 1, address, 9) == 9
+                assert frozen.leader.call(SYS.close, 999) == -errno.EBADF
+                with pytest.raises(OSError, match="close in") as caught:
+                    frozen.call(SYS.close, 999)
+                assert caught.value.errno == errno.EBADF
+            assert frozen.read(address - 64, 192)[64:128] == before[64:128]
+        assert line(process) == b"injected\n"
+        assert process.stdin is not None
+        process.stdin.write(b"native again\n")
+        process.stdin.flush()
+        assert line(process) == b"native again\n"
+        assert process.wait(10) == 0
+
+
+def test_sleep_goes_on_and_is_not_longer_for_it() -> None:
+    source = "import time\nprint('up',flush=True)\nt=time.monotonic();time.sleep(1)\n"
+    source += "print(time.monotonic()-t,flush=True)"
+    with program(source) as process:
+        blocked_in(process.pid, SYS.clock_nanosleep)
+        with inject.seize(process.pid) as frozen:
+            for _ in range(200):
+                frozen.call(SYS.getpid)
+        assert 0.99 < float(line(process)) < 1.5
+
+
+def test_epoll_wait_does_not_see_the_stop() -> None:
+    source = """
+import ctypes, os, select, sys
+libc = ctypes.CDLL(None, use_errno=True)
+ep = select.epoll(); ep.register(0, select.EPOLLIN)
+print('up', flush=True)
+buffer = ctypes.create_string_buffer(64)
+r = libc.epoll_wait(ep.fileno(), buffer, 1, -1)
+print(r, ctypes.get_errno() if r < 0 else 0, flush=True)
+"""
+    with program(source) as process:
+        blocked_in(process.pid, SYS.epoll_wait)
+        with inject.seize(process.pid) as frozen:
+            assert inject.syscall_at(frozen.leader.registers) == (SYS.epoll_wait, -errno.EINTR)
+            frozen.call(SYS.getppid)
+        blocked_in(process.pid, SYS.epoll_wait)
+        assert process.stdin is not None
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        assert line(process) == b"1 0\n"
+
+
+def test_all_threads_are_stopped_and_go_on() -> None:
+    source = """
+import threading, sys
+barrier = threading.Barrier(9); gate = threading.Event(); count = []
+def work():
+    barrier.wait(); gate.wait(); count.append(1)
+threads = [threading.Thread(target=work) for _ in range(8)]
+[t.start() for t in threads]; barrier.wait(); print('up', flush=True)
+sys.stdin.readline(); gate.set(); [t.join() for t in threads]; print(len(count), flush=True)
+"""
+    with program(source) as process:
+        with inject.seize(process.pid) as frozen:
+            assert len(frozen.threads) == 9
+            for tid, thread in frozen.threads.items():
+                assert thread.call(SYS.gettid) == tid
+                state = Path(f"/proc/{process.pid}/task/{tid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+                assert state == "t"
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert line(process) == b"8\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGALRM])
+def test_signal_sent_while_frozen_arrives_afterwards(number: signal.Signals) -> None:
+    source = f"""
+import signal, os, sys
+signal.signal({int(number)}, lambda *a: os.write(1, b'handled\\n'))
+print('up', flush=True)
+while True: signal.pause()
+"""
+    with program(source) as process:
+        blocked_in(process.pid, SYS.pause)
+        with inject.seize(process.pid) as frozen:
+            os.kill(process.pid, number)
+            assert frozen.call(SYS.getpid) == process.pid
+        assert line(process) == b"handled\n"
+
+
+def test_signal_that_beats_the_interrupt_is_kept() -> None:
+    """SIGSTOP cannot be blocked: it stops the injected call's step, and takes effect when the process is let go."""
+    with program("import signal\nprint('up',flush=True)\nsignal.pause()\nprint('on',flush=True)") as process:
+        blocked_in(process.pid, SYS.pause)
+        frozen = inject.seize(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert frozen.call(SYS.getpid) == process.pid
+        assert frozen.leader.pending_signal == signal.SIGSTOP
+        frozen.detach()
+        pid, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert pid == process.pid and os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGSTOP
+        os.kill(process.pid, signal.SIGCONT)
+        blocked_in(process.pid, SYS.pause)
+
+
+def test_stopped_job_is_seized_and_stays_stopped() -> None:
+    with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
+        blocked_in(process.pid, SYS.pause)
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        with inject.seize(process.pid) as frozen:
+            assert frozen.leader.group_stop == signal.SIGSTOP
+            assert frozen.call(SYS.getpid) == process.pid
+        end = time.monotonic() + 5
+        while (state := Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]) != "T":
+            assert time.monotonic() < end, state
+        os.kill(process.pid, signal.SIGCONT)
+        blocked_in(process.pid, SYS.pause)
+
+
+def test_call_that_blocks_is_bounded() -> None:
+    with program("import sys\nprint('up',flush=True)\nprint(sys.stdin.readline(),flush=True)") as process:
+        blocked_in(process.pid, SYS.read)
+        with inject.seize(process.pid) as frozen:
+            frozen.leader.call_timeout = 0.2
+            with pytest.raises(TimeoutError):
+                frozen.call(SYS.pause)
+            assert frozen.call(SYS.getpid) == process.pid
+        blocked_in(process.pid, SYS.read)
+
+
+def test_registers_and_extended_state_are_whole() -> None:
+    """A loop that keeps its state in vector and general registers only gives the right sum after many freezes."""
+    source = "print('up',flush=True)\ns=0.0\nfor i in range(6_000_000): s+=i*0.5\nprint(s,flush=True)"
+    with program(source) as process:
+        for _ in range(40):
+            with inject.seize(process.pid) as frozen:
+                state = frozen.leader.extended_state()
+                assert len(state) >= 512
+                frozen.call(SYS.gettid)
+                frozen.leader.set_extended_state(state)
+        expected = 0.0
+        for i in range(6_000_000):
+            expected += i * 0.5
+        assert float(line(process, 60)) == expected
+
+
+def test_no_process_and_foreign_tracer_are_told_apart() -> None:
+    with pytest.raises(ProcessLookupError):
+        inject.seize(2**22 - 7)
+    with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
+        with inject.seize(process.pid), pytest.raises(PermissionError):
+            inject.seize(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProcessLookupError):
+            inject.seize(process.pid)
+
+
+def test_process_killed_while_frozen() -> None:
+    with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
+        with inject.seize(process.pid) as frozen:
+            process.kill()
+            with pytest.raises(ProcessLookupError):
+                frozen.call(SYS.getpid)
+        assert process.wait(5) == -signal.SIGKILL
+
+
+def test_normalise_restart_rewinds_and_keeps_what_is_no_restart() -> None:
+    def registers(rax: int, number: int) -> inject.Registers:
+        value = inject.Registers()
+        value.rax, value.orig_rax, value.rip = rax & inject.U64, number & inject.U64, 0x1000
+        return value
+
+    for code in (-512, -513, -514, -516):
+        value = registers(code, SYS.read)
+        assert inject.normalise_restart(value) == code
+        assert (value.rax, value.rip, inject.signed(value.orig_rax)) == (SYS.read, 0xFFE, -1)
+    value = registers(-516, SYS.futex)
+    assert inject.normalise_restart(value) == -516 and (value.rax, value.rip) == (0, 0x1000)
+    value = registers(-errno.EINTR, SYS.epoll_wait)
+    assert inject.normalise_restart(value) == -errno.EINTR and value.rip == 0xFFE
+    value = registers(-errno.EINTR, SYS.read)
+    assert inject.normalise_restart(value) == 0 and inject.signed(value.rax) == -errno.EINTR
+    value = registers(-512, -1)
+    assert inject.normalise_restart(value) == 0 and (inject.signed(value.rax), value.rip) == (-512, 0x1000)
