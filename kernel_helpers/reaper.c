@@ -1,0 +1,104 @@
+// reaper SETUP [ARGUMENT...]: starts a virtual node of the lab and is its process 1.
+//
+// Makes new mount, pid, network, UTS, IPC and cgroup namespaces, runs SETUP in them, prints the new process 1's id (as the
+// caller sees it) when SETUP has succeeded, and returns. Process 1 stays and reaps whatever the node's processes leave. When
+// it dies the kernel ends all that is in its pid namespace: that is how a node dies.
+// Exit status: 0 the node is up; otherwise SETUP's own, 125 when it could not be started.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int fail(const char *what)
+{
+	fprintf(stderr, "reaper: %s: %s\n", what, strerror(errno));
+	return 125;
+}
+
+// Returns SETUP's exit status; reaps what it orphans on the way.
+static int run_setup(char **argv)
+{
+	pid_t setup = fork();
+	if (setup == 0) {
+		execvp(argv[0], argv);
+		_exit(fail(argv[0]));
+	}
+	if (setup < 0)
+		return fail("fork");
+	for (;;) {
+		int status;
+		pid_t pid = waitpid(-1, &status, __WALL);
+		if (pid == setup)
+			return WIFEXITED(status) ? WEXITSTATUS(status) : 125;
+		if (pid < 0 && errno != EINTR)
+			return fail("waitpid");
+	}
+}
+
+// Process 1 of the node. Tells `ready` one byte, the exit status of SETUP.
+static int be_first_process(int ready, char **argv)
+{
+	sigset_t children;
+	sigemptyset(&children);
+	sigaddset(&children, SIGCHLD);
+	if (setsid() < 0)
+		return fail("setsid");
+	// Nothing that is mounted in the node is to be seen outside.
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return fail("make mounts private");
+	unsigned char status = (unsigned char)run_setup(argv);
+	sigprocmask(SIG_BLOCK, &children, NULL);
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || chdir("/"))
+		status = (unsigned char)fail("standard descriptors");
+	if (write(ready, &status, 1) != 1 || status)
+		return status ? status : 125;
+	close_range(3, ~0U, 0);
+	for (;;) {
+		// __WALL: clone children without SIGCHLD count too; each of them becomes a SIGCHLD child when it is orphaned.
+		while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
+			;
+		siginfo_t information;
+		sigwaitinfo(&children, &information);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2) {
+		fprintf(stderr, "usage: reaper SETUP [ARGUMENT...]\n");
+		return 64;
+	}
+	int ready[2];
+	if (pipe2(ready, O_CLOEXEC))
+		return fail("pipe");
+	if (unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP))
+		return fail("unshare");
+	pid_t first = fork();
+	if (first < 0)
+		return fail("fork");
+	if (first == 0) {
+		close(ready[0]);
+		_exit(be_first_process(ready[1], argv + 1));
+	}
+	close(ready[1]);
+	unsigned char status = 125;
+	if (read(ready[0], &status, 1) != 1)
+		status = 125;                     // it died: its message, if any, is on stderr
+	if (status) {
+		kill(first, SIGKILL);
+		waitpid(first, NULL, __WALL);
+		return status;
+	}
+	printf("%d\n", first);
+	return fflush(stdout) ? 125 : 0;
+}
