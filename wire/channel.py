@@ -123,21 +123,11 @@ class Channel:
             size = path.stat().st_size
             self.send("file", name=path.name, size=size)
             with path.open("rb") as source:
-                sent = 0
-                while sent < size:
-                    count = os.sendfile(self.connection.fileno(), source.fileno(), sent, min(size - sent, _CHUNK << 4)) \
-                        if self.connection.gettimeout() is None else self._send_chunk(source.fileno(), sent, size - sent)
-                    if count == 0:
-                        raise WireError(f"{path.name} became shorter while it was sent")
-                    sent += count
+                if self.connection.sendfile(source, 0, size) != size:
+                    raise WireError(f"{path.name} became shorter while it was sent")
             total += size
         self.send("end", bytes=total)
         return total
-
-    def _send_chunk(self, descriptor: int, offset: int, left: int) -> int:
-        data = os.pread(descriptor, min(left, _CHUNK), offset)
-        self.connection.sendall(data)
-        return len(data)
 
     def receive_directory(self, directory: Path) -> int:
         """Files of a stream into directory, plain names only; returns their bytes. Errors: WireError, OSError (disk full)."""

@@ -1,0 +1,32 @@
+"""`python -m deputy`: started by mosd for one process that is to leave; lives until that process is home again or ended."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from deputy.deputy import Deputy, Options
+
+
+def main() -> int:
+    """Exit 0 when the process is home (or has ended), 1 when it could not be seized at all."""
+    parser = argparse.ArgumentParser(prog="deputy", description="home side of one process that is away")
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--node", required=True, help="name of this node")
+    parser.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the away node until it counts as dead")
+    parser.add_argument("--interception", default="auto", choices=("auto", "notify", "ptrace"))
+    parser.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s deputy %(process)d %(levelname)s %(message)s"
+    )
+    options = Options(arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.interception, arguments.images)
+    return Deputy(options).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""The deputy of one process: one loop that hears mosd, the link, and the stops of the stub, and starts moves.
+
+All ptrace requests come from the main thread. What may take long and needs no ptrace (asking the target to prepare, sending it
+files) runs in a worker while the process goes on; what happens while it is frozen is done here, in one go.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from deputy import homecoming, leaving
+from deputy.guestlink import GuestLink, LinkLost
+from deputy.leaving import Preparation, Target
+from deputy.signals import StubSignals
+from deputy.stub import Stub
+from kernel_helpers.errors import FarhomeError, MoveRefused
+from wire.frames import Message, WireError
+from wire.local import LocalServer
+
+log = logging.getLogger("deputy")
+
+TICK = 0.25
+"""Seconds between looks at time-outs."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How mosd started this deputy. link_timeout in seconds."""
+
+    pid: int
+    socket: Path
+    node: str
+    link_timeout: float
+    interception: str
+    images: Path
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a move did. Times in milliseconds, size in bytes."""
+
+    where: str
+    frozen_ms: float
+    total_ms: float
+    size: int
+    engine: str
+
+
+class Deputy:
+    """See the module. `where` is "home" or the node's name."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.pid = options.pid
+        self.where = "home"
+        self.stub: Stub | None = None
+        self.link: GuestLink | None = None
+        self.signals: StubSignals | None = None
+        self.finished = False
+        self._request: int | None = None
+        self._preparing: Callable[[], None] | None = None
+        self._go_home_reason: str | None = None
+        self._retry_home_at = 0.0
+        self._started = time.monotonic()
+        self._idle_since = time.monotonic()
+        self.selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.server = LocalServer(options.socket, self.selector, self._on_message)
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until the process is home or ended."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            log.error("process %d is gone", self.pid)
+            self.server.close()
+            return 1
+        self.selector.register(pidfd, selectors.EVENT_READ, self._process_ended)
+        try:
+            while not self.finished:
+                for key, _ in self.selector.select(TICK):
+                    key.data()
+                self._tick()
+        finally:
+            self.server.close()
+            if self.link is not None:
+                self.link.close()
+        return 0
+
+    def _woken(self) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+
+    def wake(self) -> None:
+        """Makes the loop turn; callable from any thread."""
+        os.write(self._wake_write, b"w")
+
+    def _tick(self) -> None:
+        if self._preparing is not None:
+            self._preparing()
+        if self.signals is not None:
+            self.signals.poll()
+        if self.link is not None and self.where != "home" and not self.finished:
+            try:
+                self.link.look_after()
+            except LinkLost as lost:
+                self._lost(str(lost))
+                return
+            for event in self.link.control_events():
+                self._on_control(event)
+            if self._go_home_reason and self._preparing is None and time.monotonic() >= self._retry_home_at:
+                self._come_home(self._go_home_reason, None)
+        if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > 15.0:
+            self.finished = True  # nobody asked for a move
+
+    def _process_ended(self) -> None:
+        if self.signals is None:
+            log.info("process %d ended", self.pid)
+            self.server.tell({"event": "exit", "status": None})
+            self.finished = True
+
+    # -- what mosd asks -----------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message) -> None:
+        operation, number = message.get("op"), message.get("id")
+        if operation == "status":
+            self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None})
+        elif operation == "move":
+            if self._preparing is not None:
+                self._answer_failure(number, "another move of it is under way")
+                return
+            try:
+                host, port = message["address"]
+                target = Target(str(message["to"]), (str(host), int(port)), bytes(message["secret"]))
+            except (KeyError, TypeError, ValueError):
+                self._answer_failure(number, "the request names no target")
+                return
+            self._prepare(target, number)
+        elif operation == "home":
+            if self.where == "home" or self._preparing is not None:
+                self._answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
+            else:
+                self._come_home(str(message.get("reason", "asked")), number)
+        elif operation == "abort":
+            if self.where == "home":
+                self.finished = True
+        else:
+            self._answer_failure(number, f"unknown operation {operation!r}")
+
+    def _answer_failure(self, number: int | None, sentence: str) -> None:
+        self.server.tell({"id": number, "ok": False, "error": sentence, "where": self.where})
+
+    def _answer(self, number: int | None, report: Report) -> None:
+        self.server.tell(
+            {
+                "id": number, "ok": True, "where": report.where, "frozen_ms": round(report.frozen_ms, 2),
+                "total_ms": round(report.total_ms, 2), "bytes": report.size, "engine": report.engine,
+            }
+        )  # fmt: skip
+
+    # -- moves --------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, target: Target, number: int | None) -> None:
+        """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
+        begun = time.monotonic()
+        preparation = Preparation(self.pid, target, self.options.node)
+        worker = threading.Thread(target=lambda: (preparation.run(), self.wake()), daemon=True)
+        worker.start()
+
+        def go_on() -> None:
+            if worker.is_alive():
+                return
+            self._preparing = None
+            self._idle_since = time.monotonic()
+            try:
+                if self.finished:
+                    raise FarhomeError("the process ended")
+                preparation.check()
+                report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
+            except (FarhomeError, WireError, OSError) as error:
+                preparation.abandon()
+                sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {error}"
+                log.warning("%s", sentence, exc_info=not isinstance(error, (MoveRefused, WireError)))
+                self._answer_failure(number, sentence)
+                if self.where == "home":
+                    self.finished = True
+                return
+            self._idle_since = time.monotonic()
+            log.info("process %d is on %s, frozen %.1f ms, %d bytes", self.pid, report.where, report.frozen_ms, report.size)
+            self._answer(number, report)
+            self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": report.frozen_ms})
+
+        self._preparing = go_on
+
+    def _come_home(self, reason: str, number: int | None) -> None:
+        begun = time.monotonic()
+        was = self.where
+        try:
+            report = homecoming.come_home(self, begun)
+        except LinkLost as lost:
+            self._lost(str(lost))
+            return
+        except (FarhomeError, WireError, OSError) as error:
+            log.warning("coming home from %s failed: %s", was, error, exc_info=True)
+            self._retry_home_at = time.monotonic() + 0.5
+            if number is not None:
+                self._answer_failure(number, f"coming home from {was} failed: {error}")
+            return
+        log.info("process %d is home from %s (%s), frozen %.1f ms, %d bytes", self.pid, was, reason, report.frozen_ms, report.size)
+        if number is not None:
+            self._answer(number, report)
+        self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": report.frozen_ms})
+        self.finished = True
+
+    # -- what the guest's side tells ------------------------------------------------------------------------------------
+
+    def _on_control(self, event: object) -> None:
+        assert self.link is not None
+        go_home = self.link.handle(event, self)
+        if go_home is not None:
+            self._go_home_reason = go_home
+
+    def guest_died(self, number: int) -> None:
+        """The guest was killed by a signal of its own: the stub ends the same way."""
+        assert self.signals is not None
+        self.signals.die_by(number)
+
+    def ended(self, status: str) -> None:
+        """The stub has ended (its parent has been told by the kernel): so does everything else."""
+        if self.finished:
+            return
+        log.info("process %d ended: %s", self.pid, status)
+        if self.link is not None and self.where != "home":
+            self.link.kill_guest()
+        self.server.tell({"event": "exit", "status": status})
+        self.finished = True
+
+    def _lost(self, reason: str) -> None:
+        """The away node is dead: no copy of the process exists any more."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        sentence = f"farhome: process {self.pid} is lost: it was on {self.where}, which {reason}; ended {when}"
+        log.error("%s", sentence)
+        self.server.tell({"event": "lost", "node": self.where, "reason": reason, "sentence": sentence})
+        if self.signals is not None:
+            self.signals.kill(sentence)
+        self.finished = True

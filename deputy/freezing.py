@@ -1,0 +1,48 @@
+"""Bringing a guest to a standstill between two calls, so that nothing is under way when it is captured.
+
+    deputy                                   remote
+      PAUSE ------------------------------->   takes no more calls
+      <-------------------------------- PAUSED (all calls taken before are already on their way)
+      every call under way in the stub is answered, or suspended
+      QUIET ------------------------------->   what was suspended is put back to before the call
+      <-------------------------------- FROZEN (every thread ptrace-stopped in plain user mode)
+
+Only the deputy ever thaws a guest: while its home may already be running the process, a remote that has lost its deputy
+must not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernel_helpers.errors import FarhomeError
+from wire.control import Control
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy
+
+PATIENCE = 10.0
+"""Seconds for each answer of the remote."""
+
+
+def freeze_guest(deputy: Deputy) -> None:
+    """Errors: FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
+    assert deputy.link is not None and deputy.stub is not None
+    try:
+        deputy.link.send(Control.PAUSE)
+        deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
+        for tid in deputy.stub.busy():
+            deputy.stub.cancel(tid)
+        deputy.link.send(Control.QUIET)
+        answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
+        if answer.get("error"):
+            raise FarhomeError(f"the guest could not be frozen: {answer['error']}")
+    except BaseException:
+        thaw(deputy)
+        raise
+
+
+def thaw(deputy: Deputy) -> None:
+    """The move is off: the guest runs on where it is. Goes over the link, which delivers it even across a break."""
+    assert deputy.link is not None
+    deputy.link.send(Control.THAW)

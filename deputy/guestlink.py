@@ -1,0 +1,137 @@
+"""The deputy's end of the link: keeps it connected, and takes what the remote tells."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.link import Event, HomeLink, Kind
+from wire import channel
+from wire.control import Control, pack, unpack
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy
+    from deputy.leaving import Target
+
+log = logging.getLogger("deputy")
+
+RETRY = 0.25
+"""Seconds between attempts to connect again."""
+
+
+class LinkLost(FarhomeError):
+    """The away node has not been heard for link_timeout, or its remote is gone."""
+
+
+@dataclass
+class GuestLink:
+    """A HomeLink to the remote on one node."""
+
+    home: HomeLink
+    target: Target
+    timeout: float
+
+    def __post_init__(self) -> None:
+        self._broken_since: float | None = None
+        self._next_attempt = 0.0
+        self._pending: list[Event] = []
+
+    def start(self, connection: socket.socket) -> None:
+        """Hands a proven connection of role link to the C session."""
+        self.home.attach(connection.detach())
+        self._broken_since = None
+
+    def send(self, control: Control, tid: int = 0, **fields: object) -> None:
+        """Queues a control frame; it survives a broken connection."""
+        self.home.send(control, tid, pack(**fields))
+
+    def events(self) -> list[Event]:
+        """New events, connection matters taken care of. Errors: LinkLost."""
+        found = self._pending + self.home.events()
+        self._pending = []
+        kept = []
+        for event in found:
+            if event.kind in (Kind.CONNECTION_LOST, Kind.SILENT):
+                if self._broken_since is None:
+                    self._broken_since = time.monotonic()
+                    log.warning("the link to %s is broken: %s", self.target.node, event.data.decode(errors="replace"))
+                    self.home.detach()
+            else:
+                kept.append(event)
+        return kept
+
+    def look_after(self) -> None:
+        """Connects again after a break. Errors: LinkLost."""
+        self._pending = self.events()
+        if self._broken_since is None or time.monotonic() < self._next_attempt:
+            return
+        if time.monotonic() - self._broken_since > self.timeout:
+            raise LinkLost(f"has not answered for {self.timeout:.0f} s")
+        self._next_attempt = time.monotonic() + RETRY
+        try:
+            connection = channel.connect(self.target.address, "link", self.target.secret, timeout=1.0)
+        except ConnectionRefusedError:
+            raise LinkLost("runs, but the guest's supervisor there is gone") from None
+        except (OSError, WireError) as error:
+            log.debug("no link to %s yet: %s", self.target.node, error)
+            return
+        connection.settimeout(None)
+        log.info("the link to %s is made again", self.target.node)
+        self.start(connection)
+
+    def control_events(self) -> list[Event]:
+        """Events to be handled now."""
+        return self.events()
+
+    def wait(self, control: Control, deputy: Deputy, timeout: float) -> dict[str, object]:
+        """The fields of the next frame of that kind; everything else meanwhile is handled. Errors: LinkLost, TimeoutError."""
+        end = time.monotonic() + timeout
+        while True:
+            found = self.events()
+            for index, event in enumerate(found):
+                if event.kind == control:
+                    self._pending = found[index + 1 :]
+                    return unpack(event.data)
+                deputy._on_control(event)
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{self.target.node} did not answer {control.name} within {timeout:.0f} s")
+            self.look_after()
+            if not self._pending:
+                select.select([self.home.event_fd], [], [], min(left, 0.1))
+
+    def handle(self, event: Event, deputy: Deputy) -> str | None:
+        """One frame from the remote. Returns the reason if it asks to take the process home."""
+        if event.kind == Control.GO_HOME:
+            return str(unpack(event.data).get("name", "a call that only home can make"))
+        if event.kind == Control.EXPEL:
+            return str(unpack(event.data).get("reason", "the node wants it gone"))
+        if event.kind == Control.CANCEL:
+            assert deputy.stub is not None
+            deputy.stub.cancel(event.tid)
+        elif event.kind == Control.STOP_BY_DEFAULT:
+            assert deputy.signals is not None
+            deputy.signals.stop_by(int(str(unpack(event.data)["number"])))
+        elif event.kind == Control.GUEST_DIED:
+            deputy.guest_died(int(str(unpack(event.data)["number"])))
+        else:
+            log.debug("event %s ignored", event.kind)
+        return None
+
+    def kill_guest(self) -> None:
+        """Tells the remote that the process has ended; waits a moment for it to be on its way."""
+        try:
+            self.send(Control.KILL)
+            self.home.flush(0.5)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Ends the session."""
+        self.home.close()

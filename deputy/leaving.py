@@ -1,0 +1,219 @@
+"""Out (from home) and hop (from one away node to another).
+
+Out:  prepare -> freeze -> copy -> dump -> images -> prepared -> COMMIT -> stub -> running
+Hop:  prepare -> pause and freeze the guest -> it is dumped there and sent straight to the target -> prepared -> COMMIT
+
+Up to the commit everything is undone by letting the source run; after it nothing is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deputy import freezing
+from deputy.guestlink import GuestLink
+from deputy.signals import StubSignals
+from deputy.stub import Stub
+from engine import criu, files
+from engine.forkcopy import fork_copy
+from engine.refusal import why_not
+from kernel_helpers import inject
+from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.link import HomeLink
+from wire import channel
+from wire.channel import Channel
+from wire.control import Control
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy, Report
+
+log = logging.getLogger("deputy")
+
+RESTORE_TIMEOUT = 120.0
+"""Seconds the target may take from the last byte of the images to `prepared`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A remote that waits on a node."""
+
+    node: str
+    address: tuple[str, int]
+    secret: bytes
+
+
+class Preparation:
+    """Asks a target to prepare, in a worker thread, while the process runs on."""
+
+    def __init__(self, pid: int, target: Target, home: str) -> None:
+        self.pid = pid
+        self.target = target
+        self.home = home
+        self.channel: Channel | None = None
+        self.files: list[files.MappedFile] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """The worker's body; never raises, see check()."""
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001 - handed over to the main thread by check()
+            self._error = error
+
+    def _run(self) -> None:
+        reason = why_not(self.pid)
+        if reason is not None:
+            raise MoveRefused(self.pid, reason)
+        self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=30.0))
+        uname = os.uname()
+        status = _status(self.pid)
+        self.files = files.mapped_files(self.pid)
+        self.channel.send(
+            "prepare", pid=_program_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
+            uid=int(status["Uid"].split()[0]), command=status["Name"].strip(), files=[file.to_wire() for file in self.files],
+        )  # fmt: skip
+        self._send_wanted(self.files)
+        self.channel.expect("ready", timeout=30.0)
+
+    def _send_wanted(self, offered: list[files.MappedFile]) -> None:
+        assert self.channel is not None
+        wanted = set(self.channel.expect("wanted", timeout=30.0)["sha256"])
+        for file in offered:
+            if file.sha256 in wanted:
+                wanted.discard(file.sha256)
+                with file.open() as source:
+                    self.channel.send("content", sha256=file.sha256, size=file.size)
+                    self.channel.send_stream(file.size, source.read)
+
+    def send_late_files(self) -> None:
+        """Files that the process mapped after `prepare`; called while it is frozen."""
+        assert self.channel is not None
+        now = files.mapped_files(self.pid)
+        known = {(file.path, file.sha256) for file in self.files}
+        late = [file for file in now if (file.path, file.sha256) not in known]
+        if late:
+            self.channel.send("files", files=[file.to_wire() for file in late])
+            self._send_wanted(late)
+            self.channel.expect("ready", timeout=30.0)
+            self.files += late
+
+    def check(self) -> None:
+        """Raises what went wrong in the worker."""
+        if self._error is not None:
+            raise self._error if isinstance(self._error, (FarhomeError, WireError, OSError)) else FarhomeError(str(self._error))
+
+    def abandon(self) -> None:
+        """The target undoes everything when the connection ends."""
+        if self.channel is not None:
+            self.channel.close()
+
+
+def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
+    """From home to preparation.target. Errors: MoveRefused, WireError, OSError: the process runs on at home."""
+    from deputy.deputy import Report
+
+    assert preparation.channel is not None
+    talk = preparation.channel
+    frozen_at = time.monotonic()
+    frozen = inject.seize(deputy.pid)
+    try:
+        reason = why_not(deputy.pid, traced_by=os.getpid())
+        if reason is not None:
+            raise MoveRefused(deputy.pid, reason)
+        preparation.send_late_files()
+        size = _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk)
+        talk.expect("prepared", timeout=RESTORE_TIMEOUT)
+        connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
+        connection.settimeout(None)
+        talk.send("commit")
+    except BaseException:
+        frozen.detach()
+        raise
+    # From here on the process is the guest. What fails now ends it; it never runs here as well.
+    link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
+    deputy.stub = Stub.hollow(frozen, link)
+    deputy.signals = StubSignals(deputy, deputy.stub)
+    deputy.link = GuestLink(link, preparation.target, deputy.options.link_timeout)
+    deputy.link.start(connection)
+    deputy.where = preparation.target.node
+    deputy.selector.register(link.event_fd, 1, lambda: None)
+    frozen_until = _running(talk)
+    deputy.stub.give_up_memory()
+    talk.close()
+    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "criu")
+
+
+def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
+    """From one away node to another. Errors: as leave; the guest runs on where it was."""
+    from deputy.deputy import Report
+
+    assert preparation.channel is not None and deputy.link is not None and deputy.stub is not None
+    talk = preparation.channel
+    old = deputy.link
+    source = Channel(channel.connect(old.target.address, "move", old.target.secret, timeout=30.0))
+    frozen_at = time.monotonic()
+    try:
+        freezing.freeze_guest(deputy)
+        try:
+            source.send("hop", address=list(preparation.target.address), secret=preparation.target.secret)
+            size = int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
+            talk.expect("prepared", timeout=RESTORE_TIMEOUT)
+            connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
+            connection.settimeout(None)
+            talk.send("commit")
+        except BaseException:
+            freezing.thaw(deputy)
+            raise
+        source.send("discard")
+    finally:
+        source.close()
+    old.home.renew(connection.detach())
+    deputy.link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
+    deputy.where = preparation.target.node
+    frozen_until = _running(talk)
+    talk.close()
+    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "criu")
+
+
+def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel) -> int:
+    """Dumps a copy of the frozen process and streams the images; returns their bytes. Nothing is left on the disk."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, mode=0o700)
+    try:
+        copy = fork_copy(frozen)
+        try:
+            criu.dump(copy, directory)
+        finally:
+            copy.discard()
+        talk.send("images")
+        return talk.send_directory(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _running(talk: Channel) -> float:
+    """When the target said that the guest runs; a lost answer is no failure, the commit stands."""
+    try:
+        talk.expect("running", timeout=10.0)
+    except (WireError, OSError) as error:
+        log.warning("no word after the commit: %s", error)
+    return time.monotonic()
+
+
+def _status(pid: int) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+
+
+def _program_tid(pid: int, tid: int) -> int:
+    """The id as the program itself sees it: the innermost of NSpid."""
+    for line in Path(f"/proc/{pid}/task/{tid}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return tid

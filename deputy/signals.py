@@ -1,0 +1,111 @@
+"""Signals, stops and death of the stub.
+
+The stub blocks nothing and is seized, so that every signal that comes to the process at home stops it here first. It is passed
+to the guest, never delivered to the stub: the guest has the masks and handlers. Only stops, and death, are the stub's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from kernel_helpers import tracing
+from kernel_helpers.tracing import Cause, Stop
+from wire.control import Control
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy
+    from deputy.stub import Stub
+
+log = logging.getLogger("deputy")
+
+
+class StubSignals:
+    """Follows the threads of one stub."""
+
+    def __init__(self, deputy: Deputy, stub: Stub) -> None:
+        self._deputy = deputy
+        self._stub = stub
+        self._stopped = False
+        self._own_stop: int | None = None
+        self._own_death: int | None = None
+
+    def poll(self) -> None:
+        """Handles whatever has happened to the stub's threads."""
+        for stop in tracing.poll(list(self._stub.tids)):
+            self.handle(stop)
+
+    def handle(self, stop: Stop) -> None:
+        """One stop of one thread."""
+        if stop.cause in (Cause.EXITED, Cause.KILLED):
+            self._thread_gone(stop)
+        elif stop.cause is Cause.SIGNAL:
+            self._signal(stop)
+        elif stop.cause is Cause.GROUP_STOP:
+            if not self._stopped:
+                self._stopped = True
+                self._tell(Control.STOPPED, number=stop.number)
+            tracing.listen(stop.tid)
+        else:
+            if self._stopped and stop.cause is Cause.TRAP:
+                self._stopped = False
+                self._tell(Control.CONTINUED)
+            tracing.proceed(stop.tid)
+
+    def _thread_gone(self, stop: Stop) -> None:
+        self._stub.thread_gone(stop.tid)
+        if stop.tid == self._stub.pid or not self._stub.tids:
+            status = f"killed by signal {stop.number}" if stop.cause is Cause.KILLED else f"exit {stop.number}"
+            self._deputy.ended(status)
+        elif stop.cause is Cause.EXITED:
+            self._tell(Control.THREAD_EXITED, tid=self._stub.program_tid(stop.tid))
+
+    def _signal(self, stop: Stop) -> None:
+        number = stop.number
+        if number == self._own_stop or number == self._own_death or number == signal.SIGSTOP:
+            self._own_stop = None if number == self._own_stop else self._own_stop
+            tracing.proceed(stop.tid, number)
+            return
+        info = tracing.signal_info(stop.tid)
+        code = tracing.signal_code(info)
+        if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP) and code > 0:
+            log.error("the resident loop of %d failed with signal %d at home", stop.tid, number)
+            tracing.proceed(stop.tid, signal.SIGKILL)
+            self.kill("the resident loop failed")
+            return
+        directed = self._stub.program_tid(stop.tid) if code == tracing.SI_TKILL else 0
+        self._tell(Control.SIGNAL, tid=directed, number=number, info=info)
+        tracing.proceed(stop.tid)
+
+    def stop_by(self, number: int) -> None:
+        """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups)."""
+        self._own_stop = number
+        try:
+            os.kill(self._stub.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def die_by(self, number: int) -> None:
+        """Ends the stub by that signal, so that its parent sees what really happened."""
+        self._own_death = number
+        self._stub.default_action(number)
+        try:
+            os.kill(self._stub.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def kill(self, sentence: str) -> None:
+        """SIGKILL, with one line on the process's terminal if it has one."""
+        self._stub.say_on_terminal(sentence)
+        try:
+            os.kill(self._stub.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._stub.reap(5.0)
+
+    def _tell(self, control: Control, tid: int = 0, **fields: object) -> None:
+        link = self._deputy.link
+        if link is not None:
+            link.send(control, tid, **fields)

@@ -1,0 +1,1 @@
+"""Guest side of one process: sandbox, arrival, signals, departure."""

@@ -1,0 +1,141 @@
+"""Arrival: a sandbox with the home's files in it, CRIU's restore, filter and listener; then, after the commit, life."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from engine import criu
+from engine.arrival import drop_capabilities, install_filter, wake
+from engine.files import FileStore, MappedFile
+from kernel_helpers import filter as call_filter
+from kernel_helpers import inject, tracing
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.link import AwayLink
+from remote.guest import Guest, program_tids
+from remote.sandbox import Sandbox
+from wire import channel
+from wire.channel import Channel
+from wire.frames import Message, WireError, receive
+
+if TYPE_CHECKING:
+    from remote.remote import Remote
+
+log = logging.getLogger("remote")
+
+
+def arrive(remote: Remote, talk: Channel) -> None:
+    """The whole conversation of role move that brings a guest. Errors: all of them mean that nothing has come."""
+    request = talk.expect("prepare")
+    pid = int(request["pid"])
+    store = FileStore(remote.options.cache)
+    key = f"{remote.options.home}-{remote.options.pid}"
+    directory = remote.options.images / f"in-{key}"
+    sandbox: Sandbox | None = None
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, mode=0o700)
+        files = _fetch(talk, store, request)
+        sandbox = Sandbox.create(
+            key, files, nodename=str(request["nodename"]), cgroup=remote.options.cgroup or None, images=directory
+        )
+        talk.send("ready")
+        while (message := _next(remote, talk))["op"] == "files":
+            sandbox.add_files(_fetch(talk, store, message))
+            talk.send("ready")
+        host_pid = criu.restore(directory, sandbox, pid)
+        sandbox.seal()
+        frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
+        wake(frozen)
+        listener = install_filter(frozen, call_filter.program())
+        drop_capabilities(frozen)
+        link = AwayLink(listener, host_pid, program_tids(host_pid))
+        talk.send("prepared")
+        connection, role = channel.accept(remote.listener, remote.options.secret)
+        if role != "link":
+            raise WireError(f"a connection of role {role} where the link was due")
+        talk.expect("commit", timeout=30.0)
+    except BaseException as error:
+        if sandbox is not None:
+            sandbox.destroy()
+        if isinstance(error, (FarhomeError, OSError, WireError)):
+            _say_refused(talk, str(error))
+        raise
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    remote.guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")))
+    remote.attach(connection)
+    remote.selector.register(link.event_fd, 1, lambda: None)
+    remote.guest.run()
+    talk.send("running")
+    talk.close()
+    remote.server.tell({"event": "running", "uid": remote.guest.uid, "command": remote.guest.command})
+    log.info("guest %s runs as %d", key, host_pid)
+
+
+def _say_refused(talk: Channel, reason: str) -> None:
+    try:
+        talk.send("refused", reason=reason)
+    except (OSError, WireError):
+        pass
+
+
+def _fetch(talk: Channel, store: FileStore, request: Message) -> list[tuple[str, str]]:
+    """(path at home, local file) of all that the request names; what is not here with the same content is asked for."""
+    offered = [MappedFile.from_wire(file) for file in request["files"]]
+    found = {file: store.find(file) for file in offered}
+    missing = {file.sha256: file for file, path in found.items() if path is None}
+    talk.send("wanted", sha256=list(missing))
+    for _ in range(len(missing)):
+        content = talk.expect("content", timeout=60.0)
+        file = missing.get(str(content["sha256"]))
+        if file is None or content["size"] != file.size:
+            raise WireError("a file came that nobody asked for")
+        store.receive(file, talk.chunks(file.size))
+    result = []
+    for file in offered:
+        path = found[file] or store.find(file)
+        if path is None:
+            raise FarhomeError(f"{file.path} did not arrive")
+        result.append((file.path, str(path)))
+    return result
+
+
+def _next(remote: Remote, talk: Channel) -> Message:
+    """The next request while the images are awaited: late files, or the images themselves, from the home or (a hop) from
+    the node that the guest leaves, on a connection of its own."""
+    directory = remote.options.images / f"in-{remote.options.home}-{remote.options.pid}"
+    import select
+
+    end = time.monotonic() + 120.0
+    while time.monotonic() < end:
+        ready, _, _ = select.select([talk.connection, remote.listener], [], [], 1.0)
+        if talk.connection in ready:
+            message = receive(talk.connection)
+            if message.get("op") == "images":
+                talk.receive_directory(directory)
+            elif message.get("op") != "files":
+                raise WireError(f"{message.get('op')!r} is out of turn")
+            return message
+        if remote.listener in ready:
+            try:
+                connection, role = channel.accept(remote.listener, remote.options.secret)
+            except (OSError, WireError) as error:
+                log.warning("a caller was refused: %s", error)
+                continue
+            with connection:
+                if role != "imgs":
+                    raise WireError(f"a connection of role {role} is out of turn")
+                images = Channel(connection)
+                images.receive_directory(directory)
+                images.send("received")
+            return {"op": "images"}
+    raise TimeoutError("the images did not come")
+
+
+def own_images(key: str, base: os.PathLike[str]) -> str:
+    """Directory of the images of a guest that leaves."""
+    return os.path.join(base, f"hop-{key}")

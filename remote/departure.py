@@ -1,0 +1,71 @@
+"""Departure of a guest that the deputy has had frozen: its context to home, or its images to another node.
+
+Afterwards the deputy says `discard` here (it runs elsewhere), or THAW on the link (it runs on here). If the conversation
+breaks before either, the guest stays frozen: the deputy may have decided already, and only it knows. It says so on the link,
+or the link times out and the guest ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine import criu
+from engine.capture import capture, send_pages
+from engine.forkcopy import fork_copy
+from kernel_helpers.errors import FarhomeError
+from remote.guest import Guest
+from wire import channel, frames
+from wire.channel import Channel
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from remote.remote import Remote
+
+log = logging.getLogger("remote")
+
+CONTEXT_LIMIT = 64 << 20
+
+
+def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
+    """Answers the deputy's next request about a frozen guest. Errors: WireError when the conversation is over."""
+    message = frames.receive(talk.connection)
+    operation = message.get("op")
+    try:
+        if operation == "capture":
+            assert guest.frozen is not None
+            context = capture(guest.frozen)
+            frames.send(talk.connection, context.to_wire(), CONTEXT_LIMIT)
+            send_pages(guest.frozen.pid, context.maps, talk.connection)
+        elif operation == "hop":
+            _send_images(remote, guest, message, talk)
+        elif operation == "discard":
+            remote.finish("it moved on")
+        else:
+            raise WireError(f"unknown request {operation!r}")
+    except (FarhomeError, OSError) as error:
+        log.warning("departure failed: %s", error, exc_info=True)
+        talk.send("refused", reason=str(error))
+
+
+def _send_images(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -> None:
+    assert guest.frozen is not None
+    host, port = message["address"]
+    directory = Path(remote.options.images) / f"hop-{remote.options.home}-{remote.options.pid}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, mode=0o700)
+    try:
+        copy = fork_copy(guest.frozen)
+        try:
+            criu.dump(copy, directory, sandbox=guest.sandbox)
+        finally:
+            copy.discard()
+        with channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0) as connection:
+            stream = Channel(connection)
+            size = stream.send_directory(directory)
+            stream.expect("received")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    talk.send("sent", bytes=size)

@@ -1,0 +1,286 @@
+"""One guest: its sandbox, its end of the link, its signals, its freezing and thawing.
+
+The guest is seized for as long as it is here (with EXITKILL: it never outlives its supervisor), so that every signal stops it
+first. A signal-delivery-stop is where a call *at the door* is seen: caught by the filter, not yet received from the listener. It is
+rewound to before the call, and the handler runs as if the signal had come just before.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_helpers import inject, tracing
+from kernel_helpers.inject import Frozen, Registers, Thread
+from kernel_helpers.link import AwayLink, Event, Kind
+from kernel_helpers.numbers import NAMES
+from kernel_helpers.tracing import Cause, Stop
+from wire.control import Control, pack, unpack
+
+if TYPE_CHECKING:
+    from remote.remote import Remote
+    from remote.sandbox import Sandbox
+
+log = logging.getLogger("remote")
+
+FREEZE_PATIENCE = 5.0
+"""Seconds for every thread to come to its stop."""
+
+_COOKIE = struct.Struct("<iiiiiiQ")
+"""Head of a siginfo_t with si_code SI_QUEUE: signo, errno, code, pad, pid, uid, value."""
+_COOKIE_MARK = 0x6661_7268 << 32
+
+
+class Guest:
+    """frozen is the process as long as every thread stands still for a move, else None."""
+
+    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: AwayLink, uid: int, command: str) -> None:
+        self._remote = remote
+        self.pid = frozen.pid
+        self.sandbox = sandbox
+        self.link = link
+        self.uid = uid
+        self.command = command
+        self.frozen: Frozen | None = frozen
+        self._threads: dict[int, Thread] = dict(frozen.threads)
+        self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
+        self._infos: dict[int, tuple[int, bytes]] = {}
+        self._next_info = 1
+        self._halted: set[int] = set()
+        self._stopped = False
+        self._answered: set[int] = set()
+        self._suspended: dict[int, int] = {}
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Lets the frozen guest go, for the first time or after thaw()."""
+        assert self.frozen is not None
+        frozen, self.frozen = self.frozen, None
+        for thread in frozen.threads.values():
+            thread.restore()
+        for thread in frozen.threads.values():
+            thread.resume()
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        try:
+            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    return int(line.split()[1]) * 1024
+        except OSError:
+            pass
+        return 0
+
+    def destroy(self) -> None:
+        """Ends the guest and everything that was made for it."""
+        self.link.close()
+        self.sandbox.destroy()
+        end = time.monotonic() + 5.0
+        while self._threads and time.monotonic() < end:
+            for stop in tracing.poll(list(self._threads)):
+                if stop.cause in (Cause.EXITED, Cause.KILLED):
+                    self._threads.pop(stop.tid, None)
+                else:
+                    tracing.proceed(stop.tid)
+            time.sleep(0.002)
+
+    def expel(self, reason: str) -> None:
+        """Asks the deputy to take it home."""
+        self.link.send(Control.EXPEL, 0, pack(reason=reason))
+
+    # -- frames from the deputy -------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> None:
+        """One event of the link."""
+        if event.kind == Control.SIGNAL:
+            try:
+                self._deliver(event)
+            finally:
+                self.link.release()
+        elif event.kind == Kind.SUSPENDED:
+            self._suspension(event.tid, event.code)
+        elif event.kind == Kind.GO_HOME_CALL:
+            name = NAMES.get(event.code, str(event.code))
+            self.link.send(Control.GO_HOME, event.tid, pack(number=event.code, name=name))
+        elif event.kind == Control.PAUSE:
+            self.link.pause()
+            self.link.send(Control.PAUSED)
+        elif event.kind == Control.QUIET:
+            error = self._freeze()
+            self.link.send(Control.FROZEN, 0, pack(error=error))
+        elif event.kind == Control.THAW:
+            self.thaw()
+        elif event.kind == Control.STOPPED:
+            self._stopped = True
+            for tid in self._threads:
+                tracing.interrupt(tid)
+        elif event.kind == Control.CONTINUED:
+            self._stopped = False
+            halted, self._halted = self._halted, set()
+            for tid in halted:
+                tracing.proceed(tid)
+        elif event.kind == Control.THREAD_EXITED:
+            self.link.answer(event.tid, proceed=True)
+        else:
+            log.debug("event %s ignored", event.kind)
+
+    def _deliver(self, event: Event) -> None:
+        """A signal of home: queued to the guest with a cookie, exchanged for the true siginfo when it is delivered."""
+        fields = unpack(event.data)
+        number, info = int(fields["number"]), bytes(fields["info"])
+        host = self._tids.get(event.tid) if event.tid else None
+        if event.tid and host is None:
+            return
+        state = tracing.signal_state(self.pid, host or self.pid)
+        if state.is_ignored(number) and not state.is_blocked(number):
+            return
+        code = tracing.signal_code(info)
+        if code >= 0 or code == tracing.SI_TKILL:
+            cookie = self._next_info
+            self._next_info += 1
+            self._infos[cookie] = (number, info)
+            info = _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie)
+        tracing.queue_signal(self.pid, host, number, info)
+        self._cancel_interruptible()
+
+    def _cancel_interruptible(self) -> None:
+        """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
+        for tid in self.link.parked():
+            host = self._tids.get(tid)
+            if host is None:
+                continue
+            try:
+                if tracing.signal_state(self.pid, host).deliverable():
+                    self.link.send(Control.CANCEL, tid)
+            except ProcessLookupError:
+                continue
+
+    def _suspension(self, tid: int, code: int) -> None:
+        """Home has suspended a call: the thread restarts it by the kernel's own rules, or makes it again after a freeze."""
+        host = self._tids.get(tid)
+        if host is None:
+            return
+        # The trap that INTERRUPT leaves makes sure that the thread passes through get_signal(): only there is a restart
+        # code turned into a restart; with nothing pending errno 512 would reach the program.
+        tracing.interrupt(host)
+        self._answered.add(host)
+        self.link.answer(tid, error=code if code in inject.RESTART_CODES[:3] else (-errno.EINTR if code == -errno.EINTR else -514))
+
+    # -- stops of the guest -----------------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Handles whatever has happened to the guest's threads."""
+        if self.frozen is not None:
+            return
+        for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
+            self._handle_stop(stop)
+
+    def _handle_stop(self, stop: Stop) -> None:
+        if stop.cause in (Cause.EXITED, Cause.KILLED):
+            self._thread_gone(stop)
+        elif stop.cause is Cause.SIGNAL:
+            self._signal_stop(stop)
+        elif self._stopped:
+            self._halted.add(stop.tid)
+        else:
+            self._answered.discard(stop.tid)
+            tracing.proceed(stop.tid)
+
+    def _thread_gone(self, stop: Stop) -> None:
+        self._threads.pop(stop.tid, None)
+        if stop.tid == self.pid or not self._threads:
+            if stop.cause is Cause.KILLED and not self._remote.finished:
+                log.info("guest %d was killed by signal %d", self.pid, stop.number)
+                self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core))
+                self.link.flush(1.0)
+
+    def _signal_stop(self, stop: Stop) -> None:
+        number, tid = stop.number, stop.tid
+        info = tracing.signal_info(tid)
+        self._rewind_from_door(tid)
+        if tracing.signal_code(info) == tracing.SI_QUEUE:
+            value = _COOKIE.unpack_from(info)[6]
+            known = self._infos.pop(value & 0xFFFF_FFFF, None) if value >> 32 << 32 == _COOKIE_MARK else None
+            if known is not None:
+                tracing.set_signal_info(tid, known[1])
+        state = tracing.signal_state(self.pid, tid)
+        if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
+            self.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number))
+            tracing.proceed(tid)
+            return
+        if state.is_caught(number):
+            self.link.abandon(self._program(tid))
+        tracing.proceed(tid, number)
+
+    def _rewind_from_door(self, tid: int) -> None:
+        registers = Registers()
+        inject.read_registers(tid, registers)
+        number, code = inject.signed(registers.orig_rax), inject.signed(registers.rax)
+        if tid in self._answered:
+            self._answered.discard(tid)
+            return
+        if number >= 0 and code in inject.RESTART_CODES and self.link.is_notified(number):
+            registers.rax = registers.orig_rax
+            registers.rip -= 2
+            registers.orig_rax = inject.U64
+            inject.write_registers(tid, registers)
+
+    def _program(self, host: int) -> int:
+        return next((program for program, tid in self._tids.items() if tid == host), 0)
+
+    # -- standing still -----------------------------------------------------------------------------------------------------
+
+    def _freeze(self) -> str:
+        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing."""
+        if self.frozen is not None:
+            return ""
+        if self._stopped:
+            return "it is stopped"
+        try:
+            for tid in self._threads:
+                tracing.interrupt(tid)
+            for tid in self.link.parked():
+                # Calls that only home makes, and whatever was suspended just now: back to before the call.
+                self.link.answer(tid, error=-513)
+            threads = {}
+            for tid in list(self._threads):
+                thread = Thread(tid, self.pid)
+                thread.wait_stopped(FREEZE_PATIENCE)
+                threads[tid] = thread
+            frozen = Frozen(self.pid, threads)
+            for thread in threads.values():
+                inject.normalise_restart(thread.registers)
+            self._answered.clear()
+            tracing.set_options(self.pid, tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+            for tid in threads:
+                tracing.set_options(tid, tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+            self.frozen = frozen
+        except (OSError, TimeoutError) as error:
+            log.warning("the guest did not freeze", exc_info=True)
+            self.link.unpause()
+            return str(error) or "the guest did not freeze"
+        return ""
+
+    def thaw(self) -> None:
+        """The move is off: the guest runs on, and takes calls again."""
+        if self.frozen is None:
+            return
+        for tid in self.frozen.threads:
+            tracing.set_options(tid, tracing.PTRACE_O_EXITKILL)
+        self.run()
+        self.link.unpause()
+
+
+def program_tids(pid: int) -> dict[int, int]:
+    """host tid -> tid as the program sees it (innermost of NSpid)."""
+    result = {}
+    for entry in Path(f"/proc/{pid}/task").iterdir():
+        for line in (entry / "status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                result[int(entry.name)] = int(line.split()[-1])
+    return result

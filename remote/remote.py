@@ -1,0 +1,192 @@
+"""The remote of one guest: one loop that hears mosd, the deputy, and the stops of the guest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.link import Kind
+from remote import arrival, departure
+from remote.guest import Guest
+from wire import channel
+from wire.channel import Channel
+from wire.control import Control
+from wire.frames import Message, WireError
+from wire.local import LocalServer
+
+log = logging.getLogger("remote")
+
+TICK = 0.25
+LEASE = 15.0
+"""Seconds that an expected guest may take to come."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How mosd started this remote. link_timeout in seconds."""
+
+    home: str
+    pid: int
+    socket: Path
+    secret: bytes
+    address: str
+    node: str
+    link_timeout: float
+    interception: str
+    cgroup: str
+    images: Path
+    cache: Path
+
+
+class Remote:
+    """See the module."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.guest: Guest | None = None
+        self.finished = False
+        self.reason = ""
+        self._heard = time.monotonic()
+        self._connected = False
+        self._since = time.time()
+        self.selector = selectors.DefaultSelector()
+        self._wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.listener = socket.create_server((options.address, 0), backlog=8)
+        self.listener.settimeout(5.0)
+        self.selector.register(self.listener, selectors.EVENT_READ, self._caller)
+        self.server = LocalServer(options.socket, self.selector, self._on_message)
+        self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})
+
+    def run(self) -> int:
+        """Until the guest has gone."""
+        try:
+            while not self.finished:
+                for key, _ in self.selector.select(TICK):
+                    key.data()
+                self._tick()
+        finally:
+            if self.guest is not None:
+                self.guest.destroy()
+            self.server.tell({"event": "gone", "reason": self.reason})
+            self.server.close()
+            self.listener.close()
+        log.info("guest %s:%d is gone: %s", self.options.home, self.options.pid, self.reason)
+        return 0 if self.guest is not None else 1
+
+    def finish(self, reason: str) -> None:
+        """Ends this remote, and the guest with it."""
+        if not self.finished:
+            self.finished, self.reason = True, reason
+
+    def _woken(self) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+
+    def _tick(self) -> None:
+        guest = self.guest
+        if guest is None:
+            if time.monotonic() - self._heard > LEASE:
+                self.finish("it never came")
+            return
+        for event in guest.link.events():
+            if event.kind in (Kind.CONNECTION_LOST, Kind.SILENT):
+                if self._connected:
+                    log.warning("the link to %s is broken: %s", self.options.home, event.data.decode(errors="replace"))
+                    guest.link.detach()
+                    self._connected, self._heard = False, time.monotonic()
+            else:
+                self._on_control(event, guest)
+        guest.poll()
+        if not self._connected and time.monotonic() - self._heard > self.options.link_timeout:
+            self.finish(f"its home {self.options.home} has not been heard for {self.options.link_timeout:.0f} s")
+
+    # -- the deputy, over the link ------------------------------------------------------------------------------------
+
+    def _on_control(self, event: object, guest: Guest) -> None:
+        kind = getattr(event, "kind")
+        if kind == Control.KILL:
+            self.finish("the process ended")
+        else:
+            guest.handle(event)  # type: ignore[arg-type]
+
+    # -- callers --------------------------------------------------------------------------------------------------------
+
+    def _caller(self) -> None:
+        try:
+            connection, role = channel.accept(self.listener, self.options.secret)
+        except (OSError, WireError) as error:
+            log.warning("a caller was refused: %s", error)
+            return
+        self._heard = time.monotonic()
+        try:
+            if role == "link" and self.guest is not None:
+                self.attach(connection)
+            elif role == "move":
+                self._move(Channel(connection))
+            else:
+                connection.close()
+        except (FarhomeError, WireError, OSError) as error:
+            log.warning("a move failed: %s", error, exc_info=not isinstance(error, WireError))
+            connection.close()
+            if self.guest is None:
+                self.finish(f"it could not arrive: {error}")
+
+    def attach(self, connection: socket.socket) -> None:
+        """Hands a proven connection of role link to the C session."""
+        assert self.guest is not None
+        connection.settimeout(None)
+        if self._connected:
+            self.guest.link.detach()
+        self.guest.link.attach(connection.detach())
+        self._connected = True
+
+    def _move(self, talk: Channel) -> None:
+        if self.guest is None:
+            arrival.arrive(self, talk)
+            return
+        guest = self.guest
+
+        def serve() -> None:
+            try:
+                departure.serve(self, guest, talk)
+            except (OSError, WireError) as error:
+                log.debug("a move's conversation is over: %s", error)
+                self.selector.unregister(talk.connection)
+                talk.close()
+
+        self.selector.register(talk.connection, selectors.EVENT_READ, serve)
+
+    # -- mosd -----------------------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message) -> None:
+        operation, number = message.get("op"), message.get("id")
+        answer: Message = {"id": number, "ok": True}
+        if operation == "status":
+            answer |= {
+                "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": self.guest is not None,
+                "user": self.guest.uid if self.guest else None, "memory": self.guest.memory() if self.guest else 0,
+                "command": self.guest.command if self.guest else "",
+            }  # fmt: skip
+        elif operation == "expel":
+            if self.guest is None:
+                self.finish("expelled before it came")
+            else:
+                self.guest.expel(str(message.get("reason", "expelled")))
+        elif operation == "kill":
+            self.finish("killed by this node")
+        else:
+            answer = {"id": number, "ok": False, "error": f"unknown operation {operation!r}"}
+        self.server.tell(answer)
+

@@ -1,0 +1,67 @@
+"""Control frames of the link between a deputy and a remote, and their payloads (msgpack maps, opaque to the C session).
+
+They share one ordered stream with calls and replies: a result computed before a signal is delivered before it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgpack
+
+from wire.frames import WireError
+
+
+class Control(IntEnum):
+    """Frame kinds from 32 on; below is the C session's own business."""
+
+    # deputy -> remote
+    SIGNAL = 32
+    """a signal came to the stub: number, info, tid (0: to the process)"""
+    STOPPED = 33
+    """the stub is in a group stop: the guest must not run"""
+    CONTINUED = 34
+    """the stub goes on"""
+    PAUSE = 35
+    """take no more calls; answered by PAUSED"""
+    QUIET = 36
+    """every call that was under way has been replied to or suspended: freeze; answered by FROZEN"""
+    THAW = 37
+    """the move is off: run on"""
+    KILL = 38
+    """the process has ended at home: end the guest"""
+    THREAD_EXITED = 39
+    """a stub thread made exit(2): so may the guest's"""
+    # remote -> deputy
+    PAUSED = 64
+    FROZEN = 65
+    """error: empty when every thread of the guest stands still"""
+    GO_HOME = 66
+    """a call that only home can make: tid, number, name"""
+    CANCEL = 67
+    """a signal waits for this thread: suspend its call if it blocks: tid"""
+    STOP_BY_DEFAULT = 68
+    """a stop signal met its default action: number"""
+    GUEST_DIED = 69
+    """the guest was killed by a signal of its own: number, core"""
+    EXPEL = 70
+    """this node wants the guest gone: reason"""
+
+
+def pack(**fields: Any) -> bytes:
+    """The payload of a control frame."""
+    return bytes(msgpack.packb(fields, use_bin_type=True))
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """The fields of a payload. Errors: WireError."""
+    if not data:
+        return {}
+    try:
+        fields = msgpack.unpackb(data, raw=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise WireError(f"a broken control frame: {error}") from None
+    if not isinstance(fields, dict):
+        raise WireError("a broken control frame: no map")
+    return fields
