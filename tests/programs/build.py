@@ -1,0 +1,23 @@
+"""Builds the C programs of this directory, once, into `.build/programs`."""
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILD = Path(os.environ.get("FARHOME_BUILD", HERE.parents[1] / ".build")) / "programs"
+
+
+def program(name: str) -> Path:
+    """Returns the path of the built program `name`; compiles it when its source is newer. Safe between processes."""
+    source, target = HERE / f"{name}.c", BUILD / name
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with open(BUILD / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+            command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", f"{target}.new", str(source), "-lm"]
+            subprocess.run(command, check=True, timeout=120)
+            os.replace(f"{target}.new", target)
+    return target
