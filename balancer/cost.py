@@ -21,8 +21,8 @@ class MoveCost:
     def learn(self, seconds: float, memory: int) -> MoveCost:
         """Return the cost with one more measured move in it.
 
-        Small moves teach the fixed part and big ones the part per byte: which of the two a difference belongs to is taken
-        from how much of the expected cost each of them was.
+        Small moves teach the fixed part and big ones the part per byte: which of the two a difference belongs to is
+        taken from how much of the expected cost each of them was.
         """
         if seconds < 0 or memory < 0:
             raise ValueError("a move takes neither negative time nor negative memory")

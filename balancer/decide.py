@@ -1,19 +1,20 @@
 """Who should move where, and why: a pure function over what one node knows.
 
-A node decides only about its own processes. A Decision is a proposal: the target checks it again with fresh figures. The
-rule for leaving is that of Harchol-Balter and Downey (TOCS 15(3), 1997): a process that has used a seconds of cpu is expected to
-use a more, so a move pays if ``a * (slowdown here - slowdown there) > cost``.
+A node decides only about its own processes. A Decision is a proposal: the target checks it again with fresh figures.
+The rule for leaving is that of Harchol-Balter and Downey (TOCS 15(3), 1997): a process that has used a seconds of cpu
+is expected to use a more, so a move pays if ``a * (slowdown here - slowdown there) > cost``.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from balancer.cost import MoveCost
 from balancer.gossip import Entry, View
-from balancer.load import LoadVector
+from balancer.load import LoadVector, slowdown
 from balancer.policy import format_size
 
 HOME = "home"
@@ -23,9 +24,9 @@ HOME = "home"
 class Process:
     """A home process of the deciding node, wherever it is now. Memory in bytes, times in seconds of the caller's clock.
 
-    `where` is "home" or the node it is on; `arrived` when it came there (or started); `moved` the times of its moves of the
-    last minute or more, the newest last; `runnable` how many of its threads usually want to run; `moving` that a move is under
-    way; `not_before` before when no move is to be tried, after one that failed or was refused.
+    `where` is "home" or the node it is on; `arrived` when it came there (or started); `moved` the times of its moves
+    of the last minute or more, the newest last; `runnable` how many of its threads usually want to run; `moving` that
+    a move is under way; `not_before` before when no move is to be tried, after one that failed or was refused.
     """
 
     pid: int
@@ -80,7 +81,6 @@ class _Candidate:
     vector: LoadVector
     gain: float
     saved: float
-    reason: str
 
 
 def decide(
@@ -117,19 +117,21 @@ def decide(
 
 
 def next_interval(period: float, rng: random.Random) -> float:
-    """Return the seconds until the next decision: the period with a jitter of a fifth, so that nodes do not act in step."""
+    """Return the seconds until the next decision, with a jitter of a fifth, so that nodes do not act in step."""
     return period * rng.uniform(0.8, 1.2)
 
 
 def residency(process: Process, now: float, settings: Settings) -> float:
-    """Return the least seconds that a process stays where it came to: twice as long for each quick move before the last."""
+    """Return the least seconds that a process stays where it came to; each quick move before the last doubles it."""
     recent = sum(1 for moved in process.moved if now - moved < settings.quick)
     least = max(settings.residency, settings.residency_costs * settings.cost.of(process.memory))
     return min(max(settings.residency_limit, least), least * 2.0 ** max(0, min(recent, 32) - 1))
 
 
-def place(view: View, process: Process, rng: random.Random, settings: Settings | None = None, away: bool = False) -> Decision:
-    """Return the best node for a process that asked for it (``mosrun -b``, ``migrate PID balance``), without the age rule.
+def place(
+    view: View, process: Process, rng: random.Random, settings: Settings | None = None, away: bool = False
+) -> Decision:
+    """Return the best node for a process that asked for it (``mosrun -b``), without the rule of age.
 
     With `away` (``migrate PID out``) the place it is at and its home do not count.
     """
@@ -161,8 +163,10 @@ def place(view: View, process: Process, rng: random.Random, settings: Settings |
     return Decision(process.pid, HOME, "home is the best node for it")
 
 
-def recheck(vector: LoadVector, source_slowdown: float, runnable: float, settings: Settings | None = None) -> str | None:
-    """Return why the target, with its own fresh vector, finds the move of a balancer no longer worth it; None if it does."""
+def recheck(
+    vector: LoadVector, source_slowdown: float, runnable: float, settings: Settings | None = None
+) -> str | None:
+    """Return why the target, by its own fresh vector, finds a balancer's move no longer worth it, or None."""
     settings = settings or Settings()
     there = vector.slowdown_with(runnable)
     if source_slowdown - there > settings.margin:
@@ -206,7 +210,8 @@ def _why_not_there(entry: Entry, process: Process, settings: Settings) -> str | 
 def _why_no_memory(vector: LoadVector, process: Process, settings: Settings) -> str | None:
     floor = max(settings.memory_floor, int(vector.memory_total * settings.memory_floor_share))
     if vector.memory_free - process.memory < floor:
-        return f"{vector.name} has {format_size(vector.memory_free)} of memory free, too little for {format_size(process.memory)}"
+        free, needed = format_size(vector.memory_free), format_size(process.memory)
+        return f"{vector.name} has {free} of memory free, too little for {needed}"
     return None
 
 
@@ -215,7 +220,9 @@ def _wish(view: View, process: Process, settings: Settings) -> Decision:
     if wanted == view.name:
         return Decision(process.pid, HOME, f"it is wanted on {wanted}, its home")
     entry = view.entries.get(wanted)
-    refusal = _why_not_there(entry, process, settings) if entry else f"it is wanted on {wanted}, of which nothing is known"
+    refusal = (
+        _why_not_there(entry, process, settings) if entry else f"it is wanted on {wanted}, of which nothing is known"
+    )
     if refusal:
         return Decision(process.pid, None, refusal)
     return Decision(process.pid, wanted, f"it is wanted on {wanted}")
@@ -226,24 +233,25 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
     if here is None:
         entry = view.entries.get(process.where)
         if entry is None or entry.age > settings.stale:
-            return Decision(process.pid, None, f"nothing has been heard of {process.where} lately, so the two cannot be compared")
+            reason = f"nothing has been heard of {process.where} lately, so the two cannot be compared"
+            return Decision(process.pid, None, reason)
         here = entry.vector
     # What the average does not know yet: the process itself is one of those that run here.
-    slowdown_here = max(here.slowdown_with(0.0), here.with_more(-here.runnable).slowdown_with(process.runnable))
+    slowdown_here = slowdown(max(here.runnable, process.runnable), here.cores, here.speed)
     candidates: list[_Candidate] = []
-    best_no: tuple[float, str] = (-1e9, "no other node is known")
+    best_no: tuple[float, str] = (-math.inf, "no other node is known")
     for target, vector, refusal in _targets(view, own, process, rng, settings):
         gain = slowdown_here - vector.slowdown_with(process.runnable)
         saved = process.cpu_seconds * gain - settings.cost.of(process.memory)
-        candidate = _Candidate(target, vector, gain, saved, "")
-        refusal = refusal or _why_no_gain(candidate, process, slowdown_here, settings)
-        if refusal is None:
+        candidate = _Candidate(target, vector, gain, saved)
+        against = refusal or _why_no_gain(candidate, process, slowdown_here, settings)
+        if against is None:
             candidates.append(candidate)
         elif gain > best_no[0]:
-            best_no = (gain, refusal)
+            best_no = (gain, against)
     if not candidates:
-        return Decision(process.pid, None, best_no[1], max(best_no[0], 0.0) if best_no[0] > -1e9 else 0.0)
-    best = max(candidates, key=lambda candidate: (candidate.saved, candidate.target == HOME, -candidate.vector.load, candidate.target))
+        return Decision(process.pid, None, best_no[1], max(best_no[0], 0.0))
+    best = max(candidates, key=lambda found: (found.saved, found.target == HOME, -found.vector.load, found.target))
     place_here = "at home" if process.where == HOME else f"on {process.where}"
     reason = (
         f"a slowdown of {slowdown_here - best.gain:.2f} {_at(best.target)} instead of {slowdown_here:.2f} {place_here}"
@@ -255,7 +263,8 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
 def _targets(
     view: View, own: LoadVector, process: Process, rng: random.Random, settings: Settings
 ) -> list[tuple[str, LoadVector, str | None]]:
-    """Return (target, vector, why it cannot go there) of home, if it is away, and of a few random nodes, an idle one among them.
+    """Return (target, vector, why it cannot go there) of home, if it is away, and of a few random nodes, an idle one
+    among them.
 
     A few at random and not the best of all: with figures that are seconds old, all nodes would find the same best one.
     """
@@ -286,7 +295,8 @@ def _why_no_gain(candidate: _Candidate, process: Process, slowdown_here: float, 
         return f"a slowdown of {slowdown_here:.2f} here and {there} is too little to gain"
     if candidate.saved <= 0:
         cost = settings.cost.of(process.memory)
-        return f"it has used {process.cpu_seconds:.1f} s of cpu, too little to pay a move of {cost:.1f} s {_to(candidate.target)}"
+        used = f"{process.cpu_seconds:.1f} s of cpu"
+        return f"it has used {used}, too little to pay a move of {cost:.1f} s {_to(candidate.target)}"
     return None
 
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 
 from balancer.load import NAME_LIMIT, Clock, LoadVector
 
@@ -111,7 +111,8 @@ class Gossip:
     def outgoing(self) -> list[tuple[str, bytes]]:
         """Return what to send now: (name of the peer, payload) for two random peers.
 
-        Once in a while a third goes to a node that has not been heard of for long, so that halves of a cut cluster meet again.
+        Once in a while a third goes to a node that has not been heard of for long, so that halves of a cut cluster
+        meet again.
         """
         self._expire()
         names = sorted(self._addresses)
@@ -125,8 +126,8 @@ class Gossip:
 
     def _payload(self) -> bytes:
         now = self._clock()
-        others = sorted((known for name, known in self._known.items() if name != self.name), key=lambda known: -known.born)
-        window = others[: WINDOW - 1]
+        known_others = (known for name, known in self._known.items() if name != self.name)
+        window = sorted(known_others, key=lambda known: -known.born)[: WINDOW - 1]
         if self.name in self._known:
             window.insert(0, self._known[self.name])
         entries = [[round(max(0.0, now - known.born), 3), *known.vector.to_fields()] for known in window]
@@ -142,7 +143,7 @@ class Gossip:
         for age, vector in parse_payload(payload):
             if vector.name == self.name:
                 self._refute(vector)
-            elif age < self.forget_after and self._is_news(vector, self._clock() - age):
+            elif age < self.forget_after and self._is_news(vector):
                 self._known[vector.name] = _Known(vector, self._clock() - age)
                 self._addresses[vector.name] = (vector.address, vector.port, self._clock() - age)
                 news += 1
@@ -156,16 +157,13 @@ class Gossip:
             if mine:
                 mine.vector = replace(mine.vector, incarnation=self.incarnation)
 
-    def _is_news(self, vector: LoadVector, born: float) -> bool:
+    def _is_news(self, vector: LoadVector) -> bool:
+        # The same vector once more is no news, even if it looks younger: time on the wire is counted in no age, so that
+        # of two ages the greater is the truer one.
         known = self._known.get(vector.name)
         if known is None:
             return True
-        old, new = (known.vector.incarnation, known.vector.sequence), (vector.incarnation, vector.sequence)
-        if new == old and born > known.born:
-            # The same news by a way on which it was counted younger: the time on the wire is not in any age, so the
-            # older figure is the truer one.
-            return False
-        return new > old
+        return (vector.incarnation, vector.sequence) > (known.vector.incarnation, known.vector.sequence)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -1,7 +1,8 @@
 """The load vector of a node, and the estimator that makes it from samples.
 
 One unit of load is one runnable thread for each core of the yardstick's speed: ``load = runnable / (cores * speed)``.
-The average of the kernel is not used: its time constant of 60 s is too slow, and it counts threads that wait for a disk.
+The average of the kernel is not used: its time constant of 60 s is too slow, and it counts threads that wait for a
+disk.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _YARDSTICK_TEXT = b"".join(b"%d %x %o;" % (i * 7919, i * 104729, i) for i in ran
 def yardstick_round() -> int:
     """Do one round of the fixed work that speeds are measured with; returns a checksum of it.
 
-    Compression mixes integer work, branches and memory as ordinary programs do and runs in C, so that the version of the
-    interpreter does not count.
+    Compression mixes integer work, branches and memory as ordinary programs do and runs in C, so that the version of
+    the interpreter does not count.
     """
     return zlib.crc32(zlib.compress(_YARDSTICK_TEXT, 1))
 
@@ -37,8 +38,8 @@ def yardstick_round() -> int:
 def speed_of(rounds: int, cpu_seconds: float) -> float:
     """Return the speed (1.0 is the yardstick) of a node that did so many rounds in so many seconds of cpu time.
 
-    Cpu time and not wall time: a node that is busy, or whose cgroup has a quota, is not slower for it; a quota counts in
-    the number of cores.
+    Cpu time and not wall time: a node that is busy, or whose cgroup has a quota, is not slower for it; a quota counts
+    in the number of cores.
     """
     if rounds <= 0 or cpu_seconds <= 0:
         raise ValueError("a speed needs at least one round and some cpu time")
@@ -102,8 +103,8 @@ class LoadVector:
         """Return the vector that came over the wire. Errors: ValueError, one sentence, if anything in it cannot be."""
         if not isinstance(values, (list, tuple)) or len(values) != len(fields(cls)):
             raise ValueError(f"load vector: it does not have exactly {len(fields(cls))} fields")
-        (name, incarnation, sequence, address, port, runnable, load, cores, speed, memory_free, memory_total, guests, lending,
-         blocked, version) = values  # fmt: skip
+        (name, incarnation, sequence, address, port, runnable, load, cores, speed, memory_free, memory_total,
+         guests, lending, blocked, version) = values  # fmt: skip
         return cls(
             name=_text("name", name),
             incarnation=_whole("incarnation", incarnation),
@@ -170,8 +171,8 @@ class _Correction:
 class LoadEstimator:
     """Load of this node from samples of its runnable threads: quick to rise, slow to fall.
 
-    An accepted guest counts at once, before it runs, so that not all nodes pile on the same idle one. The correction is held
-    for `hold` seconds (the move) and then fades exactly as fast as the average learns of the thread itself.
+    An accepted guest counts at once, before it runs, so that not all nodes pile on the same idle one. The correction
+    is held for `hold` seconds (the move) and then fades exactly as fast as the average learns of the thread itself.
     """
 
     def __init__(self, cores: float, speed: float, clock: Clock) -> None:

@@ -15,8 +15,8 @@ _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?")
 class LendingState:
     """How the node is at the moment of a question. Memory in bytes.
 
-    `minute` is the minute of the day on the owner's own clock; `owner_idle` the seconds since the owner last used the node,
-    None if nobody can tell.
+    `minute` is the minute of the day on the owner's own clock; `owner_idle` the seconds since the owner last used the
+    node, None if nobody can tell.
     """
 
     guests: int
@@ -29,7 +29,7 @@ class LendingState:
 
 @dataclass(frozen=True, slots=True)
 class LendingPolicy:
-    """What is lent, to whom and when; None means without limit. Memory in bytes, hours as (from, to) minutes of the day."""
+    """What is lent, to whom and when; None is without limit. Memory in bytes, hours in minutes of the day."""
 
     enabled: bool = True
     max_guests: int | None = None
@@ -69,7 +69,9 @@ class LendingPolicy:
         if self.idle_after and (state.owner_idle is None or state.owner_idle < self.idle_after):
             if state.owner_idle is None:
                 return "the node lends only when its owner is idle, and it cannot tell whether he is"
-            return f"the owner used the node {state.owner_idle:.0f} s ago, and it lends only after {self.idle_after:.0f} s"
+            return (
+                f"the owner used the node {state.owner_idle:.0f} s ago, and it lends only after {self.idle_after:.0f} s"
+            )
         if self.max_guests is not None and state.guests >= self.max_guests:
             return f"the node takes at most {self.max_guests} guests and has {state.guests}"
         if self.max_memory is not None and state.guest_memory >= self.max_memory:
@@ -77,7 +79,7 @@ class LendingPolicy:
         return None
 
     def admits(self, user: str, memory: int, state: LendingState) -> str | None:
-        """Return why a guest of this user that needs so many bytes is refused, in one sentence; None if it is welcome."""
+        """Return why a guest of this user that needs so many bytes is refused, in one sentence, or None."""
         refusal = self.lends(state)
         if refusal:
             return refusal
@@ -124,7 +126,12 @@ def parse_hours(key: str, value: object) -> tuple[tuple[int, int], ...]:
         if len(ends) != 2 or len(times) != 2:
             raise wrong
         start, end = (int(match[1]) * 60 + int(match[2] or 0) for match in times)
-        if start == end or start >= MINUTES_A_DAY or end > MINUTES_A_DAY or any(int(match[2] or 0) > 59 for match in times):
+        if (
+            start == end
+            or start >= MINUTES_A_DAY
+            or end > MINUTES_A_DAY
+            or any(int(match[2] or 0) > 59 for match in times)
+        ):
             raise wrong
         spans.append((start, end % MINUTES_A_DAY if start > end else end))
     return tuple(spans)

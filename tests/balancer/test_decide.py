@@ -1,0 +1,216 @@
+"""Decisions: when a process leaves, hops, comes home or stays, and that each has its reason."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from balancer.cost import MoveCost
+from balancer.decide import HOME, Decision, Process, Settings, decide, next_interval, place, recheck, residency
+from balancer.gossip import Entry, View
+from balancer.load import LoadVector
+
+GIB = 1 << 30
+NOW = 1000.0
+
+
+def node(name: str, runnable: float = 0.0, **changes: object) -> LoadVector:
+    vector = LoadVector(
+        name, 1, 1, "10.0.0.1", 7226, runnable, runnable, 1.0, 1.0, 8 * GIB, 16 * GIB, 0, True, False, 1
+    )
+    return replace(vector, **changes)  # type: ignore[arg-type]
+
+
+def view_of(*vectors: LoadVector, ages: dict[str, float] | None = None) -> View:
+    return View(vectors[0].name, {v.name: Entry(v, (ages or {}).get(v.name, 0.5)) for v in vectors})
+
+
+def process(pid: int = 1, **changes: object) -> Process:
+    return replace(Process(pid=pid, cpu_seconds=10.0, memory=50 << 20), **changes)  # type: ignore[arg-type]
+
+
+def one(view: View, subject: Process, seed: int = 1) -> Decision:
+    (decision,) = decide(view, [subject], NOW, random.Random(seed))
+    return decision
+
+
+def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
+    decision = one(view_of(node("n1", 3), node("n2")), process())
+    assert decision.target == "n2"
+    assert decision.gain == pytest.approx(2.0)
+    assert decision.saved > 15
+    assert "on n2" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("view", "changes", "word"),
+    [
+        (view_of(node("n1", 1), node("n2")), {}, "too little to gain"),
+        (view_of(node("n1", 3), node("n2", 2.9)), {}, "too little to gain"),
+        (view_of(node("n1", 3), node("n2")), {"cpu_seconds": 0.1}, "too little to pay"),
+        (view_of(node("n1", 3), node("n2")), {"memory": 7 * GIB, "cpu_seconds": 20}, "too little to pay"),
+        (view_of(node("n1", 3), node("n2", lending=False)), {}, "no guests"),
+        (view_of(node("n1", 3), node("n2", blocked=True)), {}, "no guests"),
+        (view_of(node("n1", 3), node("n2"), ages={"n2": 11}), {}, "nothing has been heard"),
+        (view_of(node("n1", 3), node("n2", memory_free=200 << 20)), {}, "memory"),
+        (view_of(node("n1", 3), node("n2")), {"locked": True}, "locked"),
+        (view_of(node("n1", 3), node("n2")), {"home_only": True}, "stay at home"),
+        (view_of(node("n1", 3), node("n2")), {"moving": True}, "under way"),
+        (view_of(node("n1", 3), node("n2")), {"immovable": "it has an io_uring"}, "io_uring"),
+        (view_of(node("n1", 3), node("n2")), {"not_before": NOW + 5}, "5 s"),
+        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 3 s"),
+        (view_of(node("n1", 3)), {}, "no other node"),
+        (View("n1", {"n2": Entry(node("n2"), 0.0)}), {}, "not known yet"),
+        (view_of(node("n1"), node("n2", 3), ages={"n2": 20}), {"where": "n2"}, "cannot be compared"),
+        (view_of(node("n1"), node("n3")), {"where": "n2"}, "cannot be compared"),
+    ],
+)
+def test_process_stays_and_the_reason_says_why(view: View, changes: dict[str, object], word: str) -> None:
+    decision = one(view, process(**changes))
+    assert decision.target is None
+    assert word in decision.reason
+
+
+def test_slow_node_is_worth_it_only_when_home_is_slower_still() -> None:
+    slow = node("n2", speed=0.5)
+    assert one(view_of(node("n1", 2), slow), process()).target is None
+    assert one(view_of(node("n1", 4), slow), process()).target == "n2"
+
+
+def test_fast_node_draws_a_process_from_an_idle_home() -> None:
+    assert one(view_of(node("n1", 1), node("n2", speed=2.0)), process()).target == "n2"
+
+
+def test_idle_node_is_found_among_many() -> None:
+    busy = [node(f"n{i}", 2) for i in range(3, 60)]
+    for seed in range(30):
+        assert one(view_of(node("n1", 6), node("n2"), *busy), process(), seed).target == "n2"
+
+
+def test_process_comes_home_when_home_is_idle_and_the_node_is_worse() -> None:
+    decision = one(view_of(node("n1"), node("n2", 2)), process(where="n2"))
+    assert decision.target == HOME
+    assert one(view_of(node("n1"), node("n2", 1)), process(where="n2")).target is None
+
+
+def test_home_is_preferred_to_a_node_that_is_as_good() -> None:
+    for seed in range(20):
+        assert one(view_of(node("n1"), node("n2", 3), node("n3")), process(where="n2"), seed).target == HOME
+
+
+def test_process_hops_from_a_loaded_node_when_home_is_loaded_too() -> None:
+    assert one(view_of(node("n1", 3), node("n2", 3), node("n3")), process(where="n2")).target == "n3"
+
+
+def test_one_move_at_a_time_and_the_one_that_saves_most() -> None:
+    mine = [process(1, cpu_seconds=5.0), process(2, cpu_seconds=50.0), process(3, cpu_seconds=20.0)]
+    decisions = decide(view_of(node("n1", 4), node("n2"), node("n3")), mine, NOW, random.Random(1))
+    assert [d.pid for d in decisions if d.target] == [2]
+    assert all("process 2" in d.reason for d in decisions if d.pid != 2)
+    mine[0] = process(1, moving=True)
+    decisions = decide(view_of(node("n1", 4), node("n2"), node("n3")), mine, NOW, random.Random(1))
+    assert not [d for d in decisions if d.target]
+
+
+def test_wanted_node_goes_first_and_needs_no_gain() -> None:
+    mine = [process(1, cpu_seconds=500.0), process(2, cpu_seconds=0.0, wanted="n3", locked=True)]
+    decisions = decide(view_of(node("n1", 4), node("n2"), node("n3", 9)), mine, NOW, random.Random(1))
+    assert [(d.pid, d.target) for d in decisions if d.target] == [(2, "n3")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "word"),
+    [
+        ({"wanted": "n2", "where": "n2"}, None, "where it is wanted"),
+        ({"wanted": "n1", "where": "n2"}, HOME, "its home"),
+        ({"wanted": "n1"}, None, "where it is wanted"),
+        ({"wanted": "n7"}, None, "n7"),
+        ({"wanted": "n3"}, None, "takes no guests"),
+    ],
+)
+def test_wanted_node(changes: dict[str, object], target: str | None, word: str) -> None:
+    decision = one(view_of(node("n1", 3), node("n2"), node("n3", lending=False)), process(**changes))
+    assert decision.target == target
+    assert word in decision.reason
+
+
+def test_residency_doubles_with_each_quick_move_and_has_a_limit() -> None:
+    settings = Settings()
+    times = [NOW - 50, NOW - 40, NOW - 30, NOW - 20, NOW - 10, NOW - 5, NOW - 1]
+    stays = [residency(process(moved=tuple(times[:count])), NOW, settings) for count in range(8)]
+    assert stays == [3, 3, 6, 12, 24, 48, 60, 60]
+    assert residency(process(moved=(NOW - 100, NOW - 90, NOW - 80)), NOW, settings) == 3
+    big = process(memory=GIB, moved=(NOW,))
+    assert residency(big, NOW, settings) == pytest.approx(3 * settings.cost.of(GIB))
+
+
+def test_reasons_are_never_empty_and_every_process_has_one_decision() -> None:
+    rng = random.Random(11)
+    for _ in range(400):
+        vectors = [
+            node(f"n{i}", rng.choice([0, 0.4, 1, 3, 9]), lending=rng.random() < 0.8, speed=rng.choice([0.5, 1, 2]),
+                 cores=rng.choice([0.5, 1, 4]), memory_free=rng.choice([0, GIB, 8 * GIB]))
+            for i in range(1, rng.randint(2, 9))
+        ]  # fmt: skip
+        names = [v.name for v in vectors] + ["n99"]
+        mine = [
+            process(
+                pid, cpu_seconds=rng.choice([0, 1, 30]), where=rng.choice([HOME, *names[1:]]),
+                locked=rng.random() < 0.1, moving=rng.random() < 0.05, wanted=rng.choice([None, None, *names]),
+                memory=rng.choice([0, GIB]), moved=tuple(NOW - rng.uniform(0, 80) for _ in range(rng.randint(0, 3))),
+                runnable=rng.choice([0, 1, 4]),
+            )
+            for pid in range(rng.randint(0, 6))
+        ]  # fmt: skip
+        view = view_of(*vectors, ages={name: rng.uniform(0, 15) for name in names[1:]})
+        state = random.Random(4)
+        decisions = decide(view, mine, NOW, state)
+        assert decisions == decide(view, mine, NOW, random.Random(4))
+        assert [d.pid for d in decisions] == [p.pid for p in mine]
+        assert all(d.reason for d in decisions)
+        moves = [(p, d) for p, d in zip(mine, decisions, strict=True) if d.target]
+        assert len(moves) <= 1
+        for subject, decision in moves:
+            assert decision.target != subject.where
+            assert decision.target == HOME or view.entries[decision.target or ""].vector.accepts_guests
+            assert not any(p.moving for p in mine)
+
+
+def test_place_finds_the_best_node_at_once() -> None:
+    rng = random.Random(1)
+    fresh = process(cpu_seconds=0.0, memory=0)
+    assert place(view_of(node("n1", 2), node("n2", 1), node("n3")), fresh, rng).target == "n3"
+    assert place(view_of(node("n1"), node("n2", 1)), fresh, rng).target is None
+    assert place(view_of(node("n1", 1), node("n2", 1)), replace(fresh, where="n2"), rng).target is None
+    assert place(view_of(node("n1"), node("n2", 3)), replace(fresh, where="n2"), rng).target == HOME
+    assert place(view_of(node("n1"), node("n2", 1)), fresh, rng, away=True).target == "n2"
+    refused = place(view_of(node("n1"), node("n2", lending=False)), fresh, rng, away=True)
+    assert refused.target is None
+    assert "n2" in refused.reason
+
+
+def test_target_checks_again_with_its_own_figures() -> None:
+    assert recheck(node("n2"), 2.0, 1.0) is None
+    refusal = recheck(node("n2", 2), 2.0, 1.0)
+    assert refusal is not None
+    assert "n2 is busier" in refusal
+
+
+def test_interval_has_a_jitter_of_a_fifth() -> None:
+    rng = random.Random(1)
+    intervals = [next_interval(1.0, rng) for _ in range(500)]
+    assert 0.8 <= min(intervals) < 0.85
+    assert 1.15 < max(intervals) <= 1.2
+
+
+def test_cost_is_learned_from_moves() -> None:
+    cost = MoveCost()
+    for _ in range(200):
+        cost = cost.learn(0.1 + 1e-9 * 10e6, 10_000_000)
+        cost = cost.learn(0.1 + 1e-9 * 1e9, 1_000_000_000)
+    assert cost.of(10_000_000) == pytest.approx(0.11, rel=0.1)
+    assert cost.of(1_000_000_000) == pytest.approx(1.1, rel=0.1)
+    with pytest.raises(ValueError, match="negative"):
+        cost.learn(-1, 0)

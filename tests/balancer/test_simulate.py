@@ -1,0 +1,65 @@
+"""The whole balancer under virtual time: convergence, no thrashing, order under loss."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from balancer.simulate import Job, Machine, Simulation
+
+
+@pytest.mark.parametrize(("count", "limit"), [(3, 1.05), (4, 1.05), (8, 1.08), (16, 1.15)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_equal_jobs_born_at_one_node_spread_over_all(count: int, limit: float, seed: int) -> None:
+    outcome = Simulation([Machine()] * count, [Job(0, 60.0) for _ in range(4 * count)], seed).run()
+    assert outcome.over_bound <= limit
+    assert max(outcome.moves) <= 6
+    assert outcome.moved_again <= 0.05 * sum(outcome.moves)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nodes_of_unequal_speed_share_by_speed(seed: int) -> None:
+    machines = [Machine(speed=speed) for speed in (0.5, 1, 1, 2)]
+    outcome = Simulation(machines, [Job(0, 60.0) for _ in range(16)], seed).run()
+    assert outcome.over_bound <= 1.1
+    assert max(outcome.moves) <= 6
+
+
+def test_balanced_start_is_left_alone() -> None:
+    outcome = Simulation([Machine()] * 4, [Job(i % 4, 60.0) for i in range(8)], 1).run()
+    assert sum(outcome.moves) == 0
+    assert outcome.over_bound < 1.01
+
+
+def test_one_more_job_than_nodes_does_not_wander() -> None:
+    simulation = Simulation([Machine()] * 3, [Job(0, 120.0) for _ in range(4)], 5)
+    outcome = simulation.run()
+    assert max(outcome.moves) <= 4
+    assert outcome.moved_again == 0
+
+
+def test_short_jobs_do_not_move() -> None:
+    rng = random.Random(2)
+    jobs = [Job(0, 0.3, born=rng.uniform(0, 60)) for _ in range(40)]
+    assert sum(Simulation([Machine()] * 4, jobs, 1).run().moves) == 0
+
+
+def test_node_that_does_not_lend_gets_no_guest() -> None:
+    simulation = Simulation([Machine(), Machine(lending=False), Machine()], [Job(0, 30.0) for _ in range(6)], 1)
+    while any(job.ended is None for job in simulation.jobs):
+        simulation.step()
+        assert not any(job.moving_to == 1 or job.where == 1 for job in simulation.jobs)
+
+
+def test_a_fifth_of_gossip_lost_changes_little() -> None:
+    outcome = Simulation([Machine()] * 8, [Job(0, 60.0) for _ in range(32)], 1, loss=0.2).run()
+    assert outcome.over_bound <= 1.1
+
+
+def test_run_is_repeated_from_its_seed() -> None:
+    def run(seed: int) -> object:
+        return Simulation([Machine()] * 5, [Job(i % 2, 20.0 + i) for i in range(15)], seed, loss=0.1).run()
+
+    assert run(7) == run(7)
+    assert run(7) != run(8)
