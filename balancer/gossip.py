@@ -143,7 +143,7 @@ class Gossip:
         for age, vector in parse_payload(payload):
             if vector.name == self.name:
                 self._refute(vector)
-            elif age < self.forget_after and self._is_news(vector):
+            elif age < self._kept() and self._is_news(vector):
                 self._known[vector.name] = _Known(vector, self._clock() - age)
                 self._addresses[vector.name] = (vector.address, vector.port, self._clock() - age)
                 news += 1
@@ -165,15 +165,20 @@ class Gossip:
             return True
         return (vector.incarnation, vector.sequence) > (known.vector.incarnation, known.vector.sequence)
 
+    def _kept(self) -> float:
+        # With a window of fixed size the age of the oldest entry grows with the number of nodes (about as n / window).
+        return self.forget_after * max(1.0, len(self._addresses) / WINDOW)
+
     def _expire(self) -> None:
         now = self._clock()
-        for name in [n for n, k in self._known.items() if n != self.name and now - k.born > self.forget_after]:
+        kept = self._kept()
+        for name in [n for n, k in self._known.items() if n != self.name and now - k.born > kept]:
             del self._known[name]
         for name in [n for n, (_, _, heard) in self._addresses.items() if now - heard > ADDRESS_KEPT]:
             del self._addresses[name]
 
     def view(self) -> View:
-        """Return what is known now, each entry with its age; what is older than `forget_after` is not in it."""
+        """Return what is known now, each entry with its age; what is too old is not in it."""
         self._expire()
         now = self._clock()
         return View(self.name, {name: Entry(k.vector, max(0.0, now - k.born)) for name, k in self._known.items()})
