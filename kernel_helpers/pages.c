@@ -35,8 +35,10 @@
 
 struct page_range {
 	uint64_t start, end; /* bytes, multiples of the page size */
-	uint64_t keep_zeros; /* 1: a page of zeros differs from what is below it (a file) and must be sent */
+	uint64_t flags;
 };
+#define KEEP_ZEROS 1 /* sending: a page of zeros differs from what is below it (a file) and must be sent */
+#define DISCARD 2    /* receiving: may come, and is thrown away */
 
 struct page_totals {
 	uint64_t runs, bytes, zero_bytes; /* zero_bytes: found to be all zero and not sent */
@@ -425,7 +427,7 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	*sender = (struct sender){.pid = pid, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer};
 	result = 0;
 	for (size_t i = 0; i < range_count && !result; i++) {
-		sender->keep_zeros = ranges[i].keep_zeros;
+		sender->keep_zeros = ranges[i].flags & KEEP_ZEROS;
 		result = walk_pages(pagemap, ranges[i].start, ranges[i].end, collect, sender);
 	}
 	if (!result)
@@ -454,6 +456,7 @@ out:
 
 struct slot {
 	struct run runs[BATCH_RUNS];
+	bool discard[BATCH_RUNS];
 	unsigned count;
 	size_t bytes;
 	char *buffer;
@@ -470,16 +473,22 @@ static int write_slot(struct receiver *receiver, const struct slot *slot)
 {
 	struct iovec remote[BATCH_RUNS];
 	const char *next = slot->buffer;
-	size_t left = slot->bytes;
 	unsigned index = 0;
-	uint64_t skip = 0;
+	uint64_t skip = 0; /* bytes of runs[index] that are written */
 
-	while (left) {
+	while (index < slot->count) {
 		unsigned count = 0;
-		for (unsigned i = index; i < slot->count; i++, count++)
+		size_t size_wanted = 0;
+		if (slot->discard[index]) {
+			next += slot->runs[index++].length;
+			continue;
+		}
+		for (unsigned i = index; i < slot->count && !slot->discard[i]; i++, count++) {
 			remote[count] = (struct iovec){(void *)(slot->runs[i].address + (i == index ? skip : 0)),
 						       slot->runs[i].length - (i == index ? skip : 0)};
-		struct iovec local = {(void *)next, left};
+			size_wanted += remote[count].iov_len;
+		}
+		struct iovec local = {(void *)next, size_wanted};
 		ssize_t size = process_vm_writev(receiver->pid, &local, 1, remote, count, 0);
 		if (size <= 0) {
 			if (size < 0 && errno != EFAULT)
@@ -490,7 +499,6 @@ static int write_slot(struct receiver *receiver, const struct slot *slot)
 				return size < 0 ? -errno : -EFAULT;
 		}
 		next += size;
-		left -= size;
 		skip += size;
 		while (index < slot->count && skip >= slot->runs[index].length)
 			skip -= slot->runs[index++].length;
@@ -522,12 +530,13 @@ static void *write_slots(void *context)
 	}
 }
 
-static bool allowed(const struct page_range *ranges, size_t count, const struct run *run)
+/* The range that the run lies in, or NULL. */
+static const struct page_range *allowed(const struct page_range *ranges, size_t count, const struct run *run)
 {
 	size_t low = 0, high = count;
 
 	if (!run->length || (run->address | run->length) % PAGE || run->address + run->length < run->address)
-		return false;
+		return NULL;
 	while (low < high) {
 		size_t middle = (low + high) / 2;
 		if (ranges[middle].end <= run->address)
@@ -535,7 +544,9 @@ static bool allowed(const struct page_range *ranges, size_t count, const struct 
 		else
 			high = middle;
 	}
-	return low < count && ranges[low].start <= run->address && run->address + run->length <= ranges[low].end;
+	if (low == count || ranges[low].start > run->address || run->address + run->length > ranges[low].end)
+		return NULL;
+	return &ranges[low];
 }
 
 static int receive_frame(int socket, int timeout_ms, const struct page_range *ranges, size_t range_count,
@@ -557,8 +568,10 @@ static int receive_frame(int socket, int timeout_ms, const struct page_range *ra
 		return result;
 	uint64_t bytes = 0;
 	for (unsigned i = 0; i < frame.count; i++) {
-		if (slot->runs[i].length > frame.bytes || !allowed(ranges, range_count, &slot->runs[i]))
+		const struct page_range *range = allowed(ranges, range_count, &slot->runs[i]);
+		if (!range || slot->runs[i].length > frame.bytes)
 			return -EPROTO;
+		slot->discard[i] = range->flags & DISCARD;
 		bytes += slot->runs[i].length;
 	}
 	if (bytes != frame.bytes)

@@ -11,7 +11,7 @@ from kernel_helpers.library import load
 
 
 class _Range(ctypes.Structure):
-    _fields_ = [("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("keep_zeros", ctypes.c_uint64)]
+    _fields_ = [("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("flags", ctypes.c_uint64)]
 
 
 class _Totals(ctypes.Structure):
@@ -20,11 +20,13 @@ class _Totals(ctypes.Structure):
 
 @dataclass(frozen=True)
 class PageRange:
-    """Addresses [start, end); keep_zeros where a page of zeros is not what the mapping shows without it (a file)."""
+    """Addresses [start, end). keep_zeros (sending): a page of zeros is not what the mapping shows without it (a file).
+    discard (receiving): pages may come and are thrown away."""
 
     start: int
     end: int
     keep_zeros: bool = False
+    discard: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class PageTotals:
 
 
 def _stream(function: str, pid: int, ranges: Sequence[PageRange], stream: int, timeout: float) -> PageTotals:
-    array = (_Range * len(ranges))(*[(r.start, r.end, int(r.keep_zeros)) for r in ranges])
+    array = (_Range * len(ranges))(*[(r.start, r.end, r.keep_zeros | r.discard << 1) for r in ranges])
     totals = _Totals()
     result = int(
         getattr(load(), function)(
