@@ -1,0 +1,96 @@
+"""``python -m bench NAME [--json]``: run one bench and print its medians; with --json exactly one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.result import Result
+from kernel_helpers.errors import FarhomeError
+
+NAMES = ("link", "freeze", "start", "cpu")
+EXIT_FAILED = 1
+EXIT_USAGE = 64
+EXIT_UNAVAILABLE = 69
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures depend on: cpu, cores, kernel, memory in bytes, Python."""
+    model = "unknown"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+    }
+
+
+@contextlib.contextmanager
+def _output_elsewhere() -> Iterator[None]:
+    """Send what a bench and its children write on descriptor 1 to descriptor 2: the result alone is our output."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _table(results: Sequence[Result]) -> str:
+    width = max([4, *(len(result.case) for result in results)])
+    lines = [f"{'CASE':{width}} {'OURS':>12} {'BASELINE':>12} {'UNIT':<6} {'RATIO':>8} {'N':>6}  AGAINST"]
+    for r in results:
+        lines.append(
+            f"{r.case:{width}} {r.ours:12.4g} {r.baseline:12.4g} {r.unit:<6} {r.ratio:8.3f} {r.n:6d}  {r.baseline_name}"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the bench; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure farhome on this machine.")
+    parser.add_argument("name", choices=NAMES, help="what to measure")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as end:
+        return EXIT_USAGE if end.code else 0
+    try:
+        module = importlib.import_module(f"bench.{arguments.name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"bench.{arguments.name}":
+            raise
+        print(f"bench: there is no bench {arguments.name} yet", file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    try:
+        with _output_elsewhere():
+            results: list[Result] = module.run()
+    except FarhomeError as error:
+        print(f"bench {arguments.name}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    if arguments.json:
+        rows = [result.to_json() for result in results]
+        print(json.dumps({"bench": arguments.name, "machine": machine(), "results": rows}))
+    else:
+        print(_table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
