@@ -182,8 +182,9 @@ class Thread:
         self.group_stop = 0
         self.instruction = 0
         self.call_timeout = 60.0  # seconds for one injected call
+        self.options = 0  # PTRACE_O_*
         self._can_inject_signal = False  # its last stop is a signal-delivery-stop
-        self._rseq_section: tuple[int, bytes] | None = None
+        self.rseq_section: tuple[int, bytes] | None = None  # where, and the pointer that stood there
 
     # -- stopping
 
@@ -193,6 +194,7 @@ class Thread:
         thread = cls(tid, pid)
         native = _library()
         check(native.inject_seize(tid, options), f"PTRACE_SEIZE of {tid}")
+        thread.options = options
         check(native.inject_interrupt(tid), f"PTRACE_INTERRUPT of {tid}")
         thread.wait_stopped(timeout)
         return thread
@@ -204,6 +206,11 @@ class Thread:
         thread = cls(tid, pid)
         thread.wait_stopped(timeout)
         return thread
+
+    def set_options(self, options: int) -> None:
+        """PTRACE_SETOPTIONS: these and no others."""
+        check(_library().inject_set_options(self.tid, options), f"PTRACE_SETOPTIONS of {self.tid}")
+        self.options = options
 
     def interrupt(self, timeout: float = 5.0) -> None:
         """Stops the thread again after resume() and takes its state as of now."""
@@ -249,12 +256,12 @@ class Thread:
         check(native.inject_set_signal_mask(self.tid, _ALL_SIGNALS), f"signal mask of {self.tid}")
         # An injected call moves the instruction pointer out of a restartable sequence, and the kernel then clears the
         # pointer to it. Kept and put back, so that the sequence is aborted properly when the thread goes on.
-        self._rseq_section = None
+        self.rseq_section = None
         rseq = self.rseq()
         if rseq.pointer:
             section = self._read(rseq.pointer + 8, 8)
             if section and any(section):
-                self._rseq_section = (rseq.pointer + 8, section)
+                self.rseq_section = (rseq.pointer + 8, section)
 
     # -- state
 
@@ -310,8 +317,8 @@ class Thread:
             registers = registers.copy()
             normalise_restart(registers)
         check(native.inject_set_registers(self.tid, ctypes.byref(registers)), f"registers of {self.tid}")
-        if self._rseq_section:
-            native.inject_write(self.pid, self._rseq_section[0], self._rseq_section[1], 8)
+        if self.rseq_section:
+            native.inject_write(self.pid, self.rseq_section[0], self.rseq_section[1], 8)
         check(native.inject_set_signal_mask(self.tid, self.signal_mask), f"signal mask of {self.tid}")
 
     def _prepare_signal(self, signal: int) -> int:
