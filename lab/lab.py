@@ -1,0 +1,326 @@
+"""A lab: several virtual nodes on this machine, each in namespaces of its own."""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kernel_helpers.library import build_directory
+from lab import cgroups, cluster, network, state
+from lab.node import ROOT, Node
+from lab.state import Cut, LabError, LabState, NodeState
+
+PORT = 7226
+MOST_NODES = 250
+
+
+class Lab:
+    """A lab by its name. ``Lab.up`` makes one; ``Lab(name)`` names one that is there. A context manager: leaving is ``down``."""
+
+    def __init__(self, name: str = "default") -> None:
+        self.name = state.check_name(name)
+
+    @classmethod
+    def up(
+        cls,
+        count: int,
+        name: str = "default",
+        *,
+        cpus: float = 1.0,
+        speed: Mapping[str, float] | None = None,
+        bandwidth: str | None = None,
+        mosd: bool = True,
+        configuration: str = "",
+    ) -> Lab:
+        """Start a lab of ``count`` nodes n1, n2, ….
+
+        ``cpus``: processors that each node may use; ``speed``: share of them by node, 0.5 is half as fast; ``bandwidth``:
+        ``100mbit``, per node and direction; ``mosd``: make the cluster's keys and start the daemons where there are any;
+        ``configuration``: TOML text added to every node.toml.
+        Errors: LabError; nothing is left then.
+        """
+        lab = cls(name)
+        speeds = lab._check(count, cpus, speed or {}, bandwidth)
+        rate = network.parse_rate(bandwidth) if bandwidth else None
+        if os.access(ROOT, os.W_OK):
+            for room in ("cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab"):
+                if (ROOT / room).is_dir():
+                    compileall.compile_dir(str(ROOT / room), quiet=2)    # nodes see the clone read-only
+        with state.locked(lab.name) as directory:
+            if state.load(lab.name) is not None and any(one.is_alive() for one in lab.state.nodes.values()):
+                raise LabError(f"lab {name} is up already: 'lab down' ends it.")
+            lab._remove(keep=directory)
+            try:
+                lab._start(directory, count, cpus, speeds, rate, configuration)
+            except BaseException:
+                lab._remove()
+                raise
+        if mosd and cluster.is_available():
+            try:
+                cluster.start(lab.nodes())
+            except BaseException:
+                lab.down()
+                raise
+        return lab
+
+    @staticmethod
+    def _check(count: int, cpus: float, speed: Mapping[str, float], bandwidth: str | None) -> dict[str, float]:
+        names = [f"n{number}" for number in range(1, count + 1)]
+        if not 1 <= count <= MOST_NODES:
+            raise LabError(f"a lab has 1 to {MOST_NODES} nodes, not {count}.")
+        if os.geteuid():
+            raise LabError("a lab needs root.")
+        if not 0 < cpus <= 1024:
+            raise LabError(f"{cpus:g} is no number of processors for a node.")
+        for name, value in speed.items():
+            if name not in names:
+                raise LabError(f"a speed is given for {name}, but the nodes are {names[0]} to {names[-1]}.")
+            if not 0.01 <= value <= 1:
+                raise LabError(f"the speed of {name} is a share between 0.01 and 1, not {value:g}.")
+        if bandwidth:
+            try:
+                network.parse_rate(bandwidth)
+            except ValueError as error:
+                raise LabError(f"{error}.") from error
+        for program in ("reaper", "enter"):
+            if not (build_directory() / program).exists():
+                raise LabError(f"the program {program} has not been built: run tools/setup.")
+        return {name: speed.get(name, 1.0) for name in names}
+
+    def _start(
+        self,
+        directory: Path,
+        count: int,
+        cpus: float,
+        speeds: Mapping[str, float],
+        rate: int | None,
+        configuration: str,
+    ) -> None:
+        for point in ("/opt/farhome", "/etc/farhome", "/var/lib/farhome"):
+            Path(point).mkdir(parents=True, exist_ok=True)
+        prefix = network.subnet(self.name)
+        addresses = {name: f"{prefix}.{number}" for number, name in enumerate(speeds, 1)}
+        hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
+        cgroups.create(self.name, cgroups.HELPERS)
+        current = LabState(self.name, self._start_switch(), rate)
+        starting: dict[str, subprocess.Popen[str]] = {}
+        for name, address in addresses.items():
+            files = directory / name
+            files.mkdir(exist_ok=True)
+            (files / "hosts").write_text(hosts)
+            seeds = [f"{other}:{PORT}" for other in addresses.values() if other != address]
+            speed = speeds[name] if speeds[name] != 1.0 else None
+            (files / "node.toml").write_text(_node_configuration(name, address, seeds, speed, configuration))
+            cgroups.create(self.name, name, cpus * speeds[name])
+            starting[name] = self._start_reaper(name, files)
+        for name, process in starting.items():
+            output, errors = process.communicate(timeout=30)
+            if process.returncode:
+                raise LabError(f"node {name} does not come up: {' '.join(errors.split()) or 'no reason given'}")
+            pid = int(output)
+            cgroups.settle(self.name, name, pid)
+            start = state.start_time(pid)
+            if start is None:
+                raise LabError(f"node {name} died at once.")
+            current.nodes[name] = NodeState(name, pid, start, addresses[name], cpus, speeds[name])
+            state.save(current)
+        try:
+            network.connect(current.switch, {one.name: (one.pid, one.address) for one in current.nodes.values()}, rate)
+        except network.NetworkError as error:
+            raise LabError(f"the nodes cannot be connected: {error}") from error
+
+    def _start_switch(self) -> int:
+        """The process id of a process in a new network namespace."""
+        pid = int(self._start_helper(["unshare", "--net", "sleep", "infinity"]))
+        own = os.readlink("/proc/self/ns/net")
+        deadline = time.monotonic() + 10
+        while os.readlink(f"/proc/{pid}/ns/net") == own:
+            if time.monotonic() > deadline:
+                raise LabError("no new network namespace could be made.")
+            time.sleep(0.001)
+        return pid
+
+    def _start_helper(self, argv: list[str]) -> int:
+        """Start a detached process of the lab itself, which lives until it ends or the lab does; its process id."""
+        script = 'for group; do [ "$group" = -- ] && break; echo 0 > "$group/cgroup.procs"; shift; done; shift\n'
+        script += 'setsid "$@" </dev/null >/dev/null 2>&1 & echo $!'
+        groups = map(str, cgroups.process_directories(self.name, cgroups.HELPERS))
+        result = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", *groups, "--", *argv], capture_output=True, text=True, timeout=20, check=False
+        )
+        if result.returncode:
+            raise LabError(f"a helper of the lab does not start: {' '.join(result.stderr.split())}")
+        return int(result.stdout)
+
+    def _start_reaper(self, name: str, files: Path) -> subprocess.Popen[str]:
+        groups = cgroups.directories(self.name, name)
+
+        def join() -> None:
+            for group in groups:
+                cgroups.join(group)
+
+        arguments = [one.mount_argument() for one in cgroups.hierarchies()]
+        return subprocess.Popen(
+            [build_directory() / "reaper", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=join,    # before its cgroup namespace is made, whose root this becomes
+        )
+
+    @property
+    def state(self) -> LabState:
+        """As it is on disk now. Errors: LabError when the lab is not up."""
+        current = state.load(self.name)
+        if current is None:
+            raise LabError(f"lab {self.name} is not up: 'lab up' starts it.")
+        return current
+
+    def node(self, name: str) -> Node:
+        """The node of that name. Errors: LabError."""
+        node = Node(self.name, name)
+        _ = node.state
+        return node
+
+    def nodes(self) -> list[Node]:
+        """All nodes, the dead ones too."""
+        return [Node(self.name, name) for name in self.state.nodes]
+
+    def down(self) -> bool:
+        """End the lab and remove all that is of it, whatever has crashed before. False: there was none.
+
+        Errors: TimeoutError, OSError when a process does not die.
+        """
+        existed = state.directory(self.name).exists() or any(one.exists() for one in cgroups.directories(self.name))
+        if existed:
+            with state.locked(self.name):
+                self._remove()
+        return existed
+
+    def _remove(self, keep: Path | None = None) -> None:
+        """Remove everything; of the directory ``keep``, which is locked, only what is in it."""
+        try:
+            current = state.load(self.name)
+        except LabError:
+            current = None
+        cgroups.kill(self.name)
+        for one in current.nodes.values() if current else ():
+            _end(one)
+        cgroups.remove(self.name)
+        if keep is not None:
+            for entry in keep.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            return
+        shutil.rmtree(state.directory(self.name), ignore_errors=True)
+        try:
+            state.DIRECTORY.rmdir()
+        except OSError:
+            pass    # other labs
+
+    def kill(self, name: str, *, unplug: bool = True) -> None:
+        """The node dies: everything in it at once, without a last word (``unplug=False``: its connections are closed).
+
+        Errors: LabError when it is dead already.
+        """
+        with state.locked(self.name):
+            current = self.state
+            one = self.node(name).state
+            if not one.is_alive():
+                raise LabError(f"node {name} of lab {self.name} is dead already.")
+            if unplug:
+                network.unplug(current.switch, name)
+            cgroups.kill(self.name, name)
+            _end(one)
+            cgroups.remove(self.name, name)
+
+    def cut(self, first: str, second: str, seconds: float | None = None) -> None:
+        """Lose all packets between two nodes, silently, for ``seconds`` or until ``heal``. Errors: LabError."""
+        if first == second:
+            raise LabError("a cut is between two nodes.")
+        ends = sorted((first, second))
+        token = secrets.token_hex(8)
+        with state.locked(self.name):
+            network.drop_between(*self._live_pair(ends[0], ends[1]))
+            current = self.state
+            current.cuts = [one for one in current.cuts if [one.first, one.second] != ends]
+            current.cuts.append(Cut(ends[0], ends[1], token))
+            state.save(current)
+        if seconds is not None:
+            self._start_helper([sys.executable, "-I", "-m", "lab.heal", self.name, *ends, token, str(seconds)])
+
+    def _live_pair(self, first: str, second: str) -> tuple[tuple[int, str], tuple[int, str]]:
+        pair = (self.node(first).state, self.node(second).state)
+        for one in pair:
+            if not one.is_alive():
+                raise LabError(f"node {one.name} of lab {self.name} is dead.")
+        return (pair[0].pid, pair[0].address), (pair[1].pid, pair[1].address)
+
+    def heal(self, first: str | None = None, second: str | None = None, *, token: str | None = None) -> int:
+        """Join again what was cut (all, the cuts at one node, between two, or one by its token); how many cuts there were."""
+        wanted = {name for name in (first, second) if name}
+        with state.locked(self.name):
+            current = self.state
+            healed = [one for one in current.cuts if wanted <= {one.first, one.second} and token in (None, one.token)]
+            for one in healed:
+                if all(current.nodes[name].is_alive() for name in (one.first, one.second)):
+                    network.join_again(*self._live_pair(one.first, one.second))
+            current.cuts = [one for one in current.cuts if one not in healed]
+            state.save(current)
+        return len(healed)
+
+    def status(self) -> dict[str, Any]:
+        """What ``lab status --json`` prints. Errors: LabError when the lab is not up."""
+        current = self.state
+        return {
+            "name": self.name,
+            "bandwidth": current.bandwidth,
+            "nodes": [
+                {
+                    "name": one.name,
+                    "alive": one.is_alive(),
+                    "address": one.address,
+                    "cpus": one.cpus,
+                    "speed": one.speed,
+                    "pid": one.pid,
+                    "processes": len(cgroups.processes(self.name, one.name)),
+                    "mosd": one.is_alive() and Node(self.name, one.name).mosd_answers(),
+                }
+                for one in current.nodes.values()
+            ],
+            "cuts": [[one.first, one.second] for one in current.cuts],
+        }
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.down()
+
+
+def _end(one: NodeState, timeout: float = 10.0) -> None:
+    """Make sure that a node's process 1, and so all of the node, is gone."""
+    deadline = time.monotonic() + timeout
+    while one.is_alive():
+        os.kill(one.pid, 9)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process 1 of node {one.name} does not die")
+        time.sleep(0.003)
+
+
+def _node_configuration(name: str, address: str, seeds: list[str], speed: float | None, more: str) -> str:
+    """The text of a node.toml. JSON strings and lists are TOML too."""
+    lines = [f"name = {json.dumps(name)}", f"address = {json.dumps(address)}", f"port = {PORT}", f"peers = {json.dumps(seeds)}"]
+    if speed is not None:
+        lines.append(f"speed = {speed}")
+    return "\n".join([*lines, more]) + "\n"
