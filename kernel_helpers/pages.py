@@ -40,12 +40,16 @@ class PageTotals:
 
 
 def _stream(function: str, pid: int, ranges: Sequence[PageRange], stream: int, timeout: float) -> PageTotals:
-    array = (_Range * len(ranges))(*[(r.start, r.end, r.keep_zeros | r.discard << 1) for r in ranges])
+    array = (_Range * len(ranges))(*[_Range(r.start, r.end, r.keep_zeros | r.discard << 1) for r in ranges])
     totals = _Totals()
     result = int(
         getattr(load(), function)(
-            ctypes.c_int(pid), array, ctypes.c_size_t(len(ranges)), ctypes.c_int(stream),
-            ctypes.c_int(int(timeout * 1000)), ctypes.byref(totals),
+            ctypes.c_int(pid),
+            array,
+            ctypes.c_size_t(len(ranges)),
+            ctypes.c_int(stream),
+            ctypes.c_int(int(timeout * 1000)),
+            ctypes.byref(totals),
         )
     )
     if result < 0:
@@ -70,7 +74,10 @@ def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeou
 
 
 def own_bytes(pid: int, start: int, end: int) -> int:
-    """Bytes of [start, end) that are pages of pid's own: neither the mapped file's nor the zero page. Errors: OSError."""
+    """Bytes of [start, end) that are pages of pid's own: neither the mapped file's nor the zero page.
+
+    Errors: OSError.
+    """
     function = load().farhome_pages_own
     function.restype = ctypes.c_int64
     result = int(function(ctypes.c_int(pid), ctypes.c_uint64(start), ctypes.c_uint64(end)))

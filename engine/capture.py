@@ -1,0 +1,213 @@
+"""Taking the user context out of a frozen process. The process is not changed; only its pages go through a socket."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+import signal
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, MemoryLayout, Rseq, ThreadContext
+from engine.layout import page_ranges
+from engine.mappings import PAGE, Mapping, read_mappings
+from kernel_helpers.inject import SYS, Frozen, Thread, check, normalise_restart
+from kernel_helpers.pages import PageTotals, send_own_pages
+
+_PTRACE_PEEKSIGINFO = 0x4209
+_PEEK_SHARED = 1
+_PR_GET_TID_ADDRESS = 40
+_SS_ONSTACK = 1
+_RSEQ_CS = 8  # offset of rseq_cs in struct rseq
+_PROT_READ_WRITE = 3
+_MAP_PRIVATE_ANONYMOUS = 0x22
+
+# signals whose action cannot be set, and that cannot wait in a context
+_UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _PeekArguments(ctypes.Structure):
+    _fields_ = [("offset", ctypes.c_uint64), ("flags", ctypes.c_uint32), ("count", ctypes.c_int32)]
+
+
+def capture(frozen: Frozen, regs_normalised: bool = True) -> Context:
+    """The context of a process all of whose threads are stopped. It may run under our own filter, seized with
+    PTRACE_O_SUSPEND_SECCOMP.
+
+    regs_normalised: calls that the stop interrupted stand before their `syscall` instruction, ready to be made again;
+    otherwise registers are as the stop found them.
+
+    Errors: OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
+    """
+    maps = read_mappings(frozen.pid)
+    for thread in frozen.threads.values():
+        _abort_restartable_sequence(frozen, thread)
+    with scratch_page(frozen) as scratch:
+        actions = _signal_actions(frozen, scratch)
+        brk = frozen.call(SYS.brk, 0)
+        threads = tuple(
+            _thread_context(frozen, thread, scratch, regs_normalised)
+            for _, thread in sorted(frozen.threads.items(), key=lambda item: item[0] != frozen.pid)
+        )
+    return Context(
+        pid=inner_tid(frozen.pid, frozen.pid),
+        maps=maps,
+        memory=memory_layout(frozen.pid, brk),
+        signal_actions=actions,
+        threads=threads,
+        pending=tuple(_pending(frozen.pid, shared=True)),
+        kernel_code=kernel_code(frozen, maps),
+    )
+
+
+def send_pages(frozen_pid: int, mappings: Sequence[Mapping], stream: int, timeout: float = 30.0) -> PageTotals:
+    """Sends the pages that mappings (a context's) have of their own into the socket `stream`.
+
+    Errors: OSError: ConnectionError, TimeoutError after `timeout` seconds without progress, ProcessLookupError.
+    """
+    return send_own_pages(frozen_pid, page_ranges(mappings), stream, timeout)
+
+
+def inner_tid(pid: int, tid: int) -> int:
+    """A thread's id as the program itself sees it. Errors: OSError, ProcessLookupError."""
+    with open(f"/proc/{pid}/task/{tid}/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"NSpid:"):
+                return int(line.split()[-1])
+    raise ProcessLookupError(errno.ESRCH, f"thread {tid} has ended")
+
+
+def memory_layout(pid: int, brk: int) -> MemoryLayout:
+    """From /proc/PID/stat and auxv; brk is what brk(0) answers in it. Errors: OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        fields = stat.read().rsplit(b")", 1)[1].split()
+    with open(f"/proc/{pid}/auxv", "rb") as vector:
+        auxv = vector.read()
+
+    def field(number: int) -> int:  # numbered as in proc(5)
+        return int(fields[number - 3])
+
+    return MemoryLayout(
+        start_code=field(26), end_code=field(27), start_data=field(45), end_data=field(46), start_brk=field(47),
+        brk=brk, start_stack=field(28), arg_start=field(48), arg_end=field(49), env_start=field(50),
+        env_end=field(51), auxv=auxv,
+    )  # fmt: skip
+
+
+def kernel_code(frozen: Frozen, maps: Sequence[Mapping]) -> bytes:
+    """SHA-256 of the vdso, empty without one."""
+    vdso = next((m for m in maps if m.special and m.path == "[vdso]"), None)
+    return hashlib.sha256(frozen.read(vdso.start, vdso.length)).digest() if vdso else b""
+
+
+@contextmanager
+def scratch_page(frozen: Frozen, address: int = 0, size: int = PAGE) -> Iterator[int]:
+    """Writable memory of `size` bytes in a stopped process, a mapping of its own at `address` if given; as if nothing
+    had been at the end.
+
+    Errors: OSError when it may not map more (RLIMIT_AS); without `address` its stack is used then.
+    """
+    fixed = 0x100000 if address else 0  # MAP_FIXED_NOREPLACE
+    try:
+        page = frozen.call(SYS.mmap, address, size, _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS | fixed, -1, 0)
+    except OSError as error:
+        if address or error.errno != errno.ENOMEM:
+            raise
+        with frozen.scratch(size) as below_stack:
+            yield below_stack
+        return
+    try:
+        yield page
+    finally:
+        with suppress(ProcessLookupError):
+            frozen.call(SYS.munmap, page, size)
+
+
+def _signal_actions(frozen: Frozen, scratch: int) -> dict[int, bytes]:
+    numbers = [number for number in range(1, SIGNALS + 1) if number not in _UNCATCHABLE]
+    for number in numbers:
+        frozen.call(SYS.rt_sigaction, number, 0, scratch + (number - 1) * ACTION_BYTES, 8)
+    data = frozen.read(scratch, SIGNALS * ACTION_BYTES)
+    return {number: data[(number - 1) * ACTION_BYTES : number * ACTION_BYTES] for number in numbers}
+
+
+def robust_list(tid: int) -> tuple[int, int]:
+    """get_robust_list(2): head, length. Errors: OSError."""
+    head, length = ctypes.c_uint64(), ctypes.c_uint64()
+    if _libc.syscall(SYS.get_robust_list, tid, ctypes.byref(head), ctypes.byref(length)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"get_robust_list of {tid}: {os.strerror(code)}")
+    return head.value, length.value
+
+
+def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
+    """A thread that stands in a restartable sequence (rseq(2)) goes on at its abort handler, as after any preemption:
+    the kernel would only do that on a return to where it stands now, and it returns elsewhere."""
+    address = thread.rseq().pointer
+    if not address:
+        return
+    # Injected calls made the kernel forget the section; the thread has it as of the stop.
+    kept = thread.rseq_section
+    section = int.from_bytes(kept[1] if kept else frozen.read(address + _RSEQ_CS, 8), "little")
+    if not section:
+        return
+    _, _, start, length, abort = struct.unpack("<IIQQQ", frozen.read(section, 32))
+    if thread.registers.rip - start in range(length):
+        thread.registers.rip = abort
+    thread.rseq_section = None
+    frozen.write(address + _RSEQ_CS, bytes(8))
+
+
+def _thread_context(frozen: Frozen, thread: Thread, scratch: int, normalise: bool) -> ThreadContext:
+    registers = thread.registers.copy()
+    if normalise:
+        normalise_restart(registers)
+    check(thread.call(SYS.prctl, _PR_GET_TID_ADDRESS, scratch), f"PR_GET_TID_ADDRESS in {thread.tid}")
+    check(thread.call(SYS.sigaltstack, 0, scratch + 64), f"sigaltstack in {thread.tid}")
+    clear_tid, pointer, flags, pad, size = struct.unpack("<Q56xQIIQ", frozen.read(scratch, 88))
+    rseq = thread.rseq()
+    with open(f"/proc/{thread.pid}/task/{thread.tid}/comm", "rb") as comm:
+        name = comm.read()[:-1]
+    pending = list(_pending(thread.tid, shared=False))
+    if thread.pending_signal and thread.pending_signal not in _UNCATCHABLE:
+        pending.insert(0, thread.pending_info)
+    return ThreadContext(
+        tid=inner_tid(thread.pid, thread.tid),
+        registers=bytes(registers),
+        extended_state=thread.extended_state(),
+        signal_mask=thread.signal_mask,
+        robust_list=robust_list(thread.tid),
+        clear_tid=clear_tid,
+        rseq=Rseq(rseq.pointer, rseq.size, rseq.signature) if rseq.pointer else Rseq(),
+        sigaltstack=struct.pack("<QIIQ", pointer, flags & ~_SS_ONSTACK, pad, size),
+        comm=name,
+        pending=tuple(pending),
+    )
+
+
+def _pending(tid: int, shared: bool) -> Iterator[bytes]:
+    """siginfo_t of what waits for the thread (or, shared, for its process), in order of arrival."""
+    room = 64
+    buffer = ctypes.create_string_buffer(room * SIGINFO_BYTES)
+    offset = 0
+    _libc.ptrace.restype = ctypes.c_long
+    while True:
+        arguments = _PeekArguments(offset, _PEEK_SHARED if shared else 0, room)
+        count = _libc.ptrace(
+            ctypes.c_long(_PTRACE_PEEKSIGINFO), ctypes.c_long(tid), ctypes.byref(arguments), ctypes.byref(buffer)
+        )
+        if count < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"pending signals of {tid}: {os.strerror(code)}")
+        for index in range(count):
+            info = buffer.raw[index * SIGINFO_BYTES : (index + 1) * SIGINFO_BYTES]
+            if int.from_bytes(info[:4], "little") not in _UNCATCHABLE:
+                yield info
+        if count < room:
+            return
+        offset += count

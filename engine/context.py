@@ -1,0 +1,291 @@
+"""The user context of a process: what an engine takes out of one process and puts into another."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import msgpack
+
+from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
+from kernel_helpers.errors import FarhomeError
+
+VERSION = 1
+SIGNALS = 64
+SIGINFO_BYTES = 128
+ACTION_BYTES = 32
+REGISTERS_BYTES = 27 * 8
+EXTENDED_STATE_MOST = 65536
+WIRE_MOST = 64 << 20
+"""bytes: 65536 mappings with long names, and threads"""
+
+_T = TypeVar("_T")
+
+
+class BadContext(FarhomeError):
+    """A context from outside that is not one."""
+
+
+@dataclass(frozen=True)
+class Rseq:
+    """A registration of restartable sequences; address 0: none."""
+
+    address: int = 0
+    size: int = 0
+    signature: int = 0
+
+
+@dataclass(frozen=True)
+class ThreadContext:
+    """One thread. tid as the program sees it; registers: struct user_regs_struct, in plain user mode; extended_state:
+    the xsave area; sigaltstack: stack_t; pending: siginfo_t of each signal that waits for this thread alone, in order.
+
+    resume_with_restart_syscall: the registers stand at a call whose remaining time the kernel still knows in the very
+    thread that is refilled; it is to be finished there.
+    """
+
+    tid: int
+    registers: bytes
+    extended_state: bytes
+    signal_mask: int
+    robust_list: tuple[int, int]
+    clear_tid: int
+    rseq: Rseq
+    sigaltstack: bytes
+    comm: bytes
+    pending: tuple[bytes, ...] = ()
+    resume_with_restart_syscall: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryLayout:
+    """The addresses of struct mm_struct that prctl(PR_SET_MM_MAP) sets, and the auxiliary vector."""
+
+    start_code: int
+    end_code: int
+    start_data: int
+    end_data: int
+    start_brk: int
+    brk: int
+    start_stack: int
+    arg_start: int
+    arg_end: int
+    env_start: int
+    env_end: int
+    auxv: bytes
+
+    def addresses(self) -> tuple[int, ...]:
+        """In the order of struct prctl_mm_map."""
+        return tuple(getattr(self, name) for name in ADDRESS_NAMES)
+
+
+ADDRESS_NAMES = tuple(field.name for field in fields(MemoryLayout) if field.name != "auxv")
+
+
+@dataclass(frozen=True)
+class Context:
+    """A whole process without its pages. pid as the program sees it; signal_actions: by number, struct kernel_sigaction
+    (32 bytes); pending: siginfo_t of each signal that waits for the process, in order; kernel_code: SHA-256 of the vdso
+    that it ran with, empty if none.
+    """
+
+    pid: int
+    maps: tuple[Mapping, ...]
+    memory: MemoryLayout
+    signal_actions: dict[int, bytes]
+    threads: tuple[ThreadContext, ...]
+    pending: tuple[bytes, ...] = ()
+    kernel_code: bytes = b""
+
+    def to_wire(self) -> bytes:
+        """One msgpack object; from_wire takes it."""
+        return bytes(
+            msgpack.packb(
+                [
+                    VERSION,
+                    self.pid,
+                    [
+                        [m.start, m.end, m.prot, m.flags, m.offset, m.path.encode("utf-8", "surrogateescape"),
+                         m.is_file, " ".join(sorted(m.vmflags)), m.own]
+                        for m in self.maps
+                    ],
+                    [*self.memory.addresses(), self.memory.auxv],
+                    sorted(self.signal_actions.items()),
+                    [
+                        [t.tid, t.registers, t.extended_state, t.signal_mask, *t.robust_list, t.clear_tid,
+                         t.rseq.address, t.rseq.size, t.rseq.signature, t.sigaltstack, t.comm, t.pending,
+                         t.resume_with_restart_syscall]
+                        for t in self.threads
+                    ],
+                    self.pending,
+                    self.kernel_code,
+                ]
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def from_wire(cls, data: bytes) -> Context:
+        """Errors: BadContext, with what is wrong."""
+        if len(data) > WIRE_MOST:
+            raise BadContext(f"a context of {len(data)} bytes")
+        try:
+            unpacked = msgpack.unpackb(data, use_list=True, strict_map_key=True, raw=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise BadContext(f"not msgpack: {error}") from error
+        version, *rest = _list(unpacked, None, "context")
+        if version != VERSION:
+            raise BadContext(f"version {version!r}, not {VERSION}")
+        pid, maps, memory, actions, threads, pending, kernel_code = _list(rest, 7, "context")
+        return cls(
+            pid=_number(pid, 1, 1 << 22, "pid"),
+            maps=_maps(maps),
+            memory=_layout(memory),
+            signal_actions=_actions(actions),
+            threads=_threads(threads),
+            pending=_signals(pending),
+            kernel_code=_bytes(kernel_code, (0, 32), "digest of the vdso"),
+        )
+
+
+def _number(value: Any, least: int, most: int, what: str) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise BadContext(f"{what} is {value!r}")
+    return value
+
+
+def _address(value: Any, what: str) -> int:
+    return _number(value, 0, HIGHEST_ADDRESS, what)
+
+
+def _word(value: Any, what: str) -> int:
+    return _number(value, 0, (1 << 64) - 1, what)
+
+
+def _bytes(value: Any, sizes: tuple[int, ...] | range, what: str) -> bytes:
+    if not isinstance(value, bytes) or len(value) not in sizes:
+        raise BadContext(f"{what} is {type(value).__name__} of another size")
+    return value
+
+
+def _flag(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadContext(f"{what} is {value!r}")
+    return value
+
+
+def _list(value: Any, size: int | None, what: str) -> list[Any]:
+    if not isinstance(value, list) or not value or (size is not None and len(value) != size):
+        raise BadContext(f"{what} is not a list of that size")
+    return value
+
+
+def _each(value: Any, most: int, make: Callable[[Any], _T], what: str) -> tuple[_T, ...]:
+    if not isinstance(value, list) or len(value) > most:
+        raise BadContext(f"{what} is not a list of at most {most}")
+    return tuple(make(item) for item in value)
+
+
+def _mapping(item: Any) -> Mapping:
+    start, end, prot, flags, offset, path, is_file, vmflags, own = _list(item, 9, "mapping")
+    _address(start, "mapping's start")
+    _address(end, "mapping's end")
+    if start % PAGE or end % PAGE or start >= end:
+        raise BadContext(f"mapping {start:x}-{end:x}")
+    if flags not in (MAP_SHARED, MAP_PRIVATE):
+        raise BadContext(f"mapping's flags are {flags!r}")
+    if not isinstance(vmflags, str) or not CARRIED_FLAGS.issuperset(vmflags.split()):
+        raise BadContext(f"mapping's VmFlags are {vmflags!r}")
+    return Mapping(
+        start=start,
+        end=end,
+        prot=_number(prot, 0, 7, "mapping's prot"),
+        flags=flags,
+        offset=_number(offset, 0, (1 << 63) - 1, "mapping's offset"),
+        path=_bytes(path, range(8192), "mapping's path").decode("utf-8", "surrogateescape"),
+        is_file=_flag(is_file, "mapping's kind"),
+        vmflags=frozenset(vmflags.split()),
+        own=_number(own, 0, 1 << 50, "mapping's own bytes"),
+    )
+
+
+def _maps(value: Any) -> tuple[Mapping, ...]:
+    maps = _each(value, 1 << 20, _mapping, "maps")
+    for before, after in itertools.pairwise(maps):
+        if before.end > after.start:
+            raise BadContext(f"mappings {before.start:x} and {after.start:x} overlap or are out of order")
+    return maps
+
+
+def _layout(value: Any) -> MemoryLayout:
+    *addresses, auxv = _list(value, 12, "memory layout")
+    named = {name: _address(value, name) for name, value in zip(ADDRESS_NAMES, addresses, strict=True)}
+    return MemoryLayout(**named, auxv=_bytes(auxv, range(4097), "auxv"))
+
+
+def _actions(value: Any) -> dict[int, bytes]:
+    def action(item: Any) -> tuple[int, bytes]:
+        number, data = _list(item, 2, "signal action")
+        return _number(number, 1, SIGNALS, "signal"), _bytes(data, (ACTION_BYTES,), "signal action")
+
+    return dict(_each(value, SIGNALS, action, "signal actions"))
+
+
+def _signals(value: Any) -> tuple[bytes, ...]:
+    def info(item: Any) -> bytes:
+        data = _bytes(item, (SIGINFO_BYTES,), "siginfo")
+        _number(int.from_bytes(data[:4], "little", signed=True), 1, SIGNALS, "pending signal")
+        return data
+
+    return _each(value, 1 << 16, info, "pending signals")
+
+
+def _thread(item: Any) -> ThreadContext:
+    (tid, registers, extended, mask, robust, robust_size, clear_tid, rseq, rseq_size, rseq_signature, stack, comm,
+     pending, restart) = _list(item, 14, "thread")  # fmt: skip
+    return ThreadContext(
+        tid=_number(tid, 1, 1 << 22, "tid"),
+        registers=_bytes(registers, (REGISTERS_BYTES,), "registers"),
+        extended_state=_bytes(extended, range(512, EXTENDED_STATE_MOST), "extended state"),
+        signal_mask=_word(mask, "signal mask"),
+        robust_list=(_word(robust, "robust list"), _word(robust_size, "robust list")),
+        clear_tid=_word(clear_tid, "clear_tid"),
+        rseq=Rseq(
+            _address(rseq, "rseq"), _number(rseq_size, 0, PAGE, "rseq"), _number(rseq_signature, 0, 2**32, "rseq")
+        ),
+        sigaltstack=_bytes(stack, (24,), "sigaltstack"),
+        comm=_bytes(comm, range(16), "comm"),
+        pending=_signals(pending),
+        resume_with_restart_syscall=_flag(restart, "restart"),
+    )
+
+
+def _threads(value: Any) -> tuple[ThreadContext, ...]:
+    threads = _each(value, 1 << 16, _thread, "threads")
+    if not threads or len({thread.tid for thread in threads}) != len(threads):
+        raise BadContext("no thread, or two with one tid")
+    return threads
+
+
+def fit_extended_state(state: bytes, template: bytes) -> bytes:
+    """The xsave area `state` in the shape that this node's processor wants, which is that of `template` (any state
+    that was read here).
+
+    Offsets of components are architectural but for those that few processors have; so areas of different sizes agree
+    where both have bytes. Errors: BadContext when the state uses components that this processor lacks.
+    """
+    if len(state) == len(template):
+        return state
+    used = int.from_bytes(state[512:520], "little")  # XSTATE_BV
+    here = int.from_bytes(template[464:472], "little")  # xcr0, which Linux puts into the software-reserved bytes
+    if used & ~here:
+        raise BadContext(f"the processor here lacks register sets {used & ~here:#x} that the process uses")
+    common = min(len(state), len(template))
+    if any(state[common:]):
+        raise BadContext("the processor here lays its registers out differently")
+    fitted = bytearray(template)
+    fitted[:464] = state[:464]
+    fitted[512:common] = state[512:common]
+    fitted[common:] = bytes(len(template) - common)
+    return bytes(fitted)

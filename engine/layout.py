@@ -1,0 +1,218 @@
+"""What has to be done to the mappings of a stub so that they become those of a context: pure, nothing is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.mappings import PAGE, PROT_WRITE, Mapping
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.pages import PageRange
+
+Span = tuple[int, int]
+
+# VmFlags -> (madvise that sets it, madvise that clears it; 0: cannot be cleared)
+ADVICE = {
+    "dc": (10, 11),  # DONTFORK
+    "dd": (16, 17),  # DONTDUMP
+    "wf": (18, 19),  # WIPEONFORK
+    "hg": (14, 0),  # HUGEPAGE
+    "nh": (15, 0),  # NOHUGEPAGE
+    "mg": (12, 13),  # MERGEABLE
+    "sr": (2, 0),  # SEQUENTIAL
+    "rr": (1, 0),  # RANDOM
+}
+
+
+class LayoutImpossible(FarhomeError):
+    """The stub cannot take these mappings; it was not touched."""
+
+
+class ReservedOverlap(LayoutImpossible):
+    """A wanted mapping lies where the stub has its resident pages: these have to go elsewhere first."""
+
+    def __init__(self, wanted: Mapping, reserved: Span) -> None:
+        super().__init__(f"{wanted.start:x}-{wanted.end:x} is wanted, the stub uses {reserved[0]:x}-{reserved[1]:x}")
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A piece of a file mapping that the program had moved or copied with mremap: source (in the stub, length bytes),
+    its last page extended by `grow` bytes, to destination. With `grow`, the source is one page that lies just before
+    what is wanted and does not itself go to the destination."""
+
+    source: int
+    length: int
+    destination: int
+    grow: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In the order in which it is carried out."""
+
+    duplicates: tuple[Duplicate, ...]
+    stale: tuple[Span, ...]
+    """private file mappings that stay, but have pages of their own, of which nothing is to stay"""
+    remove: tuple[Span, ...]
+    create: tuple[Mapping, ...]
+    """anonymous ones; those that are to be filled and end up read-only are writable here"""
+    advise: tuple[tuple[int, int, int], ...]
+    """start, end, madvise"""
+    protect: tuple[tuple[int, int, int], ...]
+    """start, end, prot: before any page comes"""
+    protect_filled: tuple[tuple[int, int, int], ...]
+    """start, end, prot: after the pages"""
+    lock: tuple[tuple[int, int, bool], ...]
+    """start, end, on fault only"""
+    pages: tuple[PageRange, ...]
+    """where pages may come"""
+
+
+def page_ranges(maps: Iterable[Mapping]) -> list[PageRange]:
+    """What of a process's mappings is sent: its private ones that have pages of their own."""
+    return [PageRange(m.start, m.end, keep_zeros=m.is_file) for m in maps if m.private and not m.special and m.own]
+
+
+def subtract(span: Span, holes: Iterable[Span]) -> list[Span]:
+    """The parts of span outside all of the (sorted, disjoint) holes."""
+    at, parts = span[0], []
+    for start, end in holes:
+        if end <= at or start >= span[1]:
+            continue
+        if at < start:
+            parts.append((at, start))
+        at = max(at, end)
+    if at < span[1]:
+        parts.append((at, span[1]))
+    return parts
+
+
+def merge(spans: Iterable[Span]) -> list[Span]:
+    """Sorted and disjoint, touching ones joined."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+class _Files:
+    """Tells whether a mapping of the stub and one of the context show the same file.
+
+    Paths of both are those of home; but a file may have been renamed at home meanwhile, which the stub's path shows
+    and the context's does not. The program cannot have mapped a file while it was away, so a pair of paths each
+    unknown to the other side is such a file.
+    """
+
+    def __init__(self, stub: Sequence[Mapping], wanted: Sequence[Mapping]) -> None:
+        self._stub = {m.file for m in stub if m.is_file}
+        self._wanted = {m.file for m in wanted if m.is_file}
+
+    def same(self, stub: Mapping, wanted: Mapping) -> bool:
+        """At the same address and offset."""
+        if stub.flags != wanted.flags or not stub.is_file:
+            return False
+        return stub.file == wanted.file or (stub.file not in self._wanted and wanted.file not in self._stub)
+
+
+def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequence[Span]) -> Plan:
+    """How `stub` (its mappings now) become `wanted` with `reserved` (the stub's own, sorted) left alone.
+
+    Errors: ReservedOverlap, LayoutImpossible.
+    """
+    special = [(m.start, m.end) for m in stub if m.special]
+    ours = merge([*special, *reserved])
+    here = [m for m in stub if not m.special and not any(r[0] <= m.start and m.end <= r[1] for r in reserved)]
+    target = [m for m in wanted if not m.special and subtract((m.start, m.end), special)]
+    hidden = [m for m in wanted if not m.special and not subtract((m.start, m.end), special)]
+    for m in target:
+        for span in ours:
+            if m.start < span[1] and span[0] < m.end:
+                if span in special:
+                    raise LayoutImpossible(f"{m.start:x}-{m.end:x} is wanted where this kernel has its own pages")
+                raise ReservedOverlap(m, span)
+    files = _Files(here, target)
+    kept: list[Span] = []
+    stale: list[Span] = []
+    duplicates: list[Duplicate] = []
+    advise: list[tuple[int, int, int]] = []
+    protect: list[tuple[int, int, int]] = []
+    protect_filled: list[tuple[int, int, int]] = []
+    create: list[Mapping] = []
+    pieces = [m for m in here if m.is_file]
+    for m in target:
+        if not m.is_file:
+            if not m.private:
+                raise LayoutImpossible(f"{m.start:x}-{m.end:x} is shared memory without a file")
+            if "ac" in m.vmflags and not m.prot & PROT_WRITE and m.own:
+                create.append(replace(m, prot=m.prot | PROT_WRITE))
+                protect_filled.append((m.start, m.end, m.prot))
+            else:
+                create.append(m)
+            advise += [(m.start, m.end, ADVICE[flag][0]) for flag in sorted(m.vmflags & ADVICE.keys())]
+            continue
+        mine: list[Span] = []
+        for s in pieces:
+            start, end = max(s.start, m.start), min(s.end, m.end)
+            if start < end and s.offset - s.start == m.offset - m.start and files.same(s, m):
+                mine.append((start, end))
+                if s.own and s.private:
+                    stale.append((start, end))
+                if s.prot != m.prot:
+                    protect.append((start, end, m.prot))
+                advise += [(start, end, advice) for advice in _advice(s, m)]
+        for span in subtract((m.start, m.end), mine):
+            duplicates += _duplicates(pieces, m, span)
+            protect.append((*span, m.prot))
+            advise += [(*span, ADVICE[flag][0]) for flag in sorted(m.vmflags & ADVICE.keys())]
+        kept += mine
+    kept.sort()
+    gone = [part for m in here for part in subtract((m.start, m.end), merge([*kept, *reserved]))]
+    ranges = [PageRange(m.start, m.end) for m in target if m.private]
+    ranges += [PageRange(m.start, m.end, discard=True) for m in hidden if m.private]
+    return Plan(
+        duplicates=tuple(duplicates),
+        stale=tuple(stale),
+        remove=tuple(merge(gone)),
+        create=tuple(create),
+        advise=tuple(advise),
+        protect=tuple(protect),
+        protect_filled=tuple(protect_filled),
+        lock=tuple((m.start, m.end, "lf" in m.vmflags) for m in target if "lo" in m.vmflags),
+        pages=tuple(sorted(ranges, key=lambda r: r.start)),
+    )
+
+
+def _advice(stub: Mapping, wanted: Mapping) -> list[int]:
+    """What makes the stub's mapping's flags the wanted ones."""
+    set_them = [ADVICE[flag][0] for flag in sorted((wanted.vmflags - stub.vmflags) & ADVICE.keys())]
+    cleared = (stub.vmflags - wanted.vmflags) & ADVICE.keys()
+    clear_them = [ADVICE[flag][1] for flag in sorted(cleared) if ADVICE[flag][1]]
+    if cleared & {"sr", "rr"} and not wanted.vmflags & {"sr", "rr"}:
+        clear_them.append(0)  # MADV_NORMAL
+    return clear_them + set_them
+
+
+def _duplicates(pieces: Sequence[Mapping], wanted: Mapping, span: Span) -> list[Duplicate]:
+    """Where in the stub's own mappings of the same file the span's bytes are to be had."""
+    sources = [s for s in pieces if s.file == wanted.file and s.flags == wanted.flags]
+    made = []
+    at, end = span
+    while at < end:
+        offset = wanted.offset + at - wanted.start
+        source = next((s for s in sources if s.offset <= offset < s.offset + s.length), None)
+        if source is not None:
+            length = min(end - at, source.offset + source.length - offset)
+            made.append(Duplicate(source.start + offset - source.offset, length, at))
+            at += length
+            continue
+        # Beyond what the stub maps: the program grew a mapping.
+        before = next((s for s in sources if s.offset + s.length == offset), None)
+        if before is None:
+            raise LayoutImpossible(f"{at:x} is wanted as byte {offset} of {wanted.path}, which the stub has not mapped")
+        made.append(Duplicate(before.end - PAGE, PAGE, at, grow=end - at))
+        at = end
+    return made

@@ -1,0 +1,110 @@
+"""The memory mappings of a process, as /proc/PID/smaps tells them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+PAGE = 4096
+PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
+MAP_SHARED, MAP_PRIVATE = 1, 2
+HIGHEST_ADDRESS = 1 << 56
+"""end of user space with five-level page tables"""
+
+# Mapped by the kernel of the node itself: they never move.
+SPECIAL = frozenset({"[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"})
+# VmFlags that a program can ask for, with mmap, madvise or mlock, and that a move carries.
+CARRIED_FLAGS = frozenset({"gd", "nr", "ac", "dc", "dd", "wf", "hg", "nh", "mg", "sr", "rr", "lo", "lf"})
+
+# The kernel's marks of names that lost their file, and CRIU's names for files that had none.
+_LOST_NAME = re.compile(r"(?:\.cr\.[0-9a-f]+\.ghost)?(?: \(deleted\))?$")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One mapping [start, end): prot as PROT_*, flags MAP_SHARED or MAP_PRIVATE, offset in the file in bytes.
+
+    path: the file's, or the kernel's name in brackets, or empty. own: bytes of pages of the process's own, swapped
+    ones too, as of the moment of reading. vmflags: those of CARRIED_FLAGS.
+    """
+
+    start: int
+    end: int
+    prot: int
+    flags: int
+    offset: int
+    path: str
+    is_file: bool
+    vmflags: frozenset[str] = frozenset()
+    own: int = 0
+
+    @property
+    def special(self) -> bool:
+        """Whether it is a mapping of the kernel itself (vdso and its data)."""
+        return not self.is_file and self.path in SPECIAL
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.end - self.start
+
+    @property
+    def private(self) -> bool:
+        """Whether it is MAP_PRIVATE."""
+        return self.flags == MAP_PRIVATE
+
+    @property
+    def file(self) -> str:
+        """The path without what the kernel or CRIU append when the file has lost its name."""
+        return _LOST_NAME.sub("", self.path)
+
+    @property
+    def name(self) -> str:
+        """The name that PR_SET_VMA_ANON_NAME gave, or empty."""
+        return self.path[6:-1] if not self.is_file and self.path.startswith("[anon:") else ""
+
+
+_HEADER = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) ([r-])([w-])([x-])([ps]) ([0-9a-f]+) \S+ (\d+) *(.*)\n(?:[A-Z].*\n)*", re.MULTILINE
+)
+_OWN = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
+_FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
+
+
+def read_mappings(pid: int) -> tuple[Mapping, ...]:
+    """All mappings of pid but [vsyscall], by address. Errors: OSError (gone: FileNotFoundError, ProcessLookupError)."""
+    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="surrogateescape", newline="\n") as smaps:
+        text = smaps.read()
+    found = []
+    for match in _HEADER.finditer(text):
+        start, end, r, w, x, sharing, offset, inode, path = match.groups()
+        if path == "[vsyscall]":
+            continue
+        body = match.group()
+        flags = _FLAGS.search(body)
+        is_file = inode != "0"
+        found.append(
+            Mapping(
+                start=int(start, 16),
+                end=int(end, 16),
+                prot=(r == "r") * PROT_READ | (w == "w") * PROT_WRITE | (x == "x") * PROT_EXEC,
+                flags=MAP_SHARED if sharing == "s" else MAP_PRIVATE,
+                offset=int(offset, 16) if is_file else 0,
+                path=path,
+                is_file=is_file,
+                vmflags=CARRIED_FLAGS.intersection(flags.group(1).split()) if flags else frozenset(),
+                own=1024 * sum(int(size) for size in _OWN.findall(body)),
+            )
+        )
+    return tuple(found)
+
+
+def free_address(taken: Iterable[tuple[int, int]], length: int, lowest: int = 0x10000000) -> int:
+    """The lowest address from `lowest` on where `length` bytes lie outside all of taken, a page away from each."""
+    at = lowest
+    for start, end in sorted(taken):
+        if at + length + PAGE <= start:
+            break
+        at = max(at, end + PAGE)
+    return at

@@ -1,0 +1,312 @@
+"""Turning a stub back into the process that it was: mappings, pages, signal actions, threads.
+
+Independent of where the context comes from; a prepared empty process takes the place of the stub in the other direction.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from engine.capture import inner_tid, kernel_code, memory_layout, robust_list, scratch_page
+from engine.context import (
+    ACTION_BYTES,
+    SIGNALS,
+    BadContext,
+    Context,
+    Rseq,
+    ThreadContext,
+    fit_extended_state,
+)  # fmt: skip
+from engine.layout import LayoutImpossible, Plan, Span, make_plan
+from engine.mappings import PAGE, Mapping, free_address, read_mappings
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import SYS, Frozen, Registers, Thread, check
+from kernel_helpers.pages import PageTotals, receive_own_pages
+
+_MAP_PRIVATE_ANONYMOUS = 0x22
+_MAP_GROWSDOWN = 0x100
+_MAP_NORESERVE = 0x4000
+_MAP_FIXED_NOREPLACE = 0x100000
+_MREMAP_MOVE = 1 | 2  # MAYMOVE | FIXED
+_MREMAP_DONTUNMAP = 4
+_MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
+_MADV_THAT_MATTERS = frozenset({10, 18})  # DONTFORK, WIPEONFORK: the others are advice
+_PR_SET_NAME = 15
+_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
+_PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
+_RSEQ_UNREGISTER = 1
+_MLOCK_ONFAULT = 1
+_SCRATCH = 4 * PAGE
+_NO_DESCRIPTOR = (1 << 32) - 1
+
+
+class RefillFailed(FarhomeError):
+    """The stub could not be refilled. stub_usable: it is as it was and may go on as a stub; otherwise it has lost
+    something and can only be killed. again: nothing is wrong, only the moment was; let the guest run a little and
+    try again."""
+
+    def __init__(self, reason: str, stub_usable: bool, again: bool = False) -> None:
+        super().__init__(reason)
+        self.stub_usable = stub_usable
+        self.again = again
+
+
+@dataclass
+class Refilled:
+    """A stub that holds the context; nothing of it runs yet. Registers and masks are set in stub.threads: letting go
+    of the stub lets the program go on. undo() makes it the stub that it was, as long as it has not run.
+
+    notes: what could not be set and changes no result (advice). seconds: by step.
+    """
+
+    stub: Frozen
+    created: tuple[Span, ...]
+    context: Context
+    pages: PageTotals
+    notes: list[str]
+    seconds: dict[str, float]
+    _before: dict[int, tuple[Registers, int]] = field(repr=False, default_factory=dict)
+
+    def undo(self) -> None:
+        """Gives memory up again and makes the registers the stub's. Errors: RefillFailed, the stub being lost."""
+        try:
+            for tid, (registers, mask) in self._before.items():
+                thread = self.stub.threads[tid]
+                thread.registers, thread.signal_mask = registers, mask
+            _empty(self.stub, self.created)
+        except OSError as error:
+            raise RefillFailed(f"the stub could not be emptied again: {error}", stub_usable=False) from error
+
+
+def refill(
+    stub: Frozen, context: Context, stream: int, reserved: Sequence[Span] = (), timeout: float = 30.0
+) -> Refilled:
+    """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends).
+
+    stub: all threads stopped, stub.instruction in one of `reserved`, the ranges that the stub has for itself and that
+    the caller removes afterwards. The stub keeps its file mappings, all other memory of it counts as given up. When
+    this returns, everything that can fail has been done. timeout: seconds without progress of the stream.
+
+    Errors: layout.ReservedOverlap (the caller moves the reserved range and tries again), RefillFailed.
+    """
+    started = time.perf_counter()
+    seconds: dict[str, float] = {}
+    reserved = sorted(reserved)
+    try:
+        maps = read_mappings(stub.pid)
+        plan = make_plan(maps, context.maps, reserved)
+        threads = _match_threads(stub, context)
+        states = {t.tid: fit_extended_state(t.extended_state, threads[t.tid].extended_state()) for t in context.threads}
+        _check_kernel_code(stub, maps, context)
+    except (BadContext, OSError) as error:
+        raise RefillFailed(str(error), stub_usable=not isinstance(error, ProcessLookupError)) from error
+    except LayoutImpossible as error:
+        if type(error) is not LayoutImpossible:
+            raise
+        raise RefillFailed(str(error), stub_usable=True) from error
+    notes: list[str] = []
+    created = tuple((m.start, m.end) for m in plan.create)
+    before = {tid: (t.registers.copy(), t.signal_mask) for tid, t in stub.threads.items()}
+    taken = [(m.start, m.end) for m in (*maps, *context.maps)] + reserved
+    try:
+        with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
+            _shape(stub, plan, taken + [(scratch, scratch + _SCRATCH)], notes)
+            started = _lap(seconds, "mappings", started)
+            pages = receive_own_pages(stub.pid, plan.pages, stream, timeout)
+            started = _lap(seconds, "pages", started)
+            _finish_mappings(stub, plan, scratch, notes)
+            _set_memory_layout(stub, context, scratch)
+            _set_signal_actions(stub, context, scratch)
+            for thread_context in context.threads:
+                thread = threads[thread_context.tid]
+                _set_thread(stub, thread, thread_context, scratch)
+                thread.set_extended_state(states[thread_context.tid])
+            _queue_pending(stub, context, threads, scratch)
+    except OSError as error:
+        reason = f"the process could not be put back together: {error}"
+        try:
+            _empty(stub, created)
+        except OSError as second:
+            raise RefillFailed(f"{reason}; and the stub is lost: {second}", stub_usable=False) from error
+        raise RefillFailed(reason, stub_usable=not isinstance(error, ProcessLookupError)) from error
+    for thread_context in context.threads:
+        _load(threads[thread_context.tid], thread_context)
+    _lap(seconds, "state", started)
+    return Refilled(stub, created, context, pages, notes, seconds, before)
+
+
+def _lap(seconds: dict[str, float], step: str, started: float) -> float:
+    now = time.perf_counter()
+    seconds[step] = now - started
+    return now
+
+
+def _match_threads(stub: Frozen, context: Context) -> dict[int, Thread]:
+    threads = {inner_tid(stub.pid, tid): thread for tid, thread in stub.threads.items()}
+    wanted = {thread.tid for thread in context.threads}
+    if threads.keys() != wanted:
+        raise BadContext(f"the stub has threads {sorted(threads)}, the context {sorted(wanted)}")
+    return threads
+
+
+def _check_kernel_code(stub: Frozen, maps: Sequence[Mapping], context: Context) -> None:
+    """No thread may stand in code that this kernel maps otherwise (the vdso of another build)."""
+    special = [m for m in maps if m.special]
+    foreign = [m for m in context.maps if m.special]
+    same = (
+        kernel_code(stub, maps) == context.kernel_code
+        and special
+        and {(m.start, m.end) for m in special if m.path == "[vdso]"}
+        == {(m.start, m.end) for m in foreign if m.path == "[vdso]"}
+    )
+    if same:
+        return
+    for thread in context.threads:
+        rip = Registers.from_buffer_copy(thread.registers).rip
+        if any(m.start <= rip < m.end for m in (*special, *foreign)):
+            raise RefillFailed(f"thread {thread.tid} is inside the other kernel's code", stub_usable=True, again=True)
+
+
+def _shape(stub: Frozen, plan: Plan, taken: Sequence[Span], notes: list[str]) -> None:
+    """Mappings as wanted, without a page yet."""
+    moves = []
+    room = sum(d.length + d.grow + PAGE for d in plan.duplicates)
+    at = free_address(taken, room) if room else 0
+    for d in plan.duplicates:
+        # Not straight to the destination, which may be another one's source. DONTUNMAP leaves the source mapped, so this
+        # is a second mapping of the same open file, without a descriptor and whatever has become of the name.
+        stub.call(SYS.mremap, d.source, d.length, d.length, _MREMAP_MOVE | _MREMAP_DONTUNMAP, at)
+        if d.grow:
+            stub.call(SYS.mremap, at, d.length, d.length + d.grow, 0)
+            stub.call(SYS.munmap, at, d.length)
+            moves.append((at + d.length, d.grow, d.destination))
+        else:
+            moves.append((at, d.length, d.destination))
+        at += d.length + d.grow + PAGE
+    for start, end in plan.remove:
+        stub.call(SYS.munmap, start, end - start)
+    for source, length, destination in moves:
+        stub.call(SYS.mremap, source, length, length, _MREMAP_MOVE, destination)
+    _drop_pages(stub, plan.stale)
+    for m in plan.create:
+        flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE
+        flags |= _MAP_GROWSDOWN if "gd" in m.vmflags else 0
+        flags |= _MAP_NORESERVE if "nr" in m.vmflags else 0
+        stub.call(SYS.mmap, m.start, m.length, m.prot, flags, -1, 0)
+    for start, end, prot in plan.protect:
+        stub.call(SYS.mprotect, start, end - start, prot)
+    for start, end, advice in plan.advise:
+        try:
+            stub.call(SYS.madvise, start, end - start, advice)
+        except OSError as error:
+            if advice in _MADV_THAT_MATTERS:
+                raise
+            notes.append(str(error))
+
+
+def _finish_mappings(stub: Frozen, plan: Plan, scratch: int, notes: list[str]) -> None:
+    for start, end, prot in plan.protect_filled:
+        stub.call(SYS.mprotect, start, end - start, prot)
+    for start, end, on_fault in plan.lock:
+        try:
+            stub.call(SYS.mlock2, start, end - start, _MLOCK_ONFAULT if on_fault else 0)
+        except OSError as error:
+            notes.append(str(error))
+    for m in plan.create:
+        if m.name:
+            stub.write(scratch, m.name.encode("utf-8", "surrogateescape") + b"\0")
+            with suppress(OSError):  # a kernel without CONFIG_ANON_VMA_NAME
+                stub.call(SYS.prctl, _PR_SET_VMA, _PR_SET_VMA_ANON_NAME, m.start, m.length, scratch)
+
+
+def _drop_pages(stub: Frozen, spans: Sequence[Span]) -> None:
+    for start, end in spans:
+        try:
+            stub.call(SYS.madvise, start, end - start, _MADV_DONTNEED_LOCKED)
+        except OSError:
+            stub.call(SYS.madvise, start, end - start, _MADV_DONTNEED)
+
+
+def _empty(stub: Frozen, created: Sequence[Span]) -> None:
+    """The stub without memory again, and without a restartable sequence the kernel would look for there."""
+    for thread in stub.threads.values():
+        _unregister_rseq(thread)
+    for start, end in created:
+        stub.call(SYS.munmap, start, end - start)
+    _drop_pages(stub, [(m.start, m.end) for m in read_mappings(stub.pid) if m.is_file and m.private and m.own])
+
+
+def _set_memory_layout(stub: Frozen, context: Context, scratch: int) -> None:
+    wanted = context.memory
+    if memory_layout(stub.pid, stub.call(SYS.brk, 0)) == wanted:
+        return
+    # struct prctl_mm_map; without a descriptor of the executable it needs no privilege
+    request = struct.pack("<11Q", *wanted.addresses()) + struct.pack(
+        "<QII", scratch + 512, len(wanted.auxv), _NO_DESCRIPTOR
+    )
+    stub.write(scratch, request)
+    stub.write(scratch + 512, wanted.auxv)
+    stub.call(SYS.prctl, _PR_SET_MM, _PR_SET_MM_MAP, scratch, len(request), 0)
+
+
+def _set_signal_actions(stub: Frozen, context: Context, scratch: int) -> None:
+    table = bytearray(SIGNALS * ACTION_BYTES)
+    for number, action in context.signal_actions.items():
+        table[(number - 1) * ACTION_BYTES : number * ACTION_BYTES] = action
+    stub.write(scratch, bytes(table))
+    for number in context.signal_actions:
+        stub.call(SYS.rt_sigaction, number, scratch + (number - 1) * ACTION_BYTES, 0, 8)
+
+
+def _unregister_rseq(thread: Thread) -> None:
+    now = thread.rseq()
+    if now.pointer:
+        result = thread.call(SYS.rseq, now.pointer, now.size, _RSEQ_UNREGISTER, now.signature)
+        check(result, f"unregistering rseq in {thread.tid}")
+
+
+def _set_thread(stub: Frozen, thread: Thread, wanted: ThreadContext, scratch: int) -> None:
+    """What of a thread is set from within."""
+
+    def call(number: int, *args: int) -> None:
+        check(thread.call(number, *args), f"call {number} in {thread.tid}")
+
+    if robust_list(thread.tid) != wanted.robust_list:
+        call(SYS.set_robust_list, *wanted.robust_list)
+    thread.call(SYS.set_tid_address, wanted.clear_tid)  # answers the tid
+    now = thread.rseq()
+    if Rseq(now.pointer, now.size, now.signature) != wanted.rseq or not now.pointer:
+        _unregister_rseq(thread)
+        if wanted.rseq.address:
+            call(SYS.rseq, wanted.rseq.address, wanted.rseq.size, 0, wanted.rseq.signature)
+    stub.write(scratch, wanted.sigaltstack + wanted.comm + b"\0")
+    call(SYS.sigaltstack, scratch, 0)
+    call(SYS.prctl, _PR_SET_NAME, scratch + len(wanted.sigaltstack))
+
+
+def _queue_pending(stub: Frozen, context: Context, threads: dict[int, Thread], scratch: int) -> None:
+    """Queued by the threads to themselves: only so may a signal bear any si_code. All of them block everything now."""
+    for info in context.pending:
+        stub.write(scratch, info)
+        number = int.from_bytes(info[:4], "little")
+        stub.call(SYS.rt_sigqueueinfo, context.pid, number, scratch)
+    for thread_context in context.threads:
+        for info in thread_context.pending:
+            stub.write(scratch, info)
+            number = int.from_bytes(info[:4], "little")
+            result = threads[thread_context.tid].call(
+                SYS.rt_tgsigqueueinfo, context.pid, thread_context.tid, number, scratch
+            )
+            check(result, f"rt_tgsigqueueinfo in {thread_context.tid}")
+
+
+def _load(thread: Thread, wanted: ThreadContext) -> None:
+    """Registers and mask that restore() writes when the thread is let go."""
+    registers = Registers.from_buffer_copy(wanted.registers)
+    if wanted.resume_with_restart_syscall:
+        registers.rax = SYS.restart_syscall
+    thread.registers, thread.signal_mask = registers, wanted.signal_mask
