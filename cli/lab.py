@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument("--name", default="default", help="which lab (%(default)s)")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
 
@@ -191,7 +191,7 @@ def _status(lab: Lab, as_json: bool) -> None:
 
 
 def _storm(lab: Lab, arguments: argparse.Namespace) -> int:
-    from lab.storm import storm    # only here: the other verbs start faster without it
+    from lab.storm import storm  # only here: the other verbs start faster without it
 
     result = storm(
         lab,

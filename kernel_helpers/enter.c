@@ -19,26 +19,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cgroup.h"
+
 #define MAX_GROUPS 64
 
 static int fail(const char *what)
 {
 	fprintf(stderr, "enter: %s: %s\n", what, strerror(errno));
 	return 125;
-}
-
-// Returns 0, or -1 with errno: moves this process into the cgroup.
-static int join_cgroup(const char *directory)
-{
-	char path[4096];
-	if (snprintf(path, sizeof path, "%s/cgroup.procs", directory) >= (int)sizeof path)
-		return errno = ENAMETOOLONG, -1;
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	int failed = write(fd, "0", 1) != 1;
-	close(fd);
-	return failed ? -1 : 0;
 }
 
 static int become(uid_t user, char *group_list)

@@ -1,6 +1,6 @@
-// reaper SETUP [ARGUMENT...]: starts a virtual node of the lab and is its process 1.
+// reaper [CGROUP...] -- SETUP [ARGUMENT...]: starts a virtual node of the lab and is its process 1.
 //
-// Makes new mount, pid, network, UTS, IPC and cgroup namespaces, runs SETUP in them, prints the new process 1's id (as the
+// Joins the cgroups (directories), which the node will see as the roots of their hierarchies, makes new mount, pid, network, UTS, IPC and cgroup namespaces, runs SETUP in them, prints the new process 1's id (as the
 // caller sees it) when SETUP has succeeded, and returns. Process 1 stays and reaps whatever the node's processes leave. When
 // it dies the kernel ends all that is in its pid namespace: that is how a node dies.
 // Exit status: 0 the node is up; otherwise SETUP's own, 125 when it could not be started.
@@ -17,6 +17,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "cgroup.h"
 
 static int fail(const char *what)
 {
@@ -74,10 +76,16 @@ static int be_first_process(int ready, char **argv)
 
 int main(int argc, char **argv)
 {
-	if (argc < 2) {
-		fprintf(stderr, "usage: reaper SETUP [ARGUMENT...]\n");
+	int setup = 1;
+	while (setup < argc && strcmp(argv[setup], "--"))
+		setup++;
+	if (setup + 1 >= argc) {
+		fprintf(stderr, "usage: reaper [CGROUP...] -- SETUP [ARGUMENT...]\n");
 		return 64;
 	}
+	for (int i = 1; i < setup; i++)
+		if (join_cgroup(argv[i]))
+			return fail(argv[i]);
 	int ready[2];
 	if (pipe2(ready, O_CLOEXEC))
 		return fail("pipe");
@@ -88,7 +96,7 @@ int main(int argc, char **argv)
 		return fail("fork");
 	if (first == 0) {
 		close(ready[0]);
-		_exit(be_first_process(ready[1], argv + 1));
+		_exit(be_first_process(ready[1], argv + setup + 1));
 	}
 	close(ready[1]);
 	unsigned char status = 125;

@@ -99,11 +99,6 @@ def settle(lab: str, group: str, pid: int) -> None:
             _pass_controllers_on(directory)
 
 
-def join(directory: Path) -> None:
-    """Move the calling process into a group."""
-    (directory / "cgroup.procs").write_text("0")
-
-
 def _groups_below(directory: Path) -> Iterator[Path]:
     """The group and all below it, leaves first."""
     for path, _, _ in os.walk(directory, topdown=False):

@@ -33,7 +33,7 @@ def start(nodes: list[Node]) -> None:
 
 def _mosctl(node: Node, *arguments: str) -> str:
     try:
-        result = node.run(["mosctl", *arguments], timeout=20)
+        result = node.run(["mosctl", *arguments], timeout=20, text=True)
     except subprocess.TimeoutExpired as error:
         raise LabError(f"'mosctl {' '.join(arguments[:2])}' on {node.name} does not end.") from error
     if result.returncode:

@@ -163,20 +163,14 @@ class Lab:
         return int(result.stdout)
 
     def _start_reaper(self, name: str, files: Path) -> subprocess.Popen[str]:
-        groups = cgroups.directories(self.name, name)
-
-        def join() -> None:
-            for group in groups:
-                cgroups.join(group)
-
+        groups = cgroups.directories(self.name, name)    # the node sees them as the roots of their hierarchies
         arguments = [one.mount_argument() for one in cgroups.hierarchies()]
         return subprocess.Popen(
-            [build_directory() / "reaper", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
+            [build_directory() / "reaper", *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=join,    # before its cgroup namespace is made, whose root this becomes
         )
 
     @property

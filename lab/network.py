@@ -38,7 +38,8 @@ def parse_rate(text: str) -> int:
     match = _RATE.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is no bandwidth: write it as 512kbit, 100mbit or 1gbit")
-    return round(float(match[1]) * 1000 ** ("kmg".index(match[2].lower()) + 1))
+    factor = {"k": 1e3, "m": 1e6, "g": 1e9}[match[2].lower()]
+    return round(float(match[1]) * factor)
 
 
 def _batch(tool: str, namespaces: Sequence[tuple[int, Sequence[str]]]) -> None:

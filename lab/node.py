@@ -141,13 +141,12 @@ class Node:
         check: bool = False,
         **options: Any,
     ) -> subprocess.CompletedProcess[Any]:
-        """Run a program in the node to its end; output is captured as text unless ``options`` say otherwise.
+        """Run a program in the node to its end, like subprocess.run; its output is captured unless ``options`` send it elsewhere.
 
         Errors: subprocess.TimeoutExpired (it is killed), and with ``check`` subprocess.CalledProcessError.
         """
         if not {"stdout", "stderr"} & set(options) and options.pop("capture_output", True):
             options.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        options.setdefault("text", not isinstance(input, bytes))
         if input is not None:
             options["stdin"] = subprocess.PIPE
         process = self.popen(argv, user=user, **options)

@@ -80,7 +80,7 @@ def _is_alive(lab: Lab, place: str) -> bool:
 
 def _processes(lab: Lab, home: str, job: str) -> list[dict[str, Any]]:
     """The job's processes as mosps tells them. Errors: LabError."""
-    answer = lab.node(home).run(["mosps", "--json", "-a", "-J", job], timeout=30)
+    answer = lab.node(home).run(["mosps", "--json", "-a", "-J", job], timeout=30, text=True)
     if answer.returncode:
         raise LabError(f"mosps on {home} says: {' '.join(answer.stderr.split())}")
     found: list[dict[str, Any]] = json.loads(answer.stdout)
@@ -96,7 +96,7 @@ def _move(
     report: Callable[[str], None],
 ) -> None:
     try:
-        answer = run(["migrate", str(pid), target, "--json"], timeout=90)
+        answer = run(["migrate", str(pid), target, "--json"], timeout=90, text=True)
         status, text = answer.returncode, " ".join((answer.stderr or answer.stdout).split())
     except subprocess.TimeoutExpired:
         status, text = -1, "migrate does not end within 90 s"

@@ -1,0 +1,65 @@
+"""For all tests: labs of their own, and the check that nothing is left when all have run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import sys
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+
+from lab import Lab
+from tests import leftovers
+
+_numbers = itertools.count(1)
+_before: leftovers.Snapshot | None = None
+
+
+def _is_controller(config: pytest.Config) -> bool:
+    return not hasattr(config, "workerinput")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run its id, which every process that it starts inherits, and remember what is there."""
+    global _before
+    if _is_controller(config):
+        os.environ[leftovers.RUN] = secrets.token_hex(4)
+        _before = leftovers.take(os.environ[leftovers.RUN])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """After the last fixture and worker has gone: whatever is left fails the run."""
+    yield
+    if not _is_controller(session.config) or _before is None:
+        return
+    faults, remarks = leftovers.difference(_before, os.environ[leftovers.RUN])
+    for line in remarks[:5]:
+        print(f"\nnew on this machine, perhaps of others: {line}", file=sys.stderr, end="")
+    for line in faults:
+        print(f"\nLEFT BEHIND: {line}", file=sys.stderr, end="")
+    if faults:
+        print(file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def lab_name() -> Callable[[], str]:
+    """Makes names of labs that nobody else has."""
+    return lambda: f"t-{os.environ[leftovers.RUN]}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def lab3(lab_name: Callable[[], str]) -> Iterator[Lab]:
+    """A fresh lab: n1, n2, n3, with daemons where there are any."""
+    with Lab.up(3, name=lab_name()) as lab:
+        yield lab
+
+
+@pytest.fixture
+def bare_lab(lab_name: Callable[[], str]) -> Iterator[Lab]:
+    """A fresh lab without daemons: n1, n2, n3."""
+    with Lab.up(3, name=lab_name(), mosd=False) as lab:
+        yield lab

@@ -1,0 +1,88 @@
+"""What a run of the tests must not leave behind on the machine.
+
+Several things may use the machine at once, so by default only what can be traced to this run (by its id in environments and
+names), or bears the project's name and was not there before, is a fault. On a machine of one's own FARHOME_STRICT=1 makes
+every difference one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN = "FARHOME_TEST_RUN"
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+_OUR_FILES = ("farhome", "criu", "mos")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Things that are there now, as readable lines."""
+
+    traced: frozenset[str]
+    named: frozenset[str]
+    others: frozenset[str]
+
+
+def take(run: str) -> Snapshot:
+    """Look at the machine; ``run`` is the id of this run of the tests."""
+    named: set[str] = set()
+    others: set[str] = set()
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = line.split(" ")[4]
+        (named if "farhome" in line else others).add(f"mount {point}")
+    others.update(f"link {entry.name}" for entry in Path("/sys/class/net").iterdir())
+    for directory in _TEMPORARY:
+        for entry in os.scandir(directory):
+            if entry.name.startswith(_OUR_FILES) and entry.name != "criu.kdat":    # CRIU's own memory of the kernel
+                named.add(f"file {entry.path}")
+    for path, names, _ in os.walk("/sys/fs/cgroup"):
+        named.update(f"cgroup {path}/{name}" for name in names if "farhome" in name or run in name)
+    return Snapshot(frozenset(_processes(run)), frozenset(named), frozenset(others | _namespaces()))
+
+
+def _processes(run: str) -> set[str]:
+    """Processes that have the run's id in their environment: all that a test starts, and what those start."""
+    own = {os.getpid(), os.getppid()}
+    found: set[str] = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) in own:
+            continue
+        try:
+            if f"{RUN}={run}".encode() in (entry / "environ").read_bytes():
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.add(f"process {entry.name} {command[:120]}")
+        except OSError:
+            continue    # it has ended
+    return found
+
+
+def _namespaces() -> set[str]:
+    found: set[str] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found.update(f"namespace {os.readlink(link)}" for link in (entry / "ns").iterdir())
+            except OSError:
+                continue
+    return found
+
+
+def difference(before: Snapshot, run: str, seconds: float = 5.0) -> tuple[list[str], list[str]]:
+    """What is there now and was not before: (faults, remarks). What is about to end has ``seconds`` to do so."""
+    strict = os.environ.get("FARHOME_STRICT") == "1"
+    deadline = time.monotonic() + seconds
+    while True:
+        now = take(run)
+        foreign = {line for line in now.named - before.named if "farhome-lab" in line and run not in line}
+        faults = (now.traced - before.traced) | (now.named - before.named)
+        remarks = now.others - before.others
+        if strict:
+            faults, remarks = faults | remarks, frozenset()
+        else:
+            faults, remarks = faults - foreign, remarks | foreign    # another run's labs
+        if not faults or time.monotonic() > deadline:
+            return sorted(faults), sorted(remarks)
+        time.sleep(0.05)
