@@ -169,7 +169,7 @@ def recheck(
     """Return why the target, by its own fresh vector, finds a balancer's move no longer worth it, or None."""
     settings = settings or Settings()
     there = vector.slowdown_with(runnable)
-    if source_slowdown - there > settings.margin:
+    if (source_slowdown - there) * vector.speed > settings.margin:
         return None
     return f"{vector.name} is busier than was known: a slowdown of {there:.2f} there, {source_slowdown:.2f} where it is"
 
@@ -237,11 +237,12 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
             return Decision(process.pid, None, reason)
         here = entry.vector
     # What the average does not know yet: the process itself is one of those that run here.
-    slowdown_here = slowdown(max(here.runnable, process.runnable), here.cores, here.speed)
+    # All in seconds of a core of home, in which the process's age is (mostly) measured too.
+    slowdown_here = slowdown(max(here.runnable, process.runnable), here.cores, here.speed) * own.speed
     candidates: list[_Candidate] = []
     best_no: tuple[float, str] = (-math.inf, "no other node is known")
     for target, vector, refusal in _targets(view, own, process, rng, settings):
-        gain = slowdown_here - vector.slowdown_with(process.runnable)
+        gain = slowdown_here - vector.slowdown_with(process.runnable) * own.speed
         saved = process.cpu_seconds * gain - settings.cost.of(process.memory)
         candidate = _Candidate(target, vector, gain, saved)
         against = refusal or _why_no_gain(candidate, process, slowdown_here, settings)

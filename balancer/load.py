@@ -19,7 +19,7 @@ RISE_SECONDS = 2.0
 FALL_SECONDS = 5.0
 
 #: What a node of speed 1.0 does of `yardstick_round` in one second of cpu time.
-YARDSTICK_ROUNDS_PER_SECOND = 500.0
+YARDSTICK_ROUNDS_PER_SECOND = 2000.0
 CALIBRATION_SECONDS = 0.2
 
 NAME_LIMIT = 64

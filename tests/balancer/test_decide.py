@@ -79,6 +79,13 @@ def test_slow_node_is_worth_it_only_when_home_is_slower_still() -> None:
     assert one(view_of(node("n1", 4), slow), process()).target == "n2"
 
 
+def test_decisions_are_the_same_on_machines_that_are_all_faster() -> None:
+    for speed in (0.25, 1.0, 4.0):
+        quiet, busy = node("n2", speed=speed), node("n2", 1.9, speed=speed)
+        assert one(view_of(node("n1", 2, speed=speed), quiet), process()).target == "n2"
+        assert one(view_of(node("n1", 3, speed=speed), busy), process()).target is None
+
+
 def test_fast_node_draws_a_process_from_an_idle_home() -> None:
     assert one(view_of(node("n1", 1), node("n2", speed=2.0)), process()).target == "n2"
 
