@@ -1,0 +1,76 @@
+"""Asking the node daemon of this machine; only what `mosrun` can afford to import."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from cli import exit_codes
+
+LIMIT = 1 << 20
+"""Bytes of an answer; nothing longer is read."""
+
+
+class CommandError(Exception):
+    """What a command tells its user in one sentence, and its exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def socket_path() -> str:
+    """Where the node daemon listens."""
+    return os.path.join(os.environ.get("FARHOME_RUN") or "/run/farhome", "mosd.sock")
+
+
+class Client:
+    """A connection to the node daemon. It is closed by exec, which is how the daemon learns that mosrun has become the program."""
+
+    def __init__(self, timeout: float | None = 10.0) -> None:
+        """Errors: CommandError: nobody is there."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.connect(socket_path())
+        except OSError as error:
+            self._socket.close()
+            reason = error.strerror or str(error)
+            raise CommandError(f"no mosd answers on this node ({socket_path()}: {reason})", exit_codes.UNAVAILABLE) from None
+
+    def call(self, operation: str, **fields: Any) -> dict[str, Any]:
+        """The daemon's answer. Errors: CommandError with its sentence, or that it went away."""
+        # Once the connection is there: without a daemon nobody pays for it.
+        import msgpack
+
+        body = msgpack.packb({"op": operation, **fields})
+        try:
+            self._socket.sendall(len(body).to_bytes(4, "big") + body)
+            answer = msgpack.unpackb(self._receive(int.from_bytes(self._receive(4), "big")))
+        except (OSError, EOFError, TimeoutError) as error:
+            what = "did not answer in time" if isinstance(error, TimeoutError) else "went away before it answered"
+            raise CommandError(f"the mosd of this node {what}", exit_codes.UNAVAILABLE) from None
+        except (ValueError, msgpack.UnpackException):
+            raise CommandError("the mosd of this node does not speak as it should", exit_codes.UNAVAILABLE) from None
+        if not isinstance(answer, dict) or answer.get("ok") is not True:
+            sentence, code = "the mosd of this node refused", exit_codes.REFUSED
+            if isinstance(answer, dict):
+                sentence, code = str(answer.get("error", sentence)), answer.get("code", code)
+            raise CommandError(sentence, code if isinstance(code, int) else exit_codes.REFUSED)
+        return answer
+
+    def _receive(self, size: int) -> bytes:
+        if size > LIMIT:
+            raise ValueError("too long")
+        data = b""
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._socket.close()

@@ -1,0 +1,83 @@
+"""What every command but mosrun shares: a parser whose errors are one sentence with exit code 64, and an end without traceback."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from cli import exit_codes
+from cli.client import CommandError
+from kernel_helpers.errors import FarhomeError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, whose complaint is one line."""
+
+    def __init__(self, prog: str, description: str = "", examples: str = "", **options: Any) -> None:
+        if examples:
+            options["epilog"] = f"examples:\n{examples}\n{exit_codes.TEXT}"
+        super().__init__(
+            prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        )
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(exit_codes.USAGE, f"{self.prog}: {message} ({self.prog.split()[0]} --help tells how)\n")
+
+
+def run(prog: str, body: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None = None) -> int:
+    """The exit code of a command's body; every error that is meant for its user becomes one line on stderr."""
+    try:
+        code = body(arguments)
+        sys.stdout.flush()
+        return code
+    except CommandError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return error.code
+    except FarhomeError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of a pipe went away; what Python would say of it at its end is nobody's business.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.OK
+    except OSError as error:
+        print(f"{prog}: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        return exit_codes.FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    print()
+
+
+def format_age(seconds: float) -> str:
+    """A duration as people write it: 5s, 3m, 2h05, 4d."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
+    return f"{whole // 86400}d"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: frozenset[int] = frozenset()) -> str:
+    """Columns as wide as they must be; the last one as long as it is. right: columns that are set flush right."""
+    lines = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    last = len(header) - 1
+    return "\n".join(
+        "  ".join(
+            cell if i == last and i not in right else cell.rjust(widths[i]) if i in right else cell.ljust(widths[i])
+            for i, cell in enumerate(line)
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,210 @@
+"""mosctl: looks after the node daemon of this node, its cluster and its guests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cli.client import Client, CommandError
+from cli.command import Parser, format_age, print_json, run, table
+from cli.exit_codes import NOT_PERMITTED, OK, REFUSED, USAGE
+
+LONG = 600.0
+"""Seconds that sending guests home or bringing processes home may take."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = Parser(
+        "mosctl",
+        "Looks after the node daemon of this node, its cluster and its guests.",
+        "  mosctl status                 this node in a few lines\n"
+        "  mosctl nodes                  all nodes, as this one knows them\n"
+        "  mosctl cluster init           makes a cluster of which this node is the first\n"
+        "  mosctl cluster token          lets one node in: a token to be used there, once\n"
+        "  mosctl cluster join TOKEN     this node joins the token's cluster\n"
+        "  mosctl block; mosctl expel    no guests any more; those here go home\n"
+        "  mosctl bring                  all my processes come home\n"
+        "  mosctl why 4711               why process 4711 is where it is\n",
+    )
+    verbs = made.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, text in (("status", "this node in a few lines"), ("nodes", "all nodes, as this one knows them")):
+        _json(verbs.add_parser(name, help=text, description=text))
+    verbs.add_parser("reload", help="read the configuration anew", description="read the configuration anew")
+    verbs.add_parser("block", help="take no guests any more", description="take no guests any more; those here stay")
+    verbs.add_parser("unblock", help="take guests again", description="take guests again")
+    expel = verbs.add_parser("expel", help="send guests home", description="send all guests home, or one")
+    expel.add_argument("guest", nargs="?", help="HOME-PID as mosps --guests shows it (default: all)")
+    _json(expel)
+    bring = verbs.add_parser("bring", help="bring processes home", description="bring your processes home (root: everybody's)")
+    bring.add_argument("-J", "--job", metavar="JOB", help="only those of this job")
+    _json(bring)
+    why = verbs.add_parser("why", help="why a process is where it is", description="why a process is where it is")
+    why.add_argument("pid", type=int)
+    _json(why)
+    cluster = verbs.add_parser("cluster", help="make a cluster, let nodes in, join", description="make a cluster, let nodes in, join")
+    steps = cluster.add_subparsers(dest="step", metavar="STEP", required=True)
+    init = steps.add_parser("init", help="make a cluster", description="make a cluster of which this node is the first")
+    init.add_argument("--name", default="farhome", help="name of the cluster (default farhome)")
+    token = steps.add_parser("token", help="let one node in", description="print a token that lets one node in, once")
+    token.add_argument("--minutes", type=float, default=60.0, help="how long it is good for (default 60)")
+    join = steps.add_parser("join", help="join a cluster", description="join the cluster of a token")
+    join.add_argument("token", metavar="TOKEN")
+    return made
+
+
+def _json(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _status(options: argparse.Namespace) -> int:
+    answer = _ask("status")
+    if options.json:
+        print_json(answer)
+        return OK
+    lending = "blocked" if answer["blocked"] else "lends" if answer["lending"] else f"does not lend: {answer['why_not_lending']}"
+    cluster = answer["cluster"] or "none (mosctl cluster init, or join)"
+    print(f"node {answer['name']} at {answer['address']}:{answer['port']}, up {format_age(answer['uptime'])}, {lending}")
+    print(f"cluster {cluster}: {len(answer['peers'])} other nodes known, {len(answer['connected'])} connected")
+    print(f"{answer['processes']} processes, {answer['away']} away; {answer['guests']} guests; balancing {'on' if answer['balance'] else 'off'}")
+    return OK
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    nodes = _ask("nodes")["nodes"]
+    if options.json:
+        print_json(nodes)
+        return OK
+    rows = [
+        (
+            node["name"] + ("*" if node["self"] else ""), f"{node['load']:.2f}", f"{node['cores']:g}", f"{node['speed']:.2f}",
+            f"{node['memory_free'] >> 20}/{node['memory_total'] >> 20}", node["guests"],
+            "blocked" if node["blocked"] else "lends" if node["lending"] else "no", format_age(node["age"]), node["address"],
+        )
+        for node in nodes
+    ]  # fmt: skip
+    print(table(("NODE", "LOAD", "CORES", "SPEED", "FREE/MB", "GUESTS", "LENDING", "AGE", "ADDRESS"), rows, frozenset({1, 2, 3, 4, 5, 7})))
+    return OK
+
+
+def _reload(options: argparse.Namespace) -> int:
+    _ask("reload")
+    print("configuration reloaded")
+    return OK
+
+
+def _block(options: argparse.Namespace) -> int:
+    guests = _ask("block")["guests"]
+    print(f"blocked; {guests} guests are still here (mosctl expel sends them home)" if guests else "blocked")
+    return OK
+
+
+def _unblock(options: argparse.Namespace) -> int:
+    _ask("unblock")
+    print("unblocked")
+    return OK
+
+
+def _expel(options: argparse.Namespace) -> int:
+    answer = _ask("expel", LONG, guest=options.guest)
+    if options.json:
+        print_json(answer)
+    elif not answer["expelled"] and not answer["left"]:
+        print("there are no guests")
+    else:
+        for key in answer["expelled"]:
+            print(f"{key} went home")
+    if answer["left"]:
+        raise CommandError(f"not gone yet: {', '.join(answer['left'])}", REFUSED)
+    return OK
+
+
+def _bring(options: argparse.Namespace) -> int:
+    answer = _ask("bring", LONG, job=options.job)
+    if options.json:
+        print_json(answer)
+    elif not answer["home"] and not answer["failed"]:
+        print("all are at home")
+    for pid in answer["home"] if not options.json else ():
+        print(f"process {pid} is at home")
+    if answer["failed"]:
+        raise CommandError("; ".join(answer["failed"].values()), REFUSED)
+    return OK
+
+
+def _why(options: argparse.Namespace) -> int:
+    answer = _ask("why", pid=options.pid)
+    if options.json:
+        print_json(answer)
+        return OK
+    ended = answer["state"] in ("ended", "lost")
+    place = "at home" if answer["where"] == "home" else f"on {answer['where']}"
+    print(f"process {answer['pid']} ({answer['command']}) {'was' if ended else 'is'} {place}, moved {answer['moves']} times")
+    if answer["why"]:
+        print(f"last: {answer['why']}")
+    print(f"balancer: {answer['decision']}")
+    return OK
+
+
+def _ask(operation: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:
+    answer = Client(timeout).call(operation, **fields)
+    answer.pop("ok")
+    return answer
+
+
+def _cluster(options: argparse.Namespace) -> int:
+    # Keys work without a daemon, and need what no other verb does.
+    from node import config, join
+    from node.paths import Paths
+    from node.pki import KeyStore, Token
+
+    if os.geteuid() != 0:
+        raise CommandError("only root may do that", NOT_PERMITTED)
+    paths = Paths.from_environment()
+    settings = config.load(paths.config)
+    keys = KeyStore(paths.pki)
+    if options.step == "init":
+        if not 0 < len(options.name) <= 64 or not options.name.isprintable():
+            raise CommandError("the name of a cluster has 1 to 64 printable characters", USAGE)
+        keys.init(options.name, settings.name)
+        print(f"cluster {options.name}; its authority and first node is {settings.name}")
+    elif options.step == "token":
+        if not 0 < options.minutes <= 60 * 24 * 30:
+            raise CommandError("a token is good for more than 0 minutes and at most 30 days", USAGE)
+        print(keys.new_token(settings.address, settings.port, options.minutes))
+        return OK
+    else:
+        try:
+            token = Token.parse(options.token)
+        except ValueError as error:
+            raise CommandError(str(error), USAGE) from None
+        print(f"{settings.name} is in cluster {join.join(keys, paths, token, settings.name)}")
+    try:
+        _ask("reload")
+    except CommandError:
+        pass                                             # no daemon yet: it will find the keys when it starts
+    return OK
+
+
+_VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "status": _status, "nodes": _nodes, "reload": _reload, "block": _block, "unblock": _unblock, "expel": _expel, "bring": _bring,
+    "why": _why, "cluster": _cluster,
+}  # fmt: skip
+
+
+def body(arguments: Sequence[str] | None) -> int:
+    """Errors: CommandError, FarhomeError."""
+    options = parser().parse_args(arguments)
+    return _VERBS[options.verb](options)
+
+
+def main() -> int:
+    """The installed program."""
+    return run("mosctl", body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""mosd: the node daemon. One per node, as root, in the foreground; systemd or the lab starts it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from cli.command import Parser, run
+from cli.exit_codes import NOT_PERMITTED, OK
+from node import config
+from node.daemon import Daemon
+from node.paths import Paths
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = Parser(
+        "mosd",
+        "The node daemon of farhome: peers, lending, balancing, moves. Runs in the foreground until SIGTERM; SIGHUP reloads.",
+        "  mosd --check       only says whether the configuration is usable\n  mosd               runs with /etc/farhome/node.toml\n",
+    )
+    made.add_argument("--config", metavar="FILE", help="configuration (default /etc/farhome/node.toml)")
+    made.add_argument("--run", metavar="DIR", help="sockets and state until the node goes down (default /run/farhome)")
+    made.add_argument("--state", metavar="DIR", help="what is kept: keys, cache (default /var/lib/farhome)")
+    made.add_argument("--check", action="store_true", help="check the configuration and exit")
+    made.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return made
+
+
+def body(arguments: Sequence[str] | None) -> int:
+    """Errors: FarhomeError, OSError."""
+    options = parser().parse_args(arguments)
+    paths = Paths.from_environment(options.config, options.run, options.state)
+    settings = config.load(paths.config)
+    if options.check:
+        print(f"{paths.config} is fine: node {settings.name} at {config.format_endpoint(settings.address, settings.port)}")
+        return OK
+    if os.geteuid() != 0:
+        print("mosd: only root can run the node daemon", file=sys.stderr)
+        return NOT_PERMITTED
+    # Under systemd the journal has the time already.
+    stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "
+    logging.basicConfig(
+        stream=sys.stderr, level=options.log_level.upper(), format=f"{stamp}{settings.name} %(levelname)s %(name)s: %(message)s"
+    )
+
+    async def serve() -> None:
+        await Daemon(paths, settings).run()
+
+    uvloop.run(serve())
+    return OK
+
+
+def main() -> int:
+    """The installed program."""
+    return run("mosd", body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

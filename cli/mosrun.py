@@ -1,0 +1,143 @@
+"""mosrun: starts a program that may move to other nodes.
+
+It tells the node daemon of its own process and then becomes the program: the program is the shell's own child, native and
+untraced, until it moves. Everything is imported as late as can be: what `mosrun true` costs more than `true` is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cli.client import Client, CommandError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import NoReturn
+
+USAGE, NOT_EXECUTABLE, NOT_FOUND = 64, 126, 127
+_WITH_VALUE = {"-r": "node", "-m": "memory", "-J": "job", "--node": "node", "--memory": "memory", "--job": "job"}
+_FLAGS = {"-h": "home", "-b": "best", "-L": "locked", "--home": "home", "--best": "best", "--locked": "locked"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; for --help, completion and the man page: mosrun itself reads its options by options()."""
+    import argparse
+
+    from cli.command import Parser
+
+    made = Parser(
+        "mosrun",
+        "Starts a program that may move to other nodes while it runs, and cannot tell.",
+        "  mosrun ./simulate --steps 1000000     goes wherever it runs best\n"
+        "  mosrun -r n2 -L make -j4              starts on n2 and stays until it is moved by hand\n"
+        "  mosrun -J night -m 2048 ./analyse     job 'night', needs 2 GiB\n"
+        "  mosrun -h ./talks-to-a-device         stays at home\n\n"
+        "126: the program cannot be executed, 127: it is not found; else the program's own exit status.\n",
+        usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--] program [argument ...]",
+        add_help=False,
+    )
+    made.add_argument("--help", action="help", help="show this help (-h is 'home')")
+    where = made.add_mutually_exclusive_group()
+    where.add_argument("-h", "--home", action="store_true", help="the program stays on its home node")
+    where.add_argument("-b", "--best", action="store_true", help="go to the best node at once")
+    where.add_argument("-r", "--node", metavar="NODE", help="go to this node at once")
+    made.add_argument("-L", "--locked", action="store_true", help="no automatic moves; migrate still moves it")
+    made.add_argument("-m", "--memory", metavar="MB", help="memory that it will need, in MiB")
+    made.add_argument("-J", "--job", metavar="JOB", help="a name that mosps and mosctl can choose processes by")
+    made.add_argument("program", nargs=argparse.REMAINDER, help="program and its arguments")
+    return made
+
+
+def options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """(options by name, program with its arguments). Errors: CommandError with exit code 64."""
+    found: dict[str, str] = {}
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            index += 1
+            break
+        if not word.startswith("-") or word == "-":
+            break
+        index += 1
+        name, equals, value = word.partition("=")
+        if word in _FLAGS:
+            found[_FLAGS[word]] = "1"
+        elif word.startswith("--") and equals and name in _WITH_VALUE:
+            found[_WITH_VALUE[name]] = value
+        elif word in _WITH_VALUE:
+            if index == len(arguments):
+                raise CommandError(f"{word} needs a value (mosrun --help tells how)", USAGE)
+            found[_WITH_VALUE[word]] = arguments[index]
+            index += 1
+        elif word[:2] in _WITH_VALUE and not word.startswith("--"):
+            found[_WITH_VALUE[word[:2]]] = word[2:]
+        elif word[:2] in _FLAGS and not word.startswith("--"):
+            found[_FLAGS[word[:2]]] = "1"
+            index -= 1                                   # -Lb is -L -b
+            arguments = [*arguments[:index], f"-{word[2:]}", *arguments[index + 1 :]]
+        elif word == "--help":
+            parser().print_help()
+            raise SystemExit(0)
+        else:
+            raise CommandError(f"{word} is no option of mosrun (mosrun --help tells how)", USAGE)
+    if len(found.keys() & {"home", "best", "node"}) > 1:
+        raise CommandError("-h, -b and -r exclude one another", USAGE)
+    memory = found.get("memory", "0")
+    if not (memory.isascii() and memory.isdigit() and len(memory) < 10):
+        raise CommandError(f"-m needs a number of MiB, not {memory!r}", USAGE)
+    if index == len(arguments):
+        raise CommandError("a program is missing (mosrun --help tells how)", USAGE)
+    return found, arguments[index:]
+
+
+def register(found: dict[str, str], command: list[str]) -> None:
+    """Tells the node daemon of this process. The connection is left open: exec closes it. Errors: CommandError."""
+    global _connection
+    _connection = Client(timeout=5.0)
+    _connection.call(
+        "register", job=found.get("job", ""), home_only="home" in found, locked="locked" in found,
+        memory=int(found.get("memory", 0)) << 20, node="best" if "best" in found else found.get("node", ""),
+        command=" ".join(command)[:200],
+    )  # fmt: skip
+
+
+_connection: Client | None = None
+
+
+def become(command: list[str]) -> NoReturn:
+    """Becomes the program. Errors: CommandError as a shell would say it."""
+    # What Python ignores for itself would be ignored in the program too.
+    import signal
+
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except FileNotFoundError:
+        raise CommandError(f"{command[0]}: not found", NOT_FOUND) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CommandError(f"{command[0]}: {reason}", NOT_EXECUTABLE) from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Does not return if the program can be executed."""
+    try:
+        found, command = options(list(sys.argv[1:] if arguments is None else arguments))
+        try:
+            register(found, command)
+        except CommandError as error:
+            if error.code == USAGE:
+                raise
+            print(f"mosrun: {error}; {command[0]} runs at home", file=sys.stderr, flush=True)
+        become(command)
+    except CommandError as error:
+        print(f"mosrun: {error}", file=sys.stderr)
+        return error.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

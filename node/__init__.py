@@ -1,0 +1,1 @@
+"""The node daemon: configuration, peers, control socket, registry, admission, starting deputies and remotes."""

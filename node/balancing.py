@@ -1,0 +1,190 @@
+"""The balancer's senses and hands: samples and gossip out and in, decisions made and one of them acted on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from balancer.decide import Decision, Process, Settings, decide, next_interval, place
+from balancer.gossip import PERIOD, Gossip, View
+from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
+from kernel_helpers.errors import MoveRefused
+from node import process, sampling
+from node.config import Config
+from node.guests import Guests
+from node.moves import Mover
+from node.peers import PROTOCOL_VERSION, PeerError, Peers
+from node.registry import HOME, HomeProcess, Registry
+
+DECISION_PERIOD = 1.0
+GOSSIP_TIMEOUT = 3.0
+BEST = "best"
+
+log = logging.getLogger("mosd.balancer")
+
+
+class Balancer:
+    """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
+
+    def __init__(
+        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, speed: float, seed: int | None = None
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._mover = mover
+        self._guests = guests
+        self._peers = peers
+        self._rng = random.Random(seed)
+        self._clock = time.monotonic
+        self.gossip = Gossip(config().name, self._clock, self._rng)
+        self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
+        self._incarnation = int(time.time())
+        self._counter = sampling.RunnableCounter()
+        self.memory_free = sampling.memory()[0]
+        self.decisions: dict[int, Decision] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Runs the loops until close()."""
+        self._sample()
+        self._tell_gossip()
+        for loop in (self._sampling_loop(), self._gossip_loop(), self._decision_loop()):
+            self._spawn(loop)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- senses --------------------------------------------------------------------------------------------------------
+
+    def _sample(self) -> None:
+        self.memory_free, total = sampling.memory()
+        self.estimator.sample(self._counter.count(), self.memory_free, total)
+
+    async def _sampling_loop(self) -> None:
+        while True:
+            self._sample()
+            await asyncio.sleep(1 / SAMPLES_PER_SECOND)
+
+    def _tell_gossip(self) -> None:
+        config = self._config()
+        self.gossip.update_self(
+            self.estimator.vector(
+                name=config.name, incarnation=self._incarnation, address=config.address, port=config.port,
+                guests=len(self._guests.all()), lending=self._guests.lends() is None, blocked=self._guests.blocked,
+                version=PROTOCOL_VERSION,
+            )
+        )  # fmt: skip
+
+    async def _gossip_loop(self) -> None:
+        while True:
+            try:
+                self._tell_gossip()
+                for name, payload in self.gossip.outgoing():
+                    self._spawn(self._send(name, payload))
+            except Exception:
+                log.exception("gossip met a fault")
+            await asyncio.sleep(PERIOD * self._rng.uniform(0.9, 1.1))
+
+    async def _send(self, name: str, payload: bytes) -> None:
+        try:
+            await self._peers.call(name, "gossip", {"payload": payload}, GOSSIP_TIMEOUT)
+        except PeerError as error:
+            log.debug("gossip to %s: %s", name, error)
+
+    def guest_accepted(self, count: int) -> None:
+        """A guest has been accepted (1) or has gone (-1): counts at once."""
+        if count > 0:
+            self.estimator.inflate(float(count))
+        self._tell_gossip()
+
+    def view(self) -> View:
+        """What this node knows of all, itself as of now."""
+        self._tell_gossip()
+        return self.gossip.view()
+
+    # -- hands ---------------------------------------------------------------------------------------------------------
+
+    def _figures(self, entry: HomeProcess) -> Process:
+        """The process as the decisions see it; their clock is ours, monotonic."""
+        offset = self._clock() - time.time()
+        stat = process.read_stat(entry.pid) if entry.where == HOME else None
+        resident = stat.resident if stat else entry.resident
+        return Process(
+            pid=entry.pid, cpu_seconds=entry.cpu_seconds(time.time()), memory=max(entry.memory, resident), where=entry.where,
+            arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
+            runnable=1.0 if stat is None or stat.state == "R" else 0.5, moving=self._mover.is_moving(entry.pid),
+            locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
+        )  # fmt: skip
+
+    def settings(self) -> Settings:
+        """The rules' figures, with the cost of moves as learned here."""
+        return replace(Settings(), cost=self._mover.cost)
+
+    def place(self, entry: HomeProcess, away: bool) -> Decision:
+        """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
+        return place(self.view(), self._figures(entry), self._rng, self.settings(), away)
+
+    async def _decision_loop(self) -> None:
+        while True:
+            await asyncio.sleep(next_interval(DECISION_PERIOD, self._rng))
+            try:
+                self.decide()
+            except Exception:
+                log.exception("the balancer met a fault")
+
+    def decide(self) -> None:
+        """Makes a decision for every home process and starts the one that is a move."""
+        entries = [entry for entry in self._registry if entry.state in ("home", "leaving", "away", "hopping", "coming")]
+        for entry in entries:
+            if entry.wanted == BEST:
+                self._place_best(entry)
+        entries = [entry for entry in entries if entry.wanted != BEST]
+        if not self._config().balance:
+            # What its user wants is done even where nothing is balanced.
+            entries = [entry for entry in entries if entry.wanted]
+        mine = [self._figures(entry) for entry in entries]
+        made = decide(self.view(), mine, self._clock(), self._rng, self.settings())
+        self.decisions = {decision.pid: decision for decision in made}
+        for decision in made:
+            if decision.target is not None:
+                self._spawn(self._act(decision))
+            else:
+                self._settle_wish(decision.pid)
+
+    def _settle_wish(self, pid: int) -> None:
+        """A wish that has come true is done with: the process is the balancer's and its user's to move again."""
+        entry = self._registry.get(pid)
+        if entry is not None and entry.wanted and entry.wanted == (self._config().name if entry.where == HOME else entry.where):
+            self._registry.update(pid, wanted="")
+
+    def _place_best(self, entry: HomeProcess) -> None:
+        decision = self.place(entry, away=False)
+        self._registry.update(entry.pid, wanted="")
+        if decision.target is not None and not self._mover.is_moving(entry.pid):
+            self._spawn(self._act(decision))
+
+    async def _act(self, decision: Decision) -> None:
+        assert decision.target is not None
+        log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
+        try:
+            await self._mover.move(decision.pid, decision.target, "balance")
+        except MoveRefused:
+            pass                                     # logged and kept by the mover
+        else:
+            self._settle_wish(decision.pid)
+            if decision.target == HOME:
+                self.estimator.inflate(1.0)
+            else:
+                self.estimator.relieve(1.0)
+
+    def close(self) -> None:
+        """Stops the loops."""
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,299 @@
+"""The target's side: admission of guests by the owner's policy, one remote for each, and sending them away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from balancer.policy import LendingPolicy, LendingState
+from node.cgroups import GuestGroups
+from node.config import Config
+from node.paths import Paths, write_atomically
+from node.peers import Caller, PeerRefused
+from node.programs import Program, ProgramError, Programs
+from wire.frames import Message
+
+SECRET = 32
+LISTEN_TIMEOUT = 5.0
+STALE_TIMEOUT = 3.0
+"""Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
+ARRIVALS = 4
+"""Guests that may be on their way here at once."""
+EXPEL_TIMEOUT = 10.0
+
+log = logging.getLogger("mosd.guests")
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A process of another node that is here or on its way. memory (bytes) is what was reserved for it."""
+
+    home: str
+    pid: int
+    uid: int
+    user: str
+    memory: int
+    since: float
+    command: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.home}-{self.pid}"
+
+
+class Guests:
+    """All guests of this node."""
+
+    def __init__(
+        self, paths: Paths, config: Callable[[], Config], policy: Callable[[], LendingPolicy], programs: Programs,
+        memory_free: Callable[[], int], owner_idle: Callable[[], float | None], accepted: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self._paths = paths
+        self._config = config
+        self._policy = policy
+        self._programs = programs
+        self._memory_free = memory_free
+        self._owner_idle = owner_idle
+        self._accepted = accepted
+        self._guests: dict[str, Guest] = {}
+        self._remotes: dict[str, Program] = {}
+        self._arriving: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.groups = GuestGroups()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the owner has blocked the node; kept until it is unblocked or the node goes down."""
+        return (self._paths.run / "blocked").exists()
+
+    def block(self, blocked: bool) -> None:
+        """Takes no guests any more, or takes them again. Errors: OSError."""
+        path = self._paths.run / "blocked"
+        if blocked:
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
+
+    def all(self) -> list[Guest]:
+        """Every guest, those that are on their way too."""
+        return list(self._guests.values())
+
+    def memory(self, key: str) -> int:
+        """Bytes that a guest has here: what was reserved or what it uses, whichever is more."""
+        return max(self._guests[key].memory, self.groups.memory(key))
+
+    def state(self) -> LendingState:
+        """How the node is now, for the owner's policy."""
+        clock = time.localtime()
+        return LendingState(
+            guests=len(self._guests),
+            guest_memory=sum(self.memory(key) for key in self._guests),
+            memory_free=self._memory_free(),
+            minute=clock.tm_hour * 60 + clock.tm_min,
+            owner_idle=self._owner_idle(),
+            blocked=self.blocked,
+        )
+
+    def lends(self) -> str | None:
+        """Why no guest would be taken now, None if some would."""
+        return self._policy().lends(self.state())
+
+    async def reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
+        """A place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
+        guest = _requested(caller, parameters)
+        refusal = self._policy().admits(guest.user, guest.memory, self.state())
+        if refusal is None and len(self._arriving) >= ARRIVALS:
+            refusal = "too many guests are on their way to it"
+        if refusal:
+            raise PeerRefused("refused", refusal)
+        if guest.key in self._arriving:
+            raise PeerRefused("refused", "it is on its way here already")
+        self._arriving.add(guest.key)
+        try:
+            await self._clear_stale(guest.key)
+            secret = secrets.token_bytes(SECRET)
+            port = await self._start_remote(guest, secret)
+        except (OSError, ProgramError) as error:
+            log.error("no remote for guest %s: %s", guest.key, error)
+            raise PeerRefused("failed", f"the node could not make a place for it: {error}") from None
+        finally:
+            self._arriving.discard(guest.key)
+        self._accepted(1)
+        return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
+
+    async def _clear_stale(self, key: str) -> None:
+        old = self._remotes.get(key)
+        if old is not None and not await old.wait_gone(STALE_TIMEOUT):
+            raise PeerRefused("refused", "a guest with the same name is still there")
+
+    async def _start_remote(self, guest: Guest, secret: bytes) -> int:
+        """The port that the guest's remote listens on. Errors: ProgramError, OSError."""
+        config, paths, key = self._config(), self._paths, guest.key
+        listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        cgroup = self.groups.create(key)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            os.write(write_end, secret)
+            os.close(write_end)
+            path = paths.remotes / f"{key}.sock"
+            argv = [
+                *self._programs.remote, "--home", guest.home, "--pid", str(guest.pid), "--socket", str(path),
+                "--secret-fd", str(read_end), "--address", config.address, "--node", config.name,
+                "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
+                "--images", str(paths.run / "images"), "--cache", str(paths.state / "cache"),
+            ]  # fmt: skip
+            self._guests[key] = guest
+
+            def on_event(message: Message) -> None:
+                if message.get("event") == "listening" and not listening.done():
+                    listening.set_result(int(message["port"]))
+                self._on_event(key, message)
+
+            self._remotes[key] = await Program.start(
+                argv, path, paths.logs / f"remote-{key}.log", f"remote of {key}", on_event, lambda: self._gone(key), (read_end,)
+            )
+            async with asyncio.timeout(LISTEN_TIMEOUT):
+                port = await listening
+        except TimeoutError:
+            self._forget(key)
+            raise ProgramError("its remote does not listen") from None
+        except BaseException:
+            self._forget(key)
+            raise
+        finally:
+            os.close(read_end)
+        self._save(guest)
+        return port
+
+    def _save(self, guest: Guest) -> None:
+        write_atomically(self._paths.guests / f"{guest.key}.json", json.dumps(asdict(guest)).encode())
+
+    def _on_event(self, key: str, message: Message) -> None:
+        event = message.get("event")
+        if event == "gone":
+            log.info("guest %s is gone: %s", key, message.get("reason"))
+        elif event == "running":
+            log.info("guest %s runs here", key)
+
+    def _gone(self, key: str) -> None:
+        self._forget(key)
+        self._accepted(-1)
+
+    def _forget(self, key: str) -> None:
+        self._guests.pop(key, None)
+        program = self._remotes.pop(key, None)
+        if program is not None:
+            program.kill() if not program.gone.is_set() else None
+        (self._paths.guests / f"{key}.json").unlink(missing_ok=True)
+        self._spawn(self._remove_group(key))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _remove_group(self, key: str) -> None:
+        """Removes the guest's group once the kernel has let go of its last process."""
+        for _ in range(100):
+            if key in self._guests or self.groups.remove(key):
+                return
+            await asyncio.sleep(0.05)
+        log.warning("the cgroup of guest %s is not empty", key)
+
+    async def cancel(self, caller: Caller, key: str) -> None:
+        """Takes a reservation back; only its own home may."""
+        guest = self._guests.get(key)
+        program = self._remotes.get(key)
+        if guest is None or program is None or guest.home != caller.name:
+            return
+        answer = await program.request("status")
+        if not answer.get("running"):
+            await program.request("kill")
+
+    async def expel(self, key: str | None, reason: str) -> list[str]:
+        """Sends one guest home, or all; returns the keys of those that have not gone within the bound."""
+        keys = [key] if key is not None else list(self._remotes)
+        return [k for k, gone in zip(keys, await asyncio.gather(*(self._expel(k, reason) for k in keys)), strict=True) if not gone]
+
+    async def _expel(self, key: str, reason: str) -> bool:
+        program = self._remotes.get(key)
+        if program is None:
+            return True
+        try:
+            await program.request("expel", reason=reason)
+        except ProgramError as error:
+            log.warning("guest %s: %s", key, error)
+        return await program.wait_gone(EXPEL_TIMEOUT)
+
+    async def restore(self) -> None:
+        """Finds the remotes that a daemon before this one started."""
+        for path in sorted(self._paths.remotes.glob("*.sock")):
+            await self._restore_one(path, path.stem)
+        for path in self._paths.guests.glob("*.json"):
+            if path.stem not in self._guests:
+                path.unlink(missing_ok=True)
+                self._spawn(self._remove_group(path.stem))
+
+    async def _restore_one(self, path: Path, key: str) -> None:
+        try:
+            program = await Program.attach(
+                path, f"remote of {key}", lambda message: self._on_event(key, message), lambda: self._gone(key)
+            )
+        except ProgramError:
+            path.unlink(missing_ok=True)
+            return
+        try:
+            guest = _recorded(json.loads((self._paths.guests / f"{key}.json").read_bytes()))
+        except (OSError, ValueError, TypeError, KeyError):
+            home, _, pid = key.rpartition("-")
+            guest = Guest(home, int(pid) if pid.isdigit() else 0, -1, "?", 0, time.time())
+        self._guests[key] = guest
+        self._remotes[key] = program
+        log.info("guest %s is still here", key)
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """What `mosps --guests` shows."""
+        now = time.time()
+        return [
+            {"home": g.home, "pid": g.pid, "user": g.user, "uid": g.uid, "since": g.since, "seconds": max(0.0, now - g.since),
+             "memory": self.memory(g.key), "command": g.command, "key": g.key}
+            for g in self.all()
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Lets go of the remotes, which go on."""
+        for program in self._remotes.values():
+            program.detach()
+        for task in self._tasks:
+            task.cancel()
+
+
+def _requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
+    """The guest that a reservation is for. Errors: PeerRefused."""
+    home, pid, uid, user, memory = (parameters.get(key) for key in ("home", "pid", "uid", "user", "memory"))
+    if home != caller.name:
+        raise PeerRefused("refused", "a node reserves places for its own processes only")
+    if (
+        not isinstance(pid, int) or not 0 < pid <= 1 << 22 or not isinstance(uid, int) or not 0 <= uid < 1 << 32
+        or not isinstance(user, str) or not 0 < len(user) <= 64 or not isinstance(memory, int) or not 0 <= memory < 1 << 60
+    ):  # fmt: skip
+        raise PeerRefused("refused", "the request for a place is not complete")
+    command = parameters.get("command", "")
+    return Guest(caller.name, pid, uid, user, memory, time.time(), command[:200] if isinstance(command, str) else "")
+
+
+def _recorded(record: dict[str, Any]) -> Guest:
+    return Guest(
+        str(record["home"]), int(record["pid"]), int(record["uid"]), str(record["user"]), int(record["memory"]),
+        float(record["since"]), str(record.get("command", "")),
+    )  # fmt: skip
+
+

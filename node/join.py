@@ -1,0 +1,77 @@
+"""How a new node comes into a cluster: its key is made here, the certificate comes from the node that made the cluster."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any
+
+from node.config import format_endpoint
+from node.paths import Paths, write_atomically
+from node.peers import Caller, PeerRefused
+from node.pki import KeyStore, PkiError, Token, check_joined_peer, joining_context, new_key
+from wire import frames
+from wire.frames import WireError
+
+JOIN_TIMEOUT = 10.0
+
+
+def answer_join(keys: KeyStore, own_name: str, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The cluster's side: first the authority's certificate, then, against a good token, a certificate.
+
+    Errors: PeerRefused, ValueError.
+    """
+    if not keys.is_authority():
+        raise PeerRefused("join", "this node did not make the cluster; join at the one that did")
+    if "secret" not in parameters:
+        return {"authority": keys.authority_certificate.read_bytes()}
+    secret, request, name = parameters.get("secret"), parameters.get("request"), parameters.get("name")
+    if not isinstance(secret, str) or not isinstance(request, bytes) or not isinstance(name, str):
+        raise PeerRefused("join", "the request to join is not complete")
+    if name == own_name:
+        raise PeerRefused("join", f"a node of the cluster has the name {name} already")
+    if not keys.redeem(secret):
+        raise PeerRefused("join", "the token is not valid, was used before or is too old")
+    return {"certificate": keys.sign(request, expected=name)}
+
+
+def join(keys: KeyStore, paths: Paths, token: Token, name: str) -> str:
+    """The new node's side, which needs no daemon here; returns the cluster's name.
+
+    The secret is sent only after the peer has proved to be of the cluster whose fingerprint is in the token.
+    Errors: PkiError with one sentence.
+    """
+    if keys.exists():
+        raise PkiError(f"this node is already in a cluster (see {keys.directory})")
+    where = format_endpoint(token.host, token.port)
+    key = new_key()
+    try:
+        with (
+            socket.create_connection((token.host, token.port), timeout=JOIN_TIMEOUT) as plain,
+            joining_context().wrap_socket(plain) as connection,
+        ):
+            authority = _call(connection, {})["authority"]
+            check_joined_peer(authority, connection.getpeercert(binary_form=True) or b"", token.fingerprint)
+            answer = _call(connection, {"secret": token.secret, "request": keys.request(key, name), "name": name})
+            certificate = answer["certificate"]
+    except ssl.SSLError as error:
+        raise PkiError(f"{where} does not speak TLS 1.3 as a node daemon does ({error.reason})") from None
+    except OSError as error:
+        raise PkiError(f"{where} cannot be reached: {error.strerror or error}") from None
+    except (WireError, KeyError, TypeError):
+        raise PkiError(f"{where} did not answer as a node daemon does") from None
+    keys.install(key, certificate, authority)
+    write_atomically(paths.seeds, f"{where}\n".encode(), 0o644)
+    return keys.cluster()
+
+
+def _call(connection: ssl.SSLSocket, parameters: dict[str, Any]) -> dict[str, Any]:
+    frames.send(connection, {"id": 1, "method": "join", "params": parameters})
+    answer = frames.receive(connection)
+    error = answer.get("error")
+    if isinstance(error, dict):
+        raise PkiError(f"the cluster refuses: {error.get('message')}")
+    result = answer["result"]
+    if not isinstance(result, dict):
+        raise WireError("no result")
+    return result

@@ -1,0 +1,315 @@
+"""The home's side of moves: a place on the target, a deputy for the process, and what became of it in the registry.
+
+One move of a process at a time; a second request waits for the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from balancer.cost import MoveCost
+from kernel_helpers.errors import MoveRefused
+from node import process
+from node.config import Config
+from node.paths import Paths
+from node.peers import PeerError, PeerRefused, Peers
+from node.programs import Program, ProgramError, Programs
+from node.registry import HOME, KEPT_MOVES, HomeProcess, Registry
+from wire.frames import Message
+
+QUEUE_TIMEOUT = 60.0
+"""Seconds that a move waits for the one before it."""
+MOVE_TIMEOUT = 120.0
+SLOWEST = 2e6
+"""Bytes a second that a move is allowed to be as slow as, beyond MOVE_TIMEOUT."""
+EXIT_TIMEOUT = 5.0
+RETRY_AFTER = 10.0
+"""Seconds before the balancer tries a process again whose move failed or was refused."""
+RESERVE_TIMEOUT = 15.0
+
+log = logging.getLogger("mosd.moves")
+
+
+@dataclass(frozen=True)
+class MoveReport:
+    """What a move did; times in milliseconds, size in bytes."""
+
+    pid: int
+    where: str
+    frozen_ms: float
+    total_ms: float
+    size: int
+    engine: str
+
+
+class Mover:
+    """Moves this node's home processes, and keeps one deputy for each that is away."""
+
+    def __init__(self, paths: Paths, config: Callable[[], Config], registry: Registry, peers: Peers, programs: Programs) -> None:
+        self._paths = paths
+        self._config = config
+        self._registry = registry
+        self._peers = peers
+        self._programs = programs
+        self._deputies: dict[int, Program] = {}
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.cost = MoveCost()
+
+    def is_moving(self, pid: int) -> bool:
+        """Whether a move of that process is under way."""
+        lock = self._locks.get(pid)
+        return lock is not None and lock.locked()
+
+    async def move(self, pid: int, target: str, reason: str = "asked") -> MoveReport:
+        """Moves a process to a node or home. Errors: MoveRefused; the process is then where the registry says."""
+        lock = self._locks.setdefault(pid, asyncio.Lock())
+        try:
+            async with asyncio.timeout(QUEUE_TIMEOUT):
+                await lock.acquire()
+        except TimeoutError:
+            raise MoveRefused(pid, "another move of it is under way") from None
+        try:
+            return await self._move_locked(pid, target, reason)
+        finally:
+            lock.release()
+
+    async def _move_locked(self, pid: int, target: str, reason: str) -> MoveReport:
+        entry = self._registry.get(pid)
+        if entry is None:
+            raise MoveRefused(pid, "it has ended")
+        if target == self._config().name:
+            target = HOME
+        if entry.where == target:
+            return MoveReport(pid, target, 0.0, 0.0, 0, "none")
+        if entry.state == "starting":
+            raise MoveRefused(pid, "it is only just being started")
+        if entry.home_only and target != HOME:
+            raise MoveRefused(pid, "it was started to stay at home (mosrun -h)")
+        begun = time.time()
+        try:
+            report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target))
+        except (PeerError, ProgramError, OSError, MoveRefused) as error:
+            sentence = error.reason if isinstance(error, MoveRefused) else str(error)
+            self._failed(pid, target, sentence)
+            left = self._registry.get(pid)
+            if left is not None and left.where != HOME and pid not in self._deputies:
+                self._mourn(left)
+            raise MoveRefused(pid, sentence) from None
+        self._arrived(pid, report, begun)
+        return report
+
+    async def _send(self, entry: HomeProcess, target: str) -> MoveReport:
+        """Out or hop. Errors: PeerError, ProgramError, OSError, MoveRefused."""
+        stat = process.read_stat(entry.pid)
+        if stat is None or stat.state in "ZX":
+            raise MoveRefused(entry.pid, "it has ended")
+        changes: dict[str, Any] = {"state": "hopping", "cpu_at_leave": entry.cpu_seconds(time.time())}
+        if entry.where == HOME:
+            changes |= {"state": "leaving", "resident": stat.resident}
+        entry = self._registry.update(entry.pid, **changes) or entry
+        memory = max(entry.memory, entry.resident)
+        try:
+            place = await self._peers.call(
+                target,
+                "reserve",
+                {
+                    "pid": entry.pid, "home": self._config().name, "user": process.user_name(entry.uid), "uid": entry.uid,
+                    "memory": memory, "from": entry.where, "command": entry.command,
+                },
+                RESERVE_TIMEOUT,
+            )  # fmt: skip
+        except PeerRefused as refusal:
+            raise MoveRefused(entry.pid, f"{target} refuses it: {refusal}") from None
+        deputy: Program | None = None
+        try:
+            host, port = place["address"]
+            fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
+            deputy = await self._deputy(entry)
+            answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
+            return _report(entry.pid, answer)
+        except (KeyError, TypeError, ValueError):
+            raise MoveRefused(entry.pid, f"{target} did not answer as it should") from None
+        except BaseException as error:
+            if isinstance(error, ProgramError) and deputy is not None and not deputy.gone.is_set():
+                await self._abort(deputy)
+            await self._cancel(target, place)
+            raise
+
+    async def _bring_home(self, entry: HomeProcess, reason: str) -> MoveReport:
+        deputy = self._deputies.get(entry.pid)
+        if deputy is None or deputy.gone.is_set():
+            raise MoveRefused(entry.pid, "it has no deputy")
+        self._registry.update(entry.pid, state="coming")
+        answer = await deputy.request("home", MOVE_TIMEOUT + entry.resident / SLOWEST, reason=reason)
+        report = _report(entry.pid, answer)
+        await deputy.wait_gone(EXIT_TIMEOUT)
+        return report
+
+    async def _abort(self, deputy: Program) -> None:
+        try:
+            await deputy.request("abort", 2.0)
+        except ProgramError:
+            pass
+
+    async def _cancel(self, target: str, place: Any) -> None:
+        key = place.get("key") if isinstance(place, dict) else None
+        try:
+            await self._peers.call(target, "cancel", {"key": key}, 3.0)
+        except PeerError as error:
+            log.info("the place on %s ends by itself: %s", target, error)
+
+    async def _deputy(self, entry: HomeProcess) -> Program:
+        """The deputy of a process, started if it has none. Errors: ProgramError, OSError."""
+        pid, config, paths = entry.pid, self._config(), self._paths
+        known = self._deputies.get(pid)
+        if known is not None:
+            if entry.where != HOME:
+                return known
+            if not await known.wait_gone(EXIT_TIMEOUT):       # the one of the move before
+                known.kill()
+                await known.wait_gone(EXIT_TIMEOUT)
+        path = paths.deputies / f"{pid}.sock"
+        argv = [
+            *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
+            "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--images", str(paths.run / "images"),
+        ]  # fmt: skip
+        deputy = await Program.start(
+            argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",
+            lambda message: self._on_event(pid, message), lambda: self._gone(pid),
+        )  # fmt: skip
+        self._deputies[pid] = deputy
+        return deputy
+
+    def _arrived(self, pid: int, report: MoveReport, begun: float) -> None:
+        entry = self._registry.get(pid)
+        if entry is None:
+            return
+        now = time.time()
+        self._registry.update(
+            pid, state="home" if report.where == HOME else "away", where=report.where, since=now, moves=entry.moves + 1,
+            frozen_ms=report.frozen_ms, total_ms=report.total_ms, why="", not_before=0.0, recent=(*entry.recent, now)[-KEPT_MOVES:],
+        )  # fmt: skip
+        self.cost = self.cost.learn(now - begun, report.size)
+        log.info(
+            "process %d: %s -> %s, frozen %.1f ms, total %.1f ms, %d bytes (%s)",
+            pid, entry.where, report.where, report.frozen_ms, report.total_ms, report.size, report.engine,
+        )  # fmt: skip
+
+    def _failed(self, pid: int, target: str, sentence: str) -> None:
+        entry = self._registry.get(pid)
+        if entry is None:
+            return
+        log.info("process %d does not move to %s: %s", pid, target, sentence)
+        self._registry.update(
+            pid, state="home" if entry.where == HOME else "away", why=sentence, not_before=time.time() + RETRY_AFTER
+        )
+
+    def _on_event(self, pid: int, message: Message) -> None:
+        """What a deputy says unasked."""
+        event, entry = message.get("event"), self._registry.get(pid)
+        if entry is None:
+            return
+        if event == "state":
+            where, reason = str(message.get("where")), str(message.get("reason"))
+            if self.is_moving(pid):
+                self._registry.update(pid, where=where)     # the move that is under way counts and tells the rest
+            elif where != entry.where:
+                frozen = message.get("frozen_ms", 0.0)
+                self._registry.update(
+                    pid, where=where, state="home" if where == HOME else "away", since=time.time(), why=reason, moves=entry.moves + 1,
+                    frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
+                )  # fmt: skip
+                log.info("process %d: %s -> %s (%s)", pid, entry.where, where, reason)
+        elif event == "lost":
+            sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
+            self._registry.update(pid, why=sentence, state="lost")
+            log.error("process %d is lost: %s", pid, sentence)
+        elif event == "exit":
+            log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
+
+    def _gone(self, pid: int) -> None:
+        """A deputy went away; in order only if its process is home or has ended."""
+        self._deputies.pop(pid, None)
+        entry = self._registry.get(pid)
+        if entry is not None and entry.where != HOME and not self.is_moving(pid):
+            self._mourn(entry)
+
+    def _mourn(self, entry: HomeProcess) -> None:
+        task = asyncio.get_running_loop().create_task(self._end_orphan(entry))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_orphan(self, entry: HomeProcess) -> None:
+        """Ends a stub whose deputy died: nothing can bring its memory back, and it must not wait for ever."""
+        await asyncio.sleep(1.0)
+        if self._registry.get(entry.pid) is None or not process.is_alive(entry.pid, entry.starttime):
+            return
+        sentence = f"its deputy died while it was on {entry.where}"
+        self._registry.update(entry.pid, state="lost", why=sentence)
+        log.error("process %d is lost: %s; ended %s", entry.pid, sentence, time.strftime("%Y-%m-%d %H:%M:%S"))
+        try:
+            os.kill(entry.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def ended(self, pid: int) -> None:
+        """A home process has ended: what is kept for it can go."""
+        lock = self._locks.get(pid)
+        if lock is not None and not lock.locked():
+            del self._locks[pid]
+
+    async def restore(self) -> None:
+        """Finds the deputies that a daemon before this one started, and brings the registry up to what they say."""
+        for path in sorted(self._paths.deputies.glob("*.sock")):
+            if path.stem.isdigit():
+                await self._restore_one(int(path.stem))
+        for entry in self._registry:
+            if entry.pid not in self._deputies and (entry.where != HOME or entry.state != "home"):
+                # A deputy that is not there any more has brought its process home before it left.
+                self._registry.update(entry.pid, where=HOME, state="home", since=time.time())
+
+    async def _restore_one(self, pid: int) -> None:
+        path = self._paths.deputies / f"{pid}.sock"
+        try:
+            deputy = await Program.attach(
+                path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda: self._gone(pid)
+            )
+            where = str((await deputy.request("status")).get("where", HOME))
+        except ProgramError:
+            path.unlink(missing_ok=True)
+            return
+        if self._registry.get(pid) is None:
+            stat, uid = process.read_stat(pid), process.real_uid(pid)
+            if stat is None or uid is None:
+                deputy.detach()
+                return
+            self._registry.add(HomeProcess(pid, stat.starttime, uid, command=process.command_line(pid), since=time.time()))
+        self._deputies[pid] = deputy
+        self._registry.update(pid, where=where, state="home" if where == HOME else "away")
+        log.info("process %d is still %s", pid, "at home" if where == HOME else f"on {where}")
+
+    def close(self) -> None:
+        """Lets go of the deputies, which go on."""
+        for deputy in self._deputies.values():
+            deputy.detach()
+        for task in self._tasks:
+            task.cancel()
+
+
+def _report(pid: int, answer: Message) -> MoveReport:
+    """What a deputy answered. Errors: MoveRefused with its sentence, ValueError."""
+    if answer.get("ok") is not True:
+        sentence = str(answer.get("error", "the deputy refused without a reason"))
+        raise MoveRefused(pid, sentence.removeprefix(f"process {pid} stays at home: "))
+    return MoveReport(
+        pid, str(answer["where"]), float(answer.get("frozen_ms", 0.0)), float(answer.get("total_ms", 0.0)),
+        int(answer.get("bytes", 0)), str(answer.get("engine", "")),
+    )  # fmt: skip

@@ -1,0 +1,276 @@
+"""Keys and certificates of a cluster: its authority, its nodes, and the tokens that let a new node in.
+
+Every certificate names its node in the subject's common name. The authority's key lies only on the node that made the
+cluster; that node answers `join`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import json
+import os
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from kernel_helpers.errors import FarhomeError
+from node.config import check_name, format_endpoint, parse_endpoint
+from node.paths import write_atomically
+
+LIFETIME = datetime.timedelta(days=3650)
+CLOCK_SKEW = datetime.timedelta(days=1)
+"""Certificates are valid from that long before they were made: clocks of nodes differ."""
+
+
+class PkiError(FarhomeError):
+    """Keys or certificates are missing or not what they should be."""
+
+    exit_code = 78
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a new node needs to join: where, whom to believe there, and the one-time secret."""
+
+    host: str
+    port: int
+    fingerprint: str
+    secret: str
+
+    def __str__(self) -> str:
+        return f"{self.secret}.{self.fingerprint}@{format_endpoint(self.host, self.port)}"
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """Errors: ValueError."""
+        head, _, endpoint = text.strip().partition("@")
+        secret, _, fingerprint = head.partition(".")
+        if not endpoint or len(secret) != 32 or len(fingerprint) != 64 or not set(fingerprint) <= set("0123456789abcdef"):
+            raise ValueError("this is no token of mosctl cluster token")
+        host, port = parse_endpoint(endpoint)
+        return cls(host, port, fingerprint, secret)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of the certificate, 64 hexadecimal digits."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """The node that a certificate names. Errors: ValueError."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(names) != 1:
+        raise ValueError("the certificate names no node")
+    return check_name(names[0].value)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + LIFETIME)
+    )
+
+
+class KeyStore:
+    """The directory /var/lib/farhome/pki."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority_key = directory / "authority.key"
+        self.authority_certificate = directory / "authority.pem"
+        self.node_key = directory / "node.key"
+        self.node_certificate = directory / "node.pem"
+        self.tokens = directory / "tokens"
+
+    def exists(self) -> bool:
+        """Whether this node is member of a cluster."""
+        return all(p.exists() for p in (self.authority_certificate, self.node_key, self.node_certificate))
+
+    def is_authority(self) -> bool:
+        """Whether this node made the cluster and lets others in."""
+        return self.authority_key.exists()
+
+    def _make_directory(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.chmod(0o700)
+            self.tokens.mkdir(exist_ok=True)
+        except OSError as error:
+            raise PkiError(f"{self.directory}: {error.strerror}") from None
+
+    def init(self, cluster: str, node: str) -> None:
+        """Makes the authority of a new cluster and this node's own certificate. Errors: PkiError, OSError."""
+        if self.exists() or self.is_authority():
+            raise PkiError(f"this node is already in a cluster (see {self.directory})")
+        self._make_directory()
+        key = new_key()
+        name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, cluster)])
+        certificate = (
+            _builder(name, name, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(
+                x509.KeyUsage(False, False, False, False, False, True, False, False, False), critical=True
+            )
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        write_atomically(self.authority_key, key_pem(key))
+        write_atomically(self.authority_certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        node_key = new_key()
+        signed = self.sign(self.request(node_key, node), node)
+        write_atomically(self.node_key, key_pem(node_key))
+        write_atomically(self.node_certificate, signed, 0o644)
+
+    def authority(self) -> x509.Certificate:
+        """The authority's certificate. Errors: PkiError."""
+        try:
+            return x509.load_pem_x509_certificate(self.authority_certificate.read_bytes())
+        except (OSError, ValueError) as error:
+            raise PkiError(f"{self.authority_certificate}: {error}") from None
+
+    def cluster(self) -> str:
+        """The cluster's name. Errors: PkiError."""
+        names = self.authority().subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+        return str(names[0].value) if names else ""
+
+    def name(self) -> str:
+        """The node that the certificate here names. Errors: PkiError."""
+        try:
+            return common_name(x509.load_pem_x509_certificate(self.node_certificate.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise PkiError(f"{self.node_certificate}: {error}") from None
+
+    @staticmethod
+    def request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:
+        """A certificate request (PEM) for that node."""
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
+        return x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256()).public_bytes(
+            serialization.Encoding.PEM
+        )
+
+    def sign(self, request_pem: bytes, expected: str | None = None) -> bytes:
+        """The certificate (PEM) for a request, which must be for the expected node.
+
+        Errors: ValueError (the request), PkiError (no authority here).
+        """
+        request = x509.load_pem_x509_csr(request_pem)
+        names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        public = request.public_key()
+        if not request.is_signature_valid or len(names) != 1 or not isinstance(public, ec.EllipticCurvePublicKey):
+            raise ValueError("the certificate request is not valid")
+        node = check_name(names[0].value)
+        if expected is not None and node != expected:
+            raise ValueError(f"the certificate request is for {node}, not for {expected}")
+        try:
+            key = serialization.load_pem_private_key(self.authority_key.read_bytes(), None)
+        except (OSError, ValueError) as error:
+            raise PkiError(f"{self.authority_key}: {error}") from None
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        authority = self.authority()
+        organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.cluster())
+        subject = x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, node)])
+        certificate = (
+            _builder(subject, authority.subject, public)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+            )
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(node)]), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
+
+    def new_token(self, host: str, port: int, minutes: float) -> Token:
+        """A token that lets one node in, once, until then. Errors: PkiError, OSError."""
+        if not self.is_authority():
+            raise PkiError("tokens are made on the node that made the cluster (mosctl cluster init)")
+        self._make_directory()
+        secret = os.urandom(16).hex()
+        record = json.dumps({"until": time.time() + minutes * 60}).encode()
+        write_atomically(self.tokens / hashlib.sha256(secret.encode()).hexdigest(), record)
+        return Token(host, port, fingerprint(self.authority()), secret)
+
+    def redeem(self, secret: str) -> bool:
+        """Uses up a token's secret; whether it was good. Only one caller can succeed: the unlink decides."""
+        path = self.tokens / hashlib.sha256(secret.encode()).hexdigest()
+        try:
+            until = float(json.loads(path.read_bytes())["until"])
+            path.unlink()
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return time.time() < until
+
+    def install(self, key: ec.EllipticCurvePrivateKey, certificate: bytes, authority: bytes) -> None:
+        """Keeps what a join brought. Errors: PkiError, OSError."""
+        self._make_directory()
+        write_atomically(self.authority_certificate, authority, 0o644)
+        write_atomically(self.node_key, key_pem(key))
+        write_atomically(self.node_certificate, certificate, 0o644)
+
+    def server_context(self) -> ssl.SSLContext:
+        """TLS 1.3; a certificate of the authority is checked if given: who gives none may only join. Errors: PkiError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.num_tickets = 0
+        self._load(context)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """TLS 1.3; the peer must have a certificate of the authority (its name is compared by the caller). Errors: PkiError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        self._load(context)
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_cert_chain(self.node_certificate, self.node_key)
+            context.load_verify_locations(self.authority_certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise PkiError(f"{self.directory}: the node's certificates cannot be used: {error}") from None
+
+
+def joining_context() -> ssl.SSLContext:
+    """TLS 1.3 towards a node whose authority is known by its fingerprint only; see check_joined_peer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def check_joined_peer(authority_pem: bytes, peer_der: bytes, expected: str) -> None:
+    """That the peer of a TLS connection is a member of the cluster with that fingerprint. Errors: PkiError."""
+    try:
+        authority = x509.load_pem_x509_certificate(authority_pem)
+        if not hmac.compare_digest(fingerprint(authority), expected):
+            raise PkiError("the cluster that answered is not the one of the token")
+        x509.load_der_x509_certificate(peer_der).verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        raise PkiError("the node that answered is not of the cluster of the token") from None

@@ -1,0 +1,91 @@
+"""What /proc tells of a process; a process is (pid, start time), never a bare pid."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class ProcessStat:
+    """The fields of /proc/PID/stat that are used here; starttime in clock ticks after boot, cpu in seconds."""
+
+    state: str
+    parent: int
+    starttime: int
+    cpu: float
+    resident: int
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as source:
+            data = source.read()
+    except OSError:
+        return None
+    # The command may hold spaces and parentheses: what counts comes after the last one.
+    fields = data[data.rindex(b")") + 2 :].split()
+    return ProcessStat(
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        starttime=int(fields[19]),
+        cpu=(int(fields[11]) + int(fields[12])) / TICKS,
+        resident=int(fields[21]) * PAGE,
+    )
+
+
+def is_alive(pid: int, starttime: int) -> bool:
+    """Whether that very process still runs (a zombie does not)."""
+    stat = read_stat(pid)
+    return stat is not None and stat.starttime == starttime and stat.state not in "ZX"
+
+
+def real_uid(pid: int) -> int | None:
+    """The real user of a process, None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as source:
+            for line in source:
+                if line.startswith(b"Uid:"):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return None
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the children of all threads of a process."""
+    found: list[int] = []
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/children", "rb") as source:
+                found += [int(word) for word in source.read().split()]
+    except OSError:
+        pass
+    return found
+
+
+def command_line(pid: int) -> str:
+    """The command as ps shows it, at most 200 characters."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as source:
+            words = source.read(4096).rstrip(b"\0").split(b"\0")
+        text = b" ".join(words).decode("utf-8", "replace")
+        if not text:
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as name:
+                text = f"[{name.read().strip()}]"
+    except OSError:
+        return ""
+    return "".join(c if c.isprintable() else " " for c in text)[:200]
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, the number if it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,192 @@
+"""Deputies and remotes as the node daemon sees them: detached programs, each with a unix socket of its own.
+
+They outlive the daemon, which finds their sockets again after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernel_helpers.errors import FarhomeError
+from node.streams import BUFFER, close, read_message, write_message
+from wire.frames import Message, WireError
+
+APPEAR_TIMEOUT = 5.0
+"""Seconds within which a started program must have its socket."""
+APPEAR_POLL = 0.01
+REQUEST_TIMEOUT = 10.0
+LOG_LIMIT = 1 << 20
+
+log = logging.getLogger("mosd.programs")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class ProgramError(FarhomeError):
+    """A deputy or remote did not start, went away or did not answer."""
+
+    exit_code = 75
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The commands that start a deputy and a remote."""
+
+    deputy: tuple[str, ...] = (sys.executable, "-P", "-s", "-m", "deputy")
+    remote: tuple[str, ...] = (sys.executable, "-P", "-s", "-m", "remote")
+
+
+EventHandler = Callable[[Message], None]
+
+
+class Program:
+    """One running deputy or remote and the connection to it."""
+
+    def __init__(self, path: Path, what: str, on_event: EventHandler, on_gone: Callable[[], None]) -> None:
+        self.path = path
+        self.what = what
+        self.gone = asyncio.Event()
+        self._on_event = on_event
+        self._on_gone = on_gone
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._next = 0
+
+    @classmethod
+    async def start(
+        cls, argv: Sequence[str], path: Path, log_path: Path, what: str, on_event: EventHandler, on_gone: Callable[[], None],
+        descriptors: Sequence[int] = (),
+    ) -> Program:  # fmt: skip
+        """Starts a program in a session of its own and connects to its socket. Errors: ProgramError, OSError."""
+        program = cls(path, what, on_event, on_gone)
+        path.unlink(missing_ok=True)
+        environment = {key: os.environ[key] for key in ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE") if key in os.environ}
+        environment["PYTHONPATH"] = str(ROOT)
+        with open(log_path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_CLOEXEC, 0o600)) as output:
+            child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=tuple(descriptors),
+                start_new_session=True, cwd="/", env=environment,
+            )  # fmt: skip
+        program._watch_child(child)
+        try:
+            await program._connect(APPEAR_TIMEOUT)
+        except BaseException:
+            program.kill()
+            raise
+        return program
+
+    @classmethod
+    async def attach(cls, path: Path, what: str, on_event: EventHandler, on_gone: Callable[[], None]) -> Program:
+        """Connects to a program that an earlier daemon started. Errors: ProgramError: nobody is there any more."""
+        program = cls(path, what, on_event, on_gone)
+        await program._connect(0.0)
+        return program
+
+    def _watch_child(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self._pidfd = os.pidfd_open(child.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+
+    def _reap(self) -> None:
+        assert self._child is not None
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        status = self._child.wait()
+        if status:
+            log.warning("%s ended with status %d", self.what, status)
+        if self._writer is None:
+            self._finish()
+
+    async def _connect(self, timeout: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(str(self.path), limit=BUFFER)
+                break
+            except OSError as error:
+                if self._child is not None and self._child.returncode is not None:
+                    raise ProgramError(f"{self.what} ended as soon as it was started (see its log)") from None
+                if loop.time() >= deadline:
+                    raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
+            await asyncio.sleep(APPEAR_POLL)
+        self._writer = writer
+        self._task = loop.create_task(self._read(reader, writer))
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (message := await read_message(reader)) is not None:
+                if "event" in message:
+                    self._on_event(message)
+                    continue
+                future = self._waiting.pop(message.get("id", -1), None)
+                if future is not None and not future.done():
+                    future.set_result(message)
+        except (OSError, WireError) as error:
+            log.warning("connection to %s: %s", self.what, error)
+        finally:
+            close(writer)
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.gone.is_set():
+            return
+        self.gone.set()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ProgramError(f"{self.what} went away"))
+        self._waiting.clear()
+        self._on_gone()
+
+    async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
+        """The answer to one request. Errors: ProgramError."""
+        if self.gone.is_set() or self._writer is None:
+            raise ProgramError(f"{self.what} is gone")
+        self._next += 1
+        identity = self._next
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[identity] = future
+        try:
+            async with asyncio.timeout(timeout):
+                await write_message(self._writer, {"id": identity, "op": op, **fields})
+                return await future
+        except TimeoutError:
+            raise ProgramError(f"{self.what} did not answer within {timeout:g} s") from None
+        except OSError as error:
+            raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
+        finally:
+            self._waiting.pop(identity, None)
+
+    async def wait_gone(self, timeout: float) -> bool:
+        """Whether it has gone within timeout seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Ends the program at once, if it is our child."""
+        if self._child is not None and self._child.returncode is None:
+            self._child.kill()
+
+    def detach(self) -> None:
+        """Closes the connection; the program goes on."""
+        self._on_gone = lambda: None
+        if self._writer is not None:
+            close(self._writer)
+            self._task.cancel()
+        if self._child is not None and self._child.returncode is None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._child.returncode = 0     # ours to reap no longer: keeps Popen's destructor silent

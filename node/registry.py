@@ -1,0 +1,233 @@
+"""Home processes: those that `mosrun` started on this node and their descendants, wherever they are now.
+
+Each is a file /run/farhome/registry/PID.json, so that a node daemon that was killed knows them again. A pidfd tells their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from node import process
+from node.paths import write_atomically
+
+HOME = "home"
+KEPT_ENDED = 200
+"""How many processes that have ended `mosctl why` still knows."""
+KEPT_MOVES = 8
+
+log = logging.getLogger("mosd.registry")
+
+
+@dataclass(frozen=True)
+class HomeProcess:
+    """One home process. Times are seconds since the epoch, memory bytes, starttime clock ticks after boot.
+
+    `state` is starting (mosrun has not yet become the program), home, leaving, away, hopping or coming; `where` is the place
+    that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it came home.
+    """
+
+    pid: int
+    starttime: int
+    uid: int
+    job: str = ""
+    command: str = ""
+    home_only: bool = False
+    locked: bool = False
+    memory: int = 0
+    wanted: str = ""
+    state: str = "home"
+    where: str = HOME
+    since: float = 0.0
+    moves: int = 0
+    frozen_ms: float = 0.0
+    total_ms: float = 0.0
+    why: str = ""
+    not_before: float = 0.0
+    recent: tuple[float, ...] = ()
+    cpu_at_leave: float = 0.0
+    resident: int = 0
+
+    def cpu_seconds(self, now: float) -> float:
+        """Seconds of cpu it has used, as far as home can know: while it is away, all the time counts."""
+        if self.where != HOME:
+            return self.cpu_at_leave + max(0.0, now - self.since)
+        stat = process.read_stat(self.pid)
+        return max(self.cpu_at_leave, stat.cpu if stat else 0.0)
+
+    def row(self, now: float) -> dict[str, Any]:
+        """The object that `mosps --json` shows."""
+        return {
+            "pid": self.pid,
+            "user": process.user_name(self.uid),
+            "uid": self.uid,
+            "job": self.job,
+            "where": self.where,
+            "since": self.since,
+            "seconds": max(0.0, now - self.since),
+            "moves": self.moves,
+            "frozen_ms": self.frozen_ms,
+            "total_ms": self.total_ms,
+            "why": self.why,
+            "locked": self.locked,
+            "home_only": self.home_only,
+            "command": self.command,
+            "state": self.state,
+        }
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+
+
+def from_record(record: object) -> HomeProcess:
+    """A home process from its file. Errors: ValueError."""
+    if not isinstance(record, dict):
+        raise ValueError("no object")
+    known = {field.name: field for field in fields(HomeProcess)}
+    values: dict[str, Any] = {}
+    for key, value in record.items():
+        if key not in known:
+            continue
+        if key == "recent":
+            values[key] = tuple(float(moment) for moment in value)
+        elif isinstance(value, _TYPES[str(known[key].type)]):
+            values[key] = value
+        else:
+            raise ValueError(f"{key} is {value!r}")
+    if not {"pid", "starttime", "uid"} <= set(values):
+        raise ValueError("pid, starttime or uid is missing")
+    return HomeProcess(**values)
+
+
+class Registry:
+    """All home processes of this node, by pid."""
+
+    def __init__(self, directory: Path, on_end: Callable[[HomeProcess], None]) -> None:
+        self._directory = directory
+        self._on_end = on_end
+        self._entries: dict[int, HomeProcess] = {}
+        self._watches: dict[int, int] = {}
+        self.ended: OrderedDict[int, HomeProcess] = OrderedDict()
+
+    def __iter__(self) -> Iterator[HomeProcess]:
+        return iter(list(self._entries.values()))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, pid: int) -> HomeProcess | None:
+        """The home process with that pid."""
+        return self._entries.get(pid)
+
+    def load(self) -> None:
+        """Reads what a daemon before this one left; processes that have ended since are dropped."""
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                entry = from_record(json.loads(path.read_bytes()))
+            except (OSError, ValueError, TypeError) as error:
+                log.warning("%s is dropped: %s", path, error)
+                path.unlink(missing_ok=True)
+                continue
+            if process.is_alive(entry.pid, entry.starttime):
+                self._watch(entry)
+            else:
+                path.unlink(missing_ok=True)
+
+    def add(self, entry: HomeProcess) -> None:
+        """Takes a new home process (or replaces what an earlier one with the same pid left). Errors: OSError."""
+        if entry.pid in self._entries:
+            self._remove(entry.pid)
+        if self._watch(entry):
+            self._save(entry)
+
+    def update(self, pid: int, **changes: Any) -> HomeProcess | None:
+        """Changes fields of an entry and its file; None if the process has ended."""
+        entry = self._entries.get(pid)
+        if entry is None:
+            return None
+        changed = replace(entry, **changes)
+        if changed != entry:
+            self._entries[pid] = changed
+            self._save(changed)
+        return changed
+
+    def _save(self, entry: HomeProcess) -> None:
+        try:
+            write_atomically(self._directory / f"{entry.pid}.json", json.dumps(asdict(entry)).encode())
+        except OSError as error:
+            # The process itself is none the worse; only a restart of the daemon would forget it.
+            log.error("process %d cannot be recorded: %s", entry.pid, error)
+
+    def _watch(self, entry: HomeProcess) -> bool:
+        try:
+            descriptor = os.pidfd_open(entry.pid)
+        except OSError:
+            return False
+        # A pid may be another's by the time the pidfd is there.
+        if not process.is_alive(entry.pid, entry.starttime):
+            os.close(descriptor)
+            return False
+        self._entries[entry.pid] = entry
+        self._watches[entry.pid] = descriptor
+        asyncio.get_running_loop().add_reader(descriptor, self._ended, entry.pid)
+        return True
+
+    def _ended(self, pid: int) -> None:
+        entry = self._remove(pid)
+        if entry is not None:
+            self.ended[pid] = entry
+            while len(self.ended) > KEPT_ENDED:
+                self.ended.popitem(last=False)
+            self._on_end(entry)
+
+    def _remove(self, pid: int) -> HomeProcess | None:
+        descriptor = self._watches.pop(pid, None)
+        if descriptor is not None:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+        (self._directory / f"{pid}.json").unlink(missing_ok=True)
+        return self._entries.pop(pid, None)
+
+    def adopt_children(self) -> None:
+        """Takes the descendants of home processes: what a program forks belongs to its job and may move as well.
+
+        Found by walking /proc: at home a program is native and untraced, so nothing tells of its forks.
+        """
+        now = time.time()
+        waiting = [entry for entry in self if entry.state == "home"]
+        while waiting:
+            parent = waiting.pop()
+            for pid in process.children(parent.pid):
+                if pid in self._entries:
+                    continue
+                stat, uid = process.read_stat(pid), process.real_uid(pid)
+                if stat is None or uid is None or stat.state in "ZX":
+                    continue
+                child = HomeProcess(
+                    pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid),
+                    home_only=parent.home_only, locked=parent.locked, memory=parent.memory, since=now,
+                )  # fmt: skip
+                self.add(child)
+                waiting.append(child)
+
+    def refresh_commands(self) -> None:
+        """Reads the commands of processes at home anew: they may have called exec."""
+        for entry in self:
+            if entry.state == "home" and (command := process.command_line(entry.pid)):
+                self.update(entry.pid, command=command)
+
+    def close(self) -> None:
+        """Stops watching; the files stay."""
+        for descriptor in self._watches.values():
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+        self._watches.clear()
+        self._entries.clear()

@@ -1,0 +1,99 @@
+"""What this node looks like now: runnable threads, memory, cores, speed, how long its owner has been idle."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+from balancer.load import CALIBRATION_SECONDS, effective_cores, speed_of, yardstick_round
+
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
+
+
+def calibrate_speed(seconds: float = CALIBRATION_SECONDS) -> float:
+    """Speed of one core against the yardstick; takes that many seconds of cpu time."""
+    rounds, begun = 0, time.thread_time()
+    while (spent := time.thread_time() - begun) < seconds:
+        yardstick_round()
+        rounds += 1
+    return speed_of(rounds, spent)
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError:
+        return None
+
+
+def cores() -> float:
+    """Cores that this node may use: its cpus, less where a cgroup quota says so."""
+    cpus = len(os.sched_getaffinity(0))
+    for quota_file, period_file in (("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),):
+        quota, period = _read(quota_file), _read(period_file)
+        if quota and period:
+            return max(0.01, effective_cores(cpus, int(quota), int(period)))
+    limits = _read("/sys/fs/cgroup/cpu.max")
+    if limits:
+        first, second = limits.split()
+        if first != "max":
+            return max(0.01, effective_cores(cpus, int(first), int(second)))
+    return float(cpus)
+
+
+class RunnableCounter:
+    """Counts threads that run or want to, the daemon's own not among them."""
+
+    def __init__(self) -> None:
+        self._whole_machine = os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+        self._own = str(os.getpid())
+
+    def count(self) -> int:
+        """Runnable threads now."""
+        if self._whole_machine:
+            with open("/proc/stat", "rb") as source:
+                for line in source:
+                    if line.startswith(b"procs_running"):
+                        return max(0, int(line.split()[1]) - 1)
+            return 0
+        # procs_running and loadavg are of the whole machine; a virtual node sees its own processes only in /proc.
+        return sum(self._runnable_threads(name) for name in os.listdir("/proc") if name[0].isdigit() and name != self._own)
+
+    @staticmethod
+    def _runnable_threads(name: str) -> int:
+        try:
+            with open(f"/proc/{name}/stat", "rb") as source:
+                data = source.read()
+            fields = data[data.rindex(b")") + 2 :].split()
+            if fields[17] == b"1":
+                return fields[0] == b"R"
+            count = 0
+            for tid in os.listdir(f"/proc/{name}/task"):
+                with open(f"/proc/{name}/task/{tid}/stat", "rb") as source:
+                    data = source.read()
+                count += data[data.rindex(b")") + 2 : data.rindex(b")") + 3] == b"R"
+            return count
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+def memory() -> tuple[int, int]:
+    """Bytes that are free to use, and bytes in all."""
+    figures = psutil.virtual_memory()
+    return int(figures.available), int(figures.total)
+
+
+def owner_idle() -> float | None:
+    """Seconds since anybody typed on a terminal of this node; None if it has no terminal."""
+    newest = 0.0
+    for directory, pattern in (("/dev/pts", "[0-9]*"), ("/dev", "tty[1-9]")):
+        for path in Path(directory).glob(pattern):
+            try:
+                newest = max(newest, path.stat().st_atime)
+            except OSError:
+                continue
+    return max(0.0, time.time() - newest) if newest else None
