@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import curses
-import json
 import locale
 import math
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,32 +16,24 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from balancer.policy import format_size
-from kernel_helpers.errors import FarhomeError
-from node.paths import Paths
-from wire.frames import WireError, receive, send
+from cli import exit_codes
+from cli.client import Client, CommandError
+from cli.command import Parser, print_json, run
 
 STALE_SECONDS = 10.0
 NAME_WIDTH = 12
 ANSWER_SECONDS = 5.0
-EX_OK, EX_USAGE, EX_UNAVAILABLE, EX_INTERRUPTED = 0, 64, 69, 130
 
-EXAMPLES = """examples:
-  mon                 a live table; q quits
-  mon -n 0.5          the same, twice a second
-  mon --once          the table once, as plain text
-  mon --json          a list of the nodes, for scripts
-
-exit codes:
-  0   done
-  64  wrong usage
-  69  no node daemon is running here, or it does not answer
-"""
+EXAMPLES = (
+    "  mon                 a live table; q quits, space looks at once\n"
+    "  mon -n 0.5          the same, twice a second\n"
+    "  mon --once          the table once, as plain text\n"
+    "  mon --json          a list of the nodes, for scripts\n"
+)
 
 
-class Unavailable(FarhomeError):
-    """The node daemon is not there, or does not answer as it should."""
-
-    exit_code = EX_UNAVAILABLE
+def _nonsense(what: str) -> CommandError:
+    return CommandError(f"the mosd of this node does not speak as it should: {what}", exit_codes.UNAVAILABLE)
 
 
 @dataclass(frozen=True)
@@ -65,14 +55,14 @@ class NodeRow:
 
     @classmethod
     def from_message(cls, row: object) -> NodeRow:
-        """Return the row of a daemon's answer. Errors: Unavailable if it is not one."""
+        """Return the row of a daemon's answer. Errors: CommandError if it is not one."""
         if not isinstance(row, Mapping):
-            raise Unavailable("the node daemon answered with something that is not a node")
+            raise _nonsense("it told of something that is not a node")
         values: dict[str, Any] = {}
         for key, kinds in _KINDS.items():
             value = row.get(key)
             if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
-                raise Unavailable(f"the node daemon told of a node without a usable {key!r}")
+                raise _nonsense(f"it told of a node without a usable {key!r}")
             values[key] = value
         return cls(**values)
 
@@ -170,23 +160,14 @@ def _clip(pieces: Sequence[Piece], width: int) -> list[Piece]:
 
 
 def fetch() -> list[NodeRow]:
-    """Return the nodes that the daemon of this node knows. Errors: Unavailable."""
-    path = Paths.from_environment().socket
+    """Return the nodes that the daemon of this node knows. Errors: CommandError."""
+    client = Client(ANSWER_SECONDS)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(ANSWER_SECONDS)
-            connection.connect(str(path))
-            send(connection, {"op": "nodes"})
-            answer = receive(connection)
-    except TimeoutError as error:
-        raise Unavailable(f"the node daemon does not answer within {ANSWER_SECONDS:.0f} s") from error
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise Unavailable(f"no node daemon is running here (nothing listens at {path})") from error
-    except (OSError, WireError) as error:
-        raise Unavailable(f"the node daemon does not answer: {error}") from error
-    rows = answer.get("nodes")
+        rows = client.call("nodes").get("nodes")
+    finally:
+        client.close()
     if not isinstance(rows, list):
-        raise Unavailable(str(answer.get("error") or "the node daemon gave no list of nodes"))
+        raise _nonsense("it gave no list of nodes")
     return [NodeRow.from_message(row) for row in rows]
 
 
@@ -215,7 +196,7 @@ class Screen:
         return styles
 
     def run(self) -> None:
-        """Show the table until q or Ctrl-C. Errors: Unavailable if there is no daemon at the start."""
+        """Show the table until q or Ctrl-C. Errors: CommandError if there is no daemon at the start."""
         with contextlib.suppress(curses.error):
             curses.curs_set(0)
         self._rows = fetch()
@@ -233,7 +214,7 @@ class Screen:
     def _refresh(self) -> None:
         try:
             self._rows, self._trouble = fetch(), ""
-        except Unavailable as error:  # a daemon that restarts comes back; what was known stays on show
+        except CommandError as error:  # a daemon that restarts comes back; what was known stays on show
             self._trouble = str(error)
 
     def _draw(self) -> None:
@@ -261,56 +242,41 @@ def _interval(text: str) -> float:
     return seconds
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of `mon`."""
-    parser = argparse.ArgumentParser(
-        prog="mon",
-        description="Show the nodes of the cluster: load, speed, memory, guests, state, and the age of what is known.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--once", action="store_true", help="print the table once and end")
-    parser.add_argument("--json", action="store_true", help="print the nodes once as JSON and end")
-    parser.add_argument("-n", type=_interval, default=1.0, metavar="SECONDS", help="time between two looks (1)")
-    return parser
+def parser() -> Parser:
+    """The command line."""
+    made = Parser("mon", "Shows the nodes of the cluster: load, speed, memory, guests, state, age of what is known.", EXAMPLES)
+    made.add_argument("--once", action="store_true", help="print the table once and end")
+    made.add_argument("--json", action="store_true", help="print the nodes once as JSON and end")
+    made.add_argument("-n", type=_interval, default=1.0, metavar="SECONDS", help="time between two looks (default 1)")
+    return made
 
 
-def _show(arguments: argparse.Namespace) -> None:
+def body(arguments: Sequence[str] | None) -> int:
+    """Errors: CommandError."""
+    options = parser().parse_args(arguments)
     locale.setlocale(locale.LC_ALL, "")
     blocks = "utf" in (locale.nl_langinfo(locale.CODESET) or "").lower()
-    if arguments.json:
-        print(json.dumps([asdict(row) | {"state": row.state} for row in fetch()]))
-    elif arguments.once or not sys.stdout.isatty() or not sys.stdin.isatty():
+    if options.json:
+        print_json([asdict(row) | {"state": row.state} for row in fetch()])
+    elif options.once or not sys.stdout.isatty() or not sys.stdin.isatty():
         width = shutil.get_terminal_size((80, 24)).columns
         for line in render(fetch(), width, 1 << 20, blocks):
             print("".join(piece.text for piece in line).rstrip())
     else:
         fetch()  # a daemon that is not there is told of before the screen is taken
-        with contextlib.suppress(KeyboardInterrupt):
-            curses.wrapper(lambda window: Screen(window, arguments.n, blocks).run())
+        try:
+            curses.wrapper(lambda window: Screen(window, options.n, blocks).run())
+        except KeyboardInterrupt:
+            pass
+        except curses.error as error:
+            reason = f"the terminal cannot show the table ({error}); try --once"
+            raise CommandError(reason, exit_codes.UNAVAILABLE) from None
+    return exit_codes.OK
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    parser = make_parser()
-    try:
-        arguments = parser.parse_args(argv)
-    except SystemExit as end:
-        return EX_USAGE if end.code else EX_OK
-    try:
-        _show(arguments)
-        sys.stdout.flush()
-    except Unavailable as error:
-        print(f"mon: {error}", file=sys.stderr)
-        return EX_UNAVAILABLE
-    except curses.error as error:
-        print(f"mon: the terminal cannot show the table ({error}); try --once", file=sys.stderr)
-        return EX_UNAVAILABLE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
-    return EX_OK
+def main() -> int:
+    """The installed program."""
+    return run("mon", body)
 
 
 if __name__ == "__main__":
