@@ -10,7 +10,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +23,10 @@ PATH = "/opt/farhome/bin:/usr/local/bin:/usr/bin:/bin"
 class Place(Protocol):
     """Where programs run: this machine, or a node of a lab."""
 
-    root: Path
-    """Its root directory, as this process sees it."""
+    @property
+    def root(self) -> Path:
+        """Its root directory, as this process sees it."""
+        ...
 
     def popen(self, argv: list[str], user: str, **options: Any) -> subprocess.Popen[bytes]: ...
 
@@ -81,10 +83,15 @@ def collect(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): describe(path) for path in sorted(directory.rglob("*"))}
 
 
-def run(place: Place, workload: Workload, *, scale: float, user: str = "", launcher: str = "", timeout: float = 120) -> Outcome:
+def directory_of(place: Place, workload: Workload) -> Path:
+    """Where the workload runs, as this process sees it: the same path natively and moved, one for each tester."""
+    return place.root / "tmp" / f"farhome-{os.getpid()}-{workload.name.replace(' ', '-')}"
+
+
+def run(place: Place, workload: Workload, *, scale: float, user: str = "", launcher: str = "", timeout: float = 120, on_timeout: Callable[[], None] | None = None) -> Outcome:
     """Runs the workload in a fresh directory of the place, `launcher` before each program that may move. `timeout` is in seconds; when it is
     over, the script and what it started are killed and the outcome says so."""
-    directory = place.root / "tmp" / f"farhome-{os.getpid()}-{workload.name.replace(' ', '-')}"
+    directory = directory_of(place, workload)
     inside = Path("/") / directory.relative_to(place.root)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o755, parents=True)
@@ -107,6 +114,8 @@ def run(place: Place, workload: Workload, *, scale: float, user: str = "", launc
                 status = process.wait(timeout)
             except subprocess.TimeoutExpired:
                 timed_out = True
+                if on_timeout:
+                    on_timeout()
                 kill_session(process.pid)
                 status = process.wait(10)
             seconds = time.monotonic() - before

@@ -54,7 +54,7 @@ def copy(path: Path, content: bytes, mode: int) -> None:
     path.chmod(mode)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def made(make: Callable[[int], bytes], size: int) -> bytes:
     return make(size)
 
@@ -73,6 +73,22 @@ python3 echo_client.py 7411 $ROUNDS; echo "client ended with $?"
 wait $server; echo "server ended with $?"
 """
 
+SORT = """mkdir parts
+for key in 1 1.3 1.5 1.7; do
+    $RUN sort -S 4M -T parts --parallel=1 -k $key -o sorted-$key lines; echo "sorted $?"
+    $RUN sort -k $key -c sorted-$key; echo "in order $?"
+done
+ls parts; rm lines
+"""
+
+AWK = """$RUN awk '
+    { for (i = 1; i <= NF; i++) count[$i]++; total += length($0) }
+    NR % 20000 == 0 { print NR, total }
+    END { for (word in count) if (count[word] > 50) print word, count[word] > "counted"; print total }
+' $(yes text | head -n $PASSES)
+echo $?; sort counted | sha256sum; rm text
+"""
+
 ENDINGS = """for how in exit:3 return:4 abort segv fpe signal:15 signal:9 thread-exit:9 last-thread; do
     { $RUN ./endings $how $MS 2>&4; } 4>&2 2>/dev/null
     echo "$how gave $?"
@@ -87,38 +103,62 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("appender", "$RUN ./appender lines $COUNT 200 > said; cat said", {"COUNT": 10000}, programs=("appender",)),
     Workload(
         "python",
-        "mkfifo requests feed; python3 prodder.py & $RUN python3 mixed.py $ROUNDS; status=$?; wait; rm requests feed; exit $status",
+        "mkfifo requests feed; python3 prodder.py & $RUN python3 mixed.py $ROUNDS; status=$?; wait; exit $status",
         {"ROUNDS": 25},
         sources=("mixed.py", "prodder.py"),
         user=USER,
     ),
     Workload(
         "xz",
-        "cat text | $RUN xz -6 -T1 | tee text.xz | $RUN xz -dc | cmp - text; echo ${PIPESTATUS[*]}; sha256sum text.xz",
+        "cat text | $RUN xz -6 -T1 | tee text.xz | $RUN xz -dc | cmp - text; echo ${PIPESTATUS[*]}; rm text",
         inputs={"text": (inputs.text, 8_000_000)},
     ),
     Workload(
         "sqlite3",
         "$RUN sqlite3 base.db < inserts.sql; echo $?; sqlite3 base.db .dump | sha256sum",
-        inputs={"inserts.sql": (inserts, 25_000)},
+        inputs={"inserts.sql": (inserts, 50_000)},
         user=USER,
     ),
     Workload(
         "sort",
-        "mkdir parts; $RUN sort -S 4M -T parts --parallel=1 -o sorted lines; echo $?; ls parts; $RUN sort -c sorted; echo $?",
+        SORT,
         inputs={"lines": (inputs.random_lines, 25_000_000)},
     ),
     Workload(
         "awk",
-        "$RUN awk '{ for (i = 1; i <= NF; i++) count[$i]++; total += length($0) } NR % 20000 == 0 { print NR, total; system(\"\") }"
-        ' END { for (word in count) if (count[word] > 50) print word, count[word] | "sort -k2,2nr -k1,1"; print total }\' text',
-        inputs={"text": (inputs.text, 16_000_000)},
+        AWK,
+        {"PASSES": 9},
+        {"text": (lambda size: inputs.text(16_000_000), 1)},
     ),
-    Workload("perl", "$RUN perl words.pl text $ROUNDS", {"ROUNDS": 4}, {"text": (inputs.text, 1_000_000)}, sources=("words.pl",), user=USER),
-    Workload("bc", 'echo "scale=$DIGITS; 4*a(1); e(1)" | $RUN bc -l | tee digits | sha256sum; wc digits', {"DIGITS": 1600}),
+    Workload(
+        "perl",
+        "$RUN perl words.pl text $ROUNDS",
+        {"ROUNDS": 10},
+        {"text": (lambda size: inputs.text(1_500_000), 1)},
+        sources=("words.pl",),
+        user=USER,
+    ),
+    Workload(
+        "bc",
+        'echo "scale=$DIGITS; 4*a(1); e(1)" | $RUN bc -l | tee digits | sha256sum; wc digits',
+        {"DIGITS": 2000},
+    ),
     Workload("bash", "$RUN bash job.sh $ROUNDS", {"ROUNDS": 16}, sources=("job.sh",), kinds=("out",), user=USER),
-    Workload("poll server", SERVER.format(how="poll"), {"ROUNDS": 800}, programs=("echo_server",), sources=("echo_client.py",)),
-    Workload("epoll server", SERVER.format(how="epoll"), {"ROUNDS": 800}, programs=("echo_server",), sources=("echo_client.py",), user=USER),
+    Workload(
+        "poll server",
+        SERVER.format(how="poll"),
+        {"ROUNDS": 800},
+        programs=("echo_server",),
+        sources=("echo_client.py",),
+    ),
+    Workload(
+        "epoll server",
+        SERVER.format(how="epoll"),
+        {"ROUNDS": 800},
+        programs=("echo_server",),
+        sources=("echo_client.py",),
+        user=USER,
+    ),
     Workload("endings", ENDINGS, {"MS": 600}, programs=("endings",), kinds=("out",)),
 )
 BY_NAME = {workload.name: workload for workload in WORKLOADS}

@@ -1,0 +1,123 @@
+"""A lab as the tests of moves use it: programs run on its first node, commands are typed there, what they say is typed here."""
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lab import Lab
+
+T = TypeVar("T")
+NUMBERS = itertools.count(1)
+HOME = "n1"
+
+
+def until(what: str, test: Callable[[], T | None], *, seconds: float = 10, every: float = 0.02) -> T:
+    """Returns the first result of `test` that is true; asks each `every` seconds. TimeoutError names what did not come within `seconds`."""
+    end = time.monotonic() + seconds
+    while True:
+        result = test()
+        if result:
+            return result
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds} s: {what}")
+        time.sleep(every)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One `migrate` that was tried. `kind` is out, hop or home; times in milliseconds, `at` in seconds since the storm began."""
+
+    at: float
+    pid: int
+    kind: str
+    source: str
+    target: str
+    done: bool
+    said: str
+    frozen_ms: float = 0.0
+    total_ms: float = 0.0
+
+    def __str__(self) -> str:
+        times = f"frozen {self.frozen_ms:.0f} ms of {self.total_ms:.0f}" if self.done else f"NOT DONE: {self.said}"
+        return f"{self.at:7.2f} s  {self.pid} {self.kind:4} {self.source} -> {self.target}  {times}"
+
+
+class NodePlace:
+    """A node of the lab as a place for workloads (see outcome.Place)."""
+
+    def __init__(self, lab: Lab, name: str) -> None:
+        self.lab, self.name = lab, name
+
+    @property
+    def root(self) -> Path:
+        return self.lab.node(self.name).root
+
+    def popen(self, argv: list[str], user: str, **options: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = self.lab.node(self.name).popen(argv, user=user or None, **options)
+        return process
+
+    def run(self, *argv: str, user: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end; its output is text."""
+        done: subprocess.CompletedProcess[str] = self.lab.node(self.name).run(
+            list(argv), user=user or None, timeout=timeout, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        return done
+
+
+class Cluster:
+    """Three nodes with mosd. Programs have their home on n1."""
+
+    def __init__(self, nodes: int = 3, **options: Any) -> None:
+        self.lab = Lab.up(nodes, name=f"t{os.getpid() % 100000}-{next(NUMBERS)}", **options)
+        self.names = [f"n{number + 1}" for number in range(nodes)]
+        self.home = NodePlace(self.lab, HOME)
+
+    def place(self, name: str) -> NodePlace:
+        return NodePlace(self.lab, name)
+
+    def down(self) -> None:
+        self.lab.down()
+
+    def processes(self, job: str) -> list[dict[str, Any]]:
+        """What `mosps --json -J JOB` shows on the home node."""
+        shown = self.home.run("mosps", "--json", "-J", job)
+        if shown.returncode:
+            raise RuntimeError(f"mosps ended with {shown.returncode}: {shown.stderr}")
+        found: list[dict[str, Any]] = json.loads(shown.stdout)
+        return found
+
+    def process(self, pid: int, job: str) -> dict[str, Any] | None:
+        return next((one for one in self.processes(job) if one["pid"] == pid), None)
+
+    def where(self, process: dict[str, Any]) -> str:
+        """The node where it is; the home node's name when at home."""
+        where = process["where"]
+        return HOME if where in ("home", None, "") else str(where)
+
+    def migrate(self, pid: int, source: str, target: str, *, at: float = 0, user: str = "") -> Move:
+        """Types `migrate PID TARGET` at home and waits for what it says."""
+        kind = "home" if target == HOME else "out" if source == HOME else "hop"
+        done = self.home.run("migrate", str(pid), "home" if kind == "home" else target, "--json", user=user)
+        said = (done.stderr or done.stdout).strip()
+        if done.returncode:
+            return Move(at, pid, kind, source, target, False, f"exit {done.returncode}: {said}")
+        answer = json.loads(done.stdout)
+        return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]))
+
+    def logs(self, directory: Path) -> None:
+        """Copies what the node daemons, deputies and remotes have said, and what mosps shows."""
+        for name in self.names:
+            run = self.place(name).root / "run" / "farhome"
+            for path in (*run.glob("*.log"), *run.glob("log/*")):
+                copy = directory / name / path.name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+        shown = self.home.run("mosps", "-a", timeout=20)
+        (directory / "mosps").write_text(shown.stdout + shown.stderr)

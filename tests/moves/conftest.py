@@ -1,0 +1,47 @@
+"""One lab for many tests: a worker makes it once, and anew after a test that failed, since that may have left it in any state."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.moves.cluster import Cluster
+
+
+class Keeper:
+    """Holds the cluster of this worker."""
+
+    def __init__(self) -> None:
+        self.held: Cluster | None = None
+
+    def get(self) -> Cluster:
+        if self.held is None:
+            self.held = Cluster()
+        return self.held
+
+    def drop(self) -> None:
+        if self.held is not None:
+            held, self.held = self.held, None
+            held.down()
+
+
+@pytest.fixture(scope="session")
+def keeper() -> Iterator[Keeper]:
+    keeper = Keeper()
+    yield keeper
+    keeper.drop()
+
+
+@pytest.fixture
+def cluster(keeper: Keeper, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    failed = request.session.testsfailed
+    yield keeper.get()
+    if request.session.testsfailed > failed or getattr(request.node, "failed", False):
+        keeper.drop()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    if outcome.get_result().failed:  # type: ignore[attr-defined]
+        item.failed = True  # type: ignore[attr-defined]

@@ -1,0 +1,157 @@
+"""A storm of moves over a running workload, and the verdict: is everything as it is natively?"""
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from tests.moves.cluster import HOME, Cluster, Move
+from tests.moves.outcome import Outcome, differences, run
+from tests.moves.workloads import BY_NAME, Workload
+
+BUNDLES = Path(os.environ.get("FARHOME_BUNDLES", Path(__file__).resolve().parents[2] / ".build" / "bundles"))
+
+
+def new_seed() -> int:
+    """FARHOME_SEED if it is set (to see a storm again), else a new one."""
+    return int(os.environ.get("FARHOME_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+
+
+class Mover(threading.Thread):
+    """Moves random processes of a job to random places, `every` (shortest, longest) seconds, until it is told to stop.
+
+    Who, where to and when come from the seed alone, but which processes are there at that moment does not; so a seed gives the same kind of
+    storm, not the same instants. A kind of move that has not been done yet is preferred, so that a short storm has every kind.
+    """
+
+    def __init__(self, cluster: Cluster, job: str, seed: int, every: tuple[float, float] = (0.3, 2.0)) -> None:
+        super().__init__(name=f"mover of {job}", daemon=True)
+        self.cluster, self.job, self.every = cluster, job, every
+        self.chance = random.Random(seed)
+        self.moves: list[Move] = []
+        self.failure: Exception | None = None
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            while not self.over.wait(self.chance.uniform(*self.every)):
+                self.step(time.monotonic() - began)
+        except Exception as failure:  # told to the test by stop()
+            self.failure = failure
+
+    def step(self, at: float) -> None:
+        processes = sorted(self.cluster.processes(self.job), key=lambda process: int(process["pid"]))
+        if not processes:
+            return
+        process = self.chance.choice(processes)
+        source = self.cluster.where(process)
+        self.moves.append(self.cluster.migrate(process["pid"], source, self.target(source), at=at))
+
+    def target(self, source: str) -> str:
+        away = [name for name in self.cluster.names if name not in (HOME, source)]
+        if source == HOME:
+            return self.chance.choice(away)
+        wanted = [kind for kind in ("hop", "home") if not any(move.kind == kind and move.done for move in self.moves)]
+        kind = self.chance.choice(wanted or ["hop", "home"])
+        return HOME if kind == "home" else self.chance.choice(away)
+
+    def stop(self) -> list[Move]:
+        """Ends the storm and returns what was tried. The last `migrate` is waited for."""
+        self.over.set()
+        self.join(90)
+        if self.is_alive():
+            raise TimeoutError(f"a migrate of job {self.job} did not come back within 90 s")
+        if self.failure:
+            raise self.failure
+        return self.moves
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a storm showed. `wrong` has a line for every difference, and for every kind of move that should have happened and did not."""
+
+    workload: Workload
+    user: str
+    seed: int
+    native: Outcome = field(repr=False)
+    moved: Outcome = field(repr=False)
+    moves: list[Move] = field(repr=False)
+    wrong: list[str]
+
+    def __str__(self) -> str:
+        done = [move for move in self.moves if move.done]
+        kinds = ", ".join(f"{sum(move.kind == kind for move in done)} {kind}" for kind in ("out", "hop", "home"))
+        head = (
+            f"{self.workload.name} as {self.user or 'root'}, seed {self.seed}: {self.native.seconds:.1f} s natively,"
+            f" {self.moved.seconds:.1f} s moved; {kinds}, {len(self.moves) - len(done)} not done"
+        )
+        return "\n".join([head, *map(str, self.moves), *self.wrong])
+
+
+@lru_cache(maxsize=64)
+def native_outcome(cluster: Cluster, name: str, user: str, scale: float) -> Outcome:
+    """Runs the workload on the home node without mosrun: the same node, the same path, the same user."""
+    outcome = run(cluster.home, BY_NAME[name], scale=scale, user=user, timeout=600)
+    if outcome.timed_out:
+        raise TimeoutError(f"{name} did not end natively")
+    return outcome
+
+
+def storm(
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    user: str = "",
+    scale: float = 1,
+    seed: int = 0,
+    every: tuple[float, float] = (0.3, 1.2),
+    slack: float = 12,
+) -> Verdict:
+    """Runs the workload natively and then under moves; the second may take `slack` times as long and a minute more."""
+    seed = seed or new_seed()
+    native = native_outcome(cluster, workload.name, user, scale)
+    job = f"{workload.name.replace(' ', '-')}-{seed}"
+    mover = Mover(cluster, job, seed, every)
+    mover.start()
+    try:
+        moved = run(
+            cluster.home,
+            workload,
+            scale=scale,
+            user=user,
+            launcher=f"mosrun -L -J {job} --",
+            timeout=native.seconds * slack + 60,
+            on_timeout=lambda: cluster.logs(bundle_of(workload, seed) / "while hanging"),
+        )
+    finally:
+        moves = mover.stop()
+    wrong = differences(native, moved)
+    for kind in workload.kinds:
+        if not any(move.kind == kind and move.done for move in moves):
+            wrong.append(f"not one move of kind {kind} was done")
+    verdict = Verdict(workload, user, seed, native, moved, moves, wrong)
+    if wrong:
+        keep(cluster, verdict)
+    return verdict
+
+
+def bundle_of(workload: Workload, seed: int) -> Path:
+    return BUNDLES / f"{workload.name.replace(' ', '-')}-{seed}"
+
+
+def keep(cluster: Cluster, verdict: Verdict) -> None:
+    """Keeps all that is needed to find out what went wrong; FARHOME_BUNDLES says where."""
+    directory = bundle_of(verdict.workload, verdict.seed)
+    for name in ("native", "moved"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    verdict.native.save(directory / "native")
+    verdict.moved.save(directory / "moved")
+    cluster.logs(directory)
+    (directory / "verdict").write_text(f"{verdict}\n")
+    verdict.wrong.append(f"kept in {directory}")
