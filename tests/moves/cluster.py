@@ -109,6 +109,8 @@ class Cluster:
         if done.returncode:
             return Move(at, pid, kind, source, target, False, f"exit {done.returncode}: {said}")
         answer = json.loads(done.stdout)
+        if not answer.get("moved"):
+            return Move(at, pid, kind, source, target, False, f"stays: {answer.get('reason', said)}")
         return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]))
 
     def logs(self, directory: Path) -> None:

@@ -1,0 +1,112 @@
+"""A program under mosrun with a shell as its parent, watched while things break around it."""
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.moves.cluster import HOME, Cluster, Move, until
+from tests.moves.outcome import PATH, kill_session
+from tests.programs.build import program
+
+NUMBERS = itertools.count(1)
+
+
+class Running:
+    """One program on the home node, in a fresh directory of that node, started by a bash that writes its exit status (as the shell sees it:
+    128 and the signal's number) into `said`, after all that the program and the shell have said.
+
+    The program is copied under a name of its own, so that its processes on any node can be found by it.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, arguments: str, user: str = "", mosrun: str = "mosrun -L") -> None:
+        self.cluster = cluster
+        self.name = f"{name[:6]}{os.getpid() % 10000}x{next(NUMBERS)}"  # 15 bytes at most: what the kernel keeps of a command's name
+        self.job = f"job-{self.name}"
+        self.directory = cluster.home.root / "tmp" / self.name
+        self.directory.mkdir(mode=0o777)
+        self.directory.chmod(0o777)
+        copy = self.directory / self.name
+        shutil.copyfile(program(name), copy)
+        copy.chmod(0o755)
+        self.output = tempfile.NamedTemporaryFile()
+        script = f"cd /tmp/{self.name} && {mosrun} -J {self.job} -- ./{self.name} {arguments}; echo \"status $?\""
+        argv = ["env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
+        self.process = cluster.home.popen(argv, user, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
+        self.pid = int(until(f"{self.name} is registered", lambda: next(iter(cluster.processes(self.job)), None))["pid"])
+
+    @property
+    def said(self) -> str:
+        return Path(self.output.name).read_text()
+
+    def shown(self) -> dict[str, Any] | None:
+        """What mosps shows of it now."""
+        return self.cluster.process(self.pid, self.job)
+
+    def where(self) -> str:
+        shown = self.shown()
+        assert shown is not None, f"mosps does not show {self.name} any more; it said: {self.said}"
+        return self.cluster.where(shown)
+
+    def move(self, target: str) -> Move:
+        move = self.cluster.migrate(self.pid, self.where(), target)
+        print(move)
+        return move
+
+    def moved(self, target: str) -> None:
+        """Moves it; fails the test when that is not done."""
+        move = self.move(target)
+        assert move.done, str(move)
+        assert self.where() == target
+
+    def lines(self) -> list[str]:
+        """What the file `lines` in its directory holds."""
+        path = self.directory / "lines"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def works(self, seconds: float = 10) -> None:
+        """Waits until it has written more."""
+        before = len(self.lines())
+        until(f"{self.name} goes on; it said {self.said!r}", lambda: len(self.lines()) > before, seconds=seconds)
+
+    def host_pids(self) -> list[int]:
+        """The processes of its name on all nodes, as the machine that carries the lab numbers them."""
+        found = []
+        for status in Path("/proc").glob("[0-9]*/comm"):
+            try:
+                if status.read_text().strip() == self.name:
+                    found.append(int(status.parent.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return found
+
+    def end(self, seconds: float = 60) -> str:
+        """Waits for its end. Returns what it and its shell have said."""
+        self.process.wait(seconds)
+        return self.said
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            print(f"{self.name} said: {self.said}")
+        if self.process.poll() is None:
+            kill_session(self.process.pid)
+            self.process.wait(10)
+        self.output.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def log_lines(cluster: Cluster, node: str, *words: str) -> list[str]:
+    """Returns the lines of the node daemon's log that have all these words."""
+    log = cluster.place(node).root / "run" / "farhome" / "mosd.log"
+    return [line for line in log.read_text(errors="replace").splitlines() if all(word in line for word in words)]
+
+
+__all__ = ["HOME", "Running", "log_lines"]

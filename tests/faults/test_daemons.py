@@ -1,0 +1,62 @@
+"""mosd killed and started again on either side while processes are away: they go on, and can still be moved."""
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.faults.running import HOME, Running
+from tests.moves.cluster import Cluster, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("side", [HOME, "n2"], ids=["at home", "where it is away"])
+def test_mosd_killed_and_restarted(cluster: Cluster, side: str) -> None:
+    with Running(cluster, "counter", "lines 300 50 8") as counter:
+        counter.moved("n2")
+        counter.works()
+        node = cluster.lab.node(side)
+        node.stop_mosd(signal.SIGKILL)
+        counter.works()
+        node.start_mosd()
+        shown = until("mosps shows it again", counter.shown)
+        assert cluster.where(shown) == "n2"
+        counter.works()
+        until("it can be moved on", lambda: counter.move("n3").done, seconds=15, every=0.5)
+        counter.works()
+        node.stop_mosd(signal.SIGKILL)
+        node.start_mosd()
+        until("it can come home", lambda: counter.move(HOME).done, seconds=15, every=0.5)
+        counter.works()
+        until("it can go out again", lambda: counter.move("n2").done, seconds=15, every=0.5)
+        said = counter.end()
+        assert "counted 300" in said
+        assert said.endswith("status 0\n")
+
+
+def test_without_mosd_a_program_runs_at_home(cluster: Cluster) -> None:
+    """One line on standard error, and the program's own output and status."""
+    cluster.lab.node(HOME).stop_mosd(signal.SIGKILL)
+    done = cluster.home.run("mosrun", "sh", "-c", "echo fine; exit 3")
+    assert (done.returncode, done.stdout) == (3, "fine\n")
+    assert len(done.stderr.splitlines()) == 1
+    cluster.lab.node(HOME).start_mosd()
+    done = cluster.home.run("mosrun", "sh", "-c", "echo fine; exit 3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "fine\n", "")
+
+
+def test_mosd_dies_while_migrate_waits(cluster: Cluster) -> None:
+    """migrate says so in one sentence; the process is whole, wherever the move had come to."""
+    with Running(cluster, "counter", "lines 200 50 400") as counter:
+        counter.works()
+        waiting = cluster.home.popen(["migrate", str(counter.pid), "n2"], "", stdout=-1, stderr=-1)
+        until("the move is under way", lambda: (counter.shown() or {}).get("state") == "leaving", every=0.001)
+        cluster.lab.node(HOME).stop_mosd(signal.SIGKILL)
+        output, errors = waiting.communicate(timeout=30)
+        assert waiting.returncode not in (0, None) or output
+        assert b"Traceback" not in errors
+        assert len(errors.splitlines()) <= 1
+        cluster.lab.node(HOME).start_mosd()
+        counter.works(30)
+        assert "counted 200" in counter.end()
