@@ -135,9 +135,15 @@ def _summary(rows: Sequence[NodeRow]) -> str:
     return f"farhome as {own} sees it: {nodes}, load {load:.2f}, {guests} guest{'s' if guests != 1 else ''}"
 
 
+def _compact(size: int) -> str:
+    """Bytes in at most five columns."""
+    number = format_size(size)
+    return number if len(number) <= 4 else f"{float(number[:-1]):.0f}{number[-1]}"
+
+
 def _row_pieces(row: NodeRow, load_width: int, memory_width: int, top: float, blocks: bool) -> list[Piece]:
     used = max(0, row.memory_total - row.memory_free)
-    memory = f"{format_size(used)}/{format_size(row.memory_total)}"
+    memory = f"{_compact(used)}/{_compact(row.memory_total)}"
     level = "low" if row.load < 1.05 else "middle" if row.load < 2.05 else "high"
     name = row.name if len(row.name) <= NAME_WIDTH else row.name[: NAME_WIDTH - 1] + "~"
     faded = row.age > STALE_SECONDS
@@ -254,7 +260,8 @@ def parser() -> Parser:
 def body(arguments: Sequence[str] | None) -> int:
     """Errors: CommandError."""
     options = parser().parse_args(arguments)
-    locale.setlocale(locale.LC_ALL, "")
+    with contextlib.suppress(locale.Error):  # a locale that is not installed
+        locale.setlocale(locale.LC_ALL, "")
     blocks = "utf" in (locale.nl_langinfo(locale.CODESET) or "").lower()
     if options.json:
         print_json([asdict(row) | {"state": row.state} for row in fetch()])

@@ -85,6 +85,17 @@ def test_table_uses_the_whole_width_of_a_small_terminal() -> None:
     assert {len(line) for line in text_of(ROWS)[1:]} == {80}
 
 
+@pytest.mark.parametrize(
+    ("free", "total", "text"),
+    [(int(23.05 * GIB), int(23.5 * GIB), "461M/24G"), (0, 1023 << 20, "1023M/1023M"), (GIB, GIB, "0/1G"), (0, 0, "0/0")],
+)
+def test_memory_fits_its_column(free: int, total: int, text: str) -> None:
+    row = NodeRow.from_message(VIEW.rows()[0] | {"memory_free": free, "memory_total": total})
+    line = text_of([row])[2]
+    assert f" {text} " in line or f"·{text} " in line or f"█{text} " in line
+    assert len(line) == 80
+
+
 def test_more_nodes_than_lines_are_counted() -> None:
     rows = [NodeRow.from_message(row | {"name": f"n{i}"}) for i in range(64) for row in VIEW.rows()[:1]]
     lines = text_of(rows, 80, 24)
