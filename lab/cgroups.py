@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.state import start_time
+
 TOP = "farhome-lab"
 LEAF = "init"
 HELPERS = "helpers"
@@ -123,21 +125,26 @@ def kill(lab: str, group: str = "", timeout: float = 10.0) -> None:
     Errors: TimeoutError when some are still there after ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
+    seen: dict[int, int | None] = {}
     while True:
         for top in directories(lab, group):
             for directory in _groups_below(top):
                 _thaw(directory)
-            _write(top / "cgroup.kill", "1")
         remaining = processes(lab, group) - {os.getpid()}
+        seen.update((pid, start_time(pid)) for pid in remaining - set(seen))
+        for top in directories(lab, group):
+            _write(top / "cgroup.kill", "1")    # all at once, where the kernel can
         for pid in remaining:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        if not remaining:
+        # A process leaves its groups' lists before it has really ended; process 1 of a node ends after all others.
+        ending = {pid for pid, start in seen.items() if start is not None and start_time(pid) == start}
+        if not remaining | ending:
             return
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(remaining)} do not die")
+            raise TimeoutError(f"processes {sorted(remaining | ending)} do not die")
         time.sleep(0.003)
 
 

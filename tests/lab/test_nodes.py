@@ -1,0 +1,193 @@
+"""What a virtual node is, seen from inside and from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import Lab, LabError, cgroups, state
+from tests.lab.waiting import until
+
+LabName = Callable[[], str]
+
+
+def test_a_node_has_namespaces_name_and_address_of_its_own(bare_lab: Lab) -> None:
+    kinds = ("mnt", "pid", "net", "uts", "ipc", "cgroup")
+    seen: dict[str, set[str]] = {kind: {os.readlink(f"/proc/self/ns/{kind}")} for kind in kinds}
+    for node in bare_lab.nodes():
+        assert node.run("hostname", check=True, text=True).stdout == f"{node.name}\n"
+        assert f"inet {node.address}/24" in node.run(["ip", "address"], check=True, text=True).stdout
+        for kind in kinds:
+            seen[kind].add(node.run(["readlink", f"/proc/self/ns/{kind}"], check=True, text=True).stdout.strip())
+    assert {kind: len(values) for kind, values in seen.items()} == dict.fromkeys(kinds, 4)
+
+
+def test_nodes_know_one_another_by_name(bare_lab: Lab) -> None:
+    result = bare_lab.node("n1").run(["getent", "hosts", "n3"], check=True, text=True)
+    assert result.stdout.split() == [bare_lab.node("n3").address, "n3"]
+
+
+@pytest.mark.parametrize("directory", ["/tmp", "/var/tmp", "/run", "/dev/shm", "/etc/farhome", "/var/lib/farhome", "/sys/fs/cgroup"])
+def test_a_directory_is_private(bare_lab: Lab, directory: str) -> None:
+    bare_lab.node("n1").run(f"mkdir {directory}/mark", check=True)
+    assert not (Path(directory) / "mark").exists()
+    assert bare_lab.node("n2").run(["test", "-e", f"{directory}/mark"]).returncode == 1
+    bare_lab.node("n1").run(f"rmdir {directory}/mark", check=True)
+
+
+def test_a_node_has_terminals_of_its_own(bare_lab: Lab) -> None:
+    program = "import os, pty; a, b = pty.openpty(); print(os.ttyname(b), len(os.listdir('/dev/pts')))"
+    assert bare_lab.node("n2").run(["/usr/bin/python3", "-c", program], check=True, text=True).stdout == "/dev/pts/0 2\n"
+
+
+@pytest.mark.parametrize("user", ["root", "farhome-a"])
+def test_the_clone_works_inside_for(bare_lab: Lab, user: str) -> None:
+    node = bare_lab.node("n1")
+    program = "import lab, pycriu, msgpack; print(lab.__file__)"
+    shown = node.run(["/opt/farhome/.venv/bin/python", "-I", "-c", program], user=user, text=True)
+    assert (shown.stdout, shown.stderr) == ("/opt/farhome/lab/__init__.py\n", "")
+    assert "Version" in node.run(["/opt/farhome/.build/criu", "--version"], user=user, check=True, text=True).stdout
+    assert "exit status" in node.run(["lab", "--help"], user=user, check=True, text=True).stdout
+    assert node.run(["touch", "/opt/farhome/mark"]).returncode == 1
+
+
+def test_criu_is_content_with_a_node(bare_lab: Lab) -> None:
+    assert "Looks good" in bare_lab.node("n1").run(["/opt/farhome/.build/criu", "check"], check=True, text=True).stdout
+
+
+def test_a_user_is_that_user_and_nobody_else(bare_lab: Lab) -> None:
+    result = bare_lab.node("n1").run("id -un; id -G; echo $HOME; touch /etc/farhome/x", user="farhome-b", text=True)
+    name, groups, home = result.stdout.splitlines()
+    assert (name, home) == ("farhome-b", "/home/farhome-b")
+    assert "0" not in groups.split()
+    assert "Permission denied" in result.stderr
+
+
+def test_exit_status_and_death_by_signal_come_out(bare_lab: Lab) -> None:
+    node = bare_lab.node("n1")
+    assert node.run("exit 7").returncode == 7
+    assert node.run("kill -SEGV $$").returncode == -signal.SIGSEGV
+    assert node.run(["/does/not/exist"]).returncode == 127
+    process = node.popen(["sleep", "infinity"])
+    process.terminate()
+    assert process.wait(10) == -signal.SIGTERM
+
+
+def test_pids_inside_and_outside_name_the_same_process(bare_lab: Lab) -> None:
+    node = bare_lab.node("n2")
+    process = node.popen(["sleep", "infinity"])
+    try:
+        assert process.node_pid != process.host_pid
+        until(lambda: (node.root / f"proc/{process.node_pid}/comm").read_text() == "sleep\n")
+        assert process.host_pid in cgroups.processes(bare_lab.name, "n2")
+    finally:
+        process.kill()
+    assert process.wait(10) == -signal.SIGKILL
+
+
+def test_what_runs_too_long_is_killed_with_a_bound(bare_lab: Lab) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        bare_lab.node("n1").run(["sleep", "infinity"], timeout=0.2)
+    until(lambda: len(cgroups.processes(bare_lab.name, "n1")) == 1)
+
+
+def test_process_1_reaps_orphans(bare_lab: Lab) -> None:
+    node = bare_lab.node("n1")
+    node.run("for i in 1 2 3 4 5; do (setsid sleep 0.01 &) ; done", check=True)
+    until(lambda: node.run("ps -e -o stat= | grep -c -E 'Z|sleep'", text=True).stdout == "0\n")
+    until(lambda: node.run("pgrep sleep").returncode == 1)
+
+
+def test_speed_and_cpus_bound_what_a_node_computes(lab_name: LabName) -> None:
+    program = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    with Lab.up(1, name=lab_name(), speed={"n1": 0.3}, mosd=False) as lab:
+        used = float(lab.node("n1").run(["/usr/bin/python3", "-c", program], check=True, text=True).stdout)
+        assert 0.1 < used < 0.45
+        assert "speed = 0.3" in (lab.node("n1").root / "etc/farhome/node.toml").read_text()
+
+
+def test_labs_live_side_by_side_and_go_without_a_trace(lab_name: LabName) -> None:
+    first, second = Lab.up(2, name=lab_name(), mosd=False), Lab.up(2, name=lab_name(), mosd=False)
+    try:
+        assert first.node("n1").run("hostname").returncode == 0
+        first.down()
+        assert second.node("n2").run("hostname").returncode == 0
+    finally:
+        first.down()
+        second.down()
+    for name in (first.name, second.name):
+        assert name not in state.names()
+        assert not any(directory.exists() for directory in cgroups.directories(name))
+        assert name not in Path("/proc/self/mountinfo").read_text()
+    assert not first.down()
+
+
+def test_a_second_lab_of_the_same_name_is_refused(bare_lab: Lab) -> None:
+    with pytest.raises(LabError, match="is up already"):
+        Lab.up(1, name=bare_lab.name, mosd=False)
+    assert all(node.is_alive() for node in bare_lab.nodes())
+
+
+@pytest.mark.parametrize("damage", ["state lost", "state garbled", "first process dead", "nothing"])
+def test_down_removes_all_after(lab_name: LabName, damage: str) -> None:
+    lab = Lab.up(2, name=lab_name(), mosd=False)
+    frozen = lab.node("n1").popen(["sleep", "infinity"])
+    _ = frozen.host_pid
+    path = state.directory(lab.name) / "lab.json"
+    pids = [node.state.pid for node in lab.nodes()]
+    if damage == "state lost":
+        path.unlink()
+    elif damage == "state garbled":
+        path.write_text("{")
+    elif damage == "first process dead":
+        os.kill(pids[0], signal.SIGKILL)
+    started = time.monotonic()
+    assert lab.down()
+    assert time.monotonic() - started < 5
+    assert frozen.wait(5) == -signal.SIGKILL
+    assert all(state.start_time(pid) is None for pid in pids)
+    assert not path.parent.exists()
+    assert not any(directory.exists() for directory in cgroups.directories(lab.name))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_down_removes_frozen_guests_and_their_groups(lab_name: LabName, version: int) -> None:
+    wanted = [one for one in cgroups.hierarchies() if one.version == version and (version == 2 or "freezer" in one.options)]
+    if not wanted:
+        pytest.skip(f"no freezer of cgroup v{version} here")
+    lab = Lab.up(1, name=lab_name(), mosd=False)
+    try:
+        node = lab.node("n1")
+        knob, word = ("freezer.state", "FROZEN") if version == 1 else ("cgroup.freeze", "1")
+        group = f"{wanted[0].path}/farhome/guests/n9-7"
+        guest = f"setsid sh -c 'echo 0 >{group}/cgroup.procs; exec sleep infinity' </dev/null >/dev/null 2>&1"
+        node.run(f"mkdir -p {group} && ({guest} &)", check=True)
+        until(lambda: node.run(["cat", f"{group}/cgroup.procs"], text=True).stdout != "")
+        node.run(f"echo {word} >{group}/{knob}", check=True)
+    finally:
+        lab.down()
+    assert not any(directory.exists() for directory in cgroups.directories(lab.name))
+
+
+def test_a_node_that_cannot_be_set_up_leaves_nothing(lab_name: LabName, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.network.subnet", lambda name: "10.64.999")
+    lab = Lab(lab_name())
+    with pytest.raises(LabError, match="cannot be connected"):
+        Lab.up(2, name=lab.name, mosd=False)
+    assert lab.name not in state.names()
+    assert not any(directory.exists() for directory in cgroups.directories(lab.name))
+
+
+def test_status_tells_what_is_so(bare_lab: Lab) -> None:
+    bare_lab.kill("n2")
+    bare_lab.cut("n1", "n3")
+    status = json.loads(json.dumps(bare_lab.status()))
+    assert [(node["name"], node["alive"]) for node in status["nodes"]] == [("n1", True), ("n2", False), ("n3", True)]
+    assert status["cuts"] == [["n1", "n3"]]
