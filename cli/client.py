@@ -1,4 +1,4 @@
-"""Asking the node daemon of this machine; only what `mosrun` can afford to import."""
+"""Asking the node daemon of this machine."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import os
 import socket
 from typing import Any
 
+import msgpack
+
 from cli import exit_codes
+from cli.exit_codes import CommandError
+
+__all__ = ["Client", "CommandError", "socket_path"]
 
 LIMIT = 1 << 20
 """Bytes of an answer; nothing longer is read."""
-
-
-class CommandError(Exception):
-    """What a command tells its user in one sentence, and its exit code."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def socket_path() -> str:
@@ -26,7 +23,7 @@ def socket_path() -> str:
 
 
 class Client:
-    """A connection to the node daemon. It is closed by exec, which is how the daemon learns that mosrun has become the program."""
+    """A connection to the node daemon."""
 
     def __init__(self, timeout: float | None = 10.0) -> None:
         """Errors: CommandError: nobody is there."""
@@ -41,9 +38,6 @@ class Client:
 
     def call(self, operation: str, **fields: Any) -> dict[str, Any]:
         """The daemon's answer. Errors: CommandError with its sentence, or that it went away."""
-        # Once the connection is there: without a daemon nobody pays for it.
-        import msgpack
-
         body = msgpack.packb({"op": operation, **fields})
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from cli import exit_codes
-from cli.client import CommandError
+from cli.exit_codes import CommandError
 from kernel_helpers.errors import FarhomeError
 
 

@@ -1,4 +1,4 @@
-"""Exit codes of farhome's commands, those of sysexits(3) where one fits."""
+"""Exit codes of farhome's commands, those of sysexits(3) where one fits, and the error that carries one."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ TEXT = """exit codes:
   77   not permitted
   78   the configuration or the keys are not usable
 """
+
+
+class CommandError(Exception):
+    """What a command tells its user in one sentence, and its exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code

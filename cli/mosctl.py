@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cli.client import Client, CommandError
+from cli.client import Client
 from cli.command import Parser, format_age, print_json, run, table
-from cli.exit_codes import NOT_PERMITTED, OK, REFUSED, USAGE
+from cli.exit_codes import NOT_PERMITTED, OK, REFUSED, USAGE, CommandError
 
 LONG = 600.0
 """Seconds that sending guests home or bringing processes home may take."""

@@ -1,22 +1,26 @@
 """mosrun: starts a program that may move to other nodes.
 
 It tells the node daemon of its own process and then becomes the program: the program is the shell's own child, native and
-untraced, until it moves. Everything is imported as late as can be: what `mosrun true` costs more than `true` is measured.
+untraced, until it moves. What `mosrun true` costs more than `true` is measured, so nothing is imported that can be done
+without: neither socket (its C part alone), nor msgpack for the one message that is always sent.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
 import sys
 
-from cli.client import Client, CommandError
+from cli.exit_codes import NOT_EXECUTABLE, NOT_FOUND, UNAVAILABLE, USAGE, CommandError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import NoReturn
 
-USAGE, NOT_EXECUTABLE, NOT_FOUND = 64, 126, 127
+REGISTER_TIMEOUT = 5.0
+ACCEPTED = b"\x81\xa2ok\xc3"
+"""msgpack of {"ok": True}"""
 _WITH_VALUE = {"-r": "node", "-m": "memory", "-J": "job", "--node": "node", "--memory": "memory", "--job": "job"}
 _FLAGS = {"-h": "home", "-b": "best", "-L": "locked", "--home": "home", "--best": "best", "--locked": "locked"}
 
@@ -93,18 +97,67 @@ def options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return found, arguments[index:]
 
 
-def register(found: dict[str, str], command: list[str]) -> None:
-    """Tells the node daemon of this process. The connection is left open: exec closes it. Errors: CommandError."""
-    global _connection
-    _connection = Client(timeout=5.0)
-    _connection.call(
-        "register", job=found.get("job", ""), home_only="home" in found, locked="locked" in found,
-        memory=int(found.get("memory", 0)) << 20, node="best" if "best" in found else found.get("node", ""),
-        command=" ".join(command)[:200],
+def encode(fields: dict[str, str | int]) -> bytes:
+    """msgpack of a small map of texts, numbers and truth values."""
+
+    def one(value: str | int) -> bytes:
+        if isinstance(value, bool):
+            return b"\xc3" if value else b"\xc2"
+        if isinstance(value, int):
+            return b"\xcf" + value.to_bytes(8, "big")
+        data = value.encode("utf-8", "replace")
+        return b"\xda" + len(data).to_bytes(2, "big") + data
+
+    return bytes([0x80 | len(fields)]) + b"".join(one(key) + one(value) for key, value in fields.items())
+
+
+def register(found: dict[str, str], command: list[str]) -> _socket.socket:
+    """Tells the node daemon of this process. Returns the connection, which exec closes: so the daemon learns that mosrun has
+    become the program. Errors: CommandError."""
+    path = os.path.join(os.environ.get("FARHOME_RUN") or "/run/farhome", "mosd.sock")
+    body = encode(
+        {
+            "op": "register", "job": found.get("job", ""), "home_only": "home" in found, "locked": "locked" in found,
+            "memory": int(found.get("memory", 0)) << 20, "node": "best" if "best" in found else found.get("node", ""),
+            "command": " ".join(command)[:200],
+        }
     )  # fmt: skip
+    try:
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        connection.settimeout(REGISTER_TIMEOUT)
+        connection.connect(path)
+    except OSError as error:
+        raise CommandError(f"no mosd answers on this node ({path}: {error.strerror or error})", UNAVAILABLE) from None
+    try:
+        connection.sendall(len(body).to_bytes(4, "big") + body)
+        answer = connection.recv(4096)
+    except OSError:
+        answer = b""
+    if answer[4:] != ACCEPTED:
+        _explain(answer)
+    return connection
 
 
-_connection: Client | None = None
+def _explain(answer: bytes) -> None:
+    """Errors: CommandError with what the daemon said."""
+    import msgpack
+
+    try:
+        said = msgpack.unpackb(answer[4:])
+        sentence, code = str(said["error"]), int(said["code"])
+    except (ValueError, KeyError, TypeError, msgpack.UnpackException):
+        sentence, code = "the mosd of this node went away before it answered", UNAVAILABLE
+    raise CommandError(sentence, code)
+
+
+def original_environment() -> dict[bytes, bytes]:
+    """The environment as it was given to us: Python itself adds LC_CTYPE to it where there is no locale (PEP 538)."""
+    try:
+        with open("/proc/self/environ", "rb") as source:
+            lines = source.read().split(b"\0")
+    except OSError:
+        return dict(os.environb)
+    return {key: value for key, equals, value in (line.partition(b"=") for line in lines) if equals and key}
 
 
 def become(command: list[str]) -> NoReturn:
@@ -115,7 +168,7 @@ def become(command: list[str]) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvp(command[0], command)
+        os.execvpe(command[0], command, original_environment())
     except FileNotFoundError:
         raise CommandError(f"{command[0]}: not found", NOT_FOUND) from None
     except (OSError, ValueError) as error:
@@ -127,8 +180,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Does not return if the program can be executed."""
     try:
         found, command = options(list(sys.argv[1:] if arguments is None else arguments))
+        connections = []                 # kept open, so that only exec closes it
         try:
-            register(found, command)
+            connections.append(register(found, command))
         except CommandError as error:
             if error.code == USAGE:
                 raise

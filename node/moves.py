@@ -37,6 +37,17 @@ RESERVE_TIMEOUT = 15.0
 log = logging.getLogger("mosd.moves")
 
 
+class MoveFailed(MoveRefused):
+    """process {pid} stays where it is: {reason}"""
+
+    def __init__(self, pid: int, reason: str, where: str) -> None:
+        super().__init__(pid, reason)
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"process {self.pid} stays {'at home' if self.where == HOME else f'on {self.where}'}: {self.reason}"
+
+
 @dataclass(frozen=True)
 class MoveReport:
     """What a move did; times in milliseconds, size in bytes."""
@@ -102,7 +113,7 @@ class Mover:
             left = self._registry.get(pid)
             if left is not None and left.where != HOME and pid not in self._deputies:
                 self._mourn(left)
-            raise MoveRefused(pid, sentence) from None
+            raise MoveFailed(pid, sentence, left.where if left is not None else HOME) from None
         self._arrived(pid, report, begun)
         return report
 

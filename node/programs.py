@@ -23,7 +23,6 @@ APPEAR_TIMEOUT = 5.0
 """Seconds within which a started program must have its socket."""
 APPEAR_POLL = 0.01
 REQUEST_TIMEOUT = 10.0
-LOG_LIMIT = 1 << 20
 
 log = logging.getLogger("mosd.programs")
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +54,7 @@ class Program:
         self.gone = asyncio.Event()
         self._on_event = on_event
         self._on_gone = on_gone
+        self._log: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._writer: asyncio.StreamWriter | None = None
@@ -76,6 +76,7 @@ class Program:
                 argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=tuple(descriptors),
                 start_new_session=True, cwd="/", env=environment,
             )  # fmt: skip
+        program._log = log_path
         program._watch_child(child)
         try:
             await program._connect(APPEAR_TIMEOUT)
@@ -115,12 +116,23 @@ class Program:
                 break
             except OSError as error:
                 if self._child is not None and self._child.returncode is not None:
-                    raise ProgramError(f"{self.what} ended as soon as it was started (see its log)") from None
+                    raise ProgramError(f"{self.what} ended as soon as it was started: {self.last_words()}") from None
                 if loop.time() >= deadline:
                     raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
             await asyncio.sleep(APPEAR_POLL)
         self._writer = writer
         self._task = loop.create_task(self._read(reader, writer))
+
+    def last_words(self) -> str:
+        """The last line of its log, which says why it ended."""
+        try:
+            assert self._log is not None
+            with open(self._log, "rb") as source:
+                source.seek(max(0, source.seek(0, os.SEEK_END) - 4096))
+                lines = source.read().decode("utf-8", "replace").split("\n")
+            return next(line.strip()[:300] for line in reversed(lines) if line.strip())
+        except (OSError, AssertionError, StopIteration):
+            return "it says nothing"
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
