@@ -118,7 +118,7 @@ def _end_keeper(source: Frozen, keeper: Thread, inner_keeper: int, timeout: floa
         pass  # the source was killed meanwhile
 
 
-def _clone(  # noqa: PLR0917
+def _clone(
     parent: Thread, memory: Frozen, scratch: int, flags: int, known: set[int], listing: str
 ) -> tuple[int, int]:
     """Injected clone3 without a stack of its own: the new task stops before its first instruction, as our tracee.

@@ -1,0 +1,113 @@
+"""What a restored guest goes through before its first instruction: leaving CRIU's stop, seccomp filter, no capability."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, SYS, Frozen, check
+
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+SECCOMP_SET_MODE_FILTER = 1
+FILTER_TSYNC = 1
+FILTER_NEW_LISTENER = 8
+FILTER_TSYNC_ESRCH = 16
+FILTER_WAIT_KILLABLE_RECV = 32
+NOTIFY_SET_FLAGS = 0x40082104  # SECCOMP_IOCTL_NOTIF_SET_FLAGS
+NOTIFY_SYNC_WAKE_UP = 1
+CAPABILITY_VERSION_3 = 0x20080522
+CAP_SYS_ADMIN = 21
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def wake(frozen: Frozen) -> None:
+    """Ends the group stop that CRIU left a process in, without running an instruction of it and without its seeing the
+    SIGCONT that this takes. It stays ptrace-stopped. Errors: OSError."""
+    os.kill(frozen.pid, signal.SIGCONT)  # blocked in every thread since it was seized: ends the stop, then waits
+    with frozen.scratch(64) as address:
+        frozen.write(address, struct.pack("<QQQ", 1 << (signal.SIGCONT - 1), 0, 0))
+        taken = frozen.call(SYS.rt_sigtimedwait, address, 0, address + 8, 8)
+    if taken != signal.SIGCONT:
+        raise OSError(f"signal {taken} was taken from {frozen.pid} instead of SIGCONT")
+    for thread in frozen.threads.values():
+        # The end of the stop left each of them a trap that would show up at its next stop.
+        check(thread.call(SYS.gettid), f"gettid in {thread.tid}")
+        thread.group_stop = 0
+
+
+@contextmanager
+def seccomp_suspended(frozen: Frozen) -> Iterator[None]:
+    """Injected calls bypass the process's filter inside; afterwards the options are as they were. Needs CAP_SYS_ADMIN."""
+    before = {tid: thread.options for tid, thread in frozen.threads.items()}
+    for thread in frozen.threads.values():
+        thread.set_options(thread.options | PTRACE_O_SUSPEND_SECCOMP)
+    try:
+        yield
+    finally:
+        for tid, thread in frozen.threads.items():
+            try:
+                thread.set_options(before[tid])
+            except ProcessLookupError:
+                continue
+
+
+def install_filter(frozen: Frozen, program: bytes) -> int:
+    """Puts all threads under a seccomp filter (struct sock_filter[]); returns its listener, a descriptor of ours,
+    close-on-exec, with synchronous wake-ups. no_new_privs is set only if the process lacks CAP_SYS_ADMIN (the images of
+    an arrival give it that one, see engine.images.strip). Errors: OSError."""
+    flags = FILTER_NEW_LISTENER | FILTER_WAIT_KILLABLE_RECV
+    if len(frozen.threads) > 1:
+        flags |= FILTER_TSYNC | FILTER_TSYNC_ESRCH
+    with seccomp_suspended(frozen):
+        if not _has_capability(frozen.pid, CAP_SYS_ADMIN):
+            frozen.call(SYS.prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        with frozen.scratch(16 + len(program)) as address:
+            frozen.write(address, struct.pack("<HxxxxxxQ", len(program) // 8, address + 16) + program)
+            theirs = frozen.call(SYS.seccomp, SECCOMP_SET_MODE_FILTER, flags, address)
+        try:
+            listener = _take_descriptor(frozen.pid, theirs)
+        finally:
+            frozen.call(SYS.close, theirs)
+    try:
+        fcntl.ioctl(listener, NOTIFY_SET_FLAGS, NOTIFY_SYNC_WAKE_UP)
+    except OSError:
+        pass  # before Linux 6.6: slower, otherwise the same
+    return listener
+
+
+def _take_descriptor(pid: int, number: int) -> int:
+    handle = os.pidfd_open(pid)
+    try:
+        taken: int = _libc.syscall(SYS.pidfd_getfd, handle, number, 0)
+        if taken < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"pidfd_getfd from {pid}: {os.strerror(error)}")
+        return taken
+    finally:
+        os.close(handle)
+
+
+def _has_capability(pid: int, number: int) -> bool:
+    with Path(f"/proc/{pid}/status").open(encoding="utf-8", errors="replace") as status:
+        for line in status:
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> number & 1)
+    return False
+
+
+def drop_capabilities(frozen: Frozen) -> None:
+    """Every thread loses all capabilities that it has on this node. Errors: OSError."""
+    with seccomp_suspended(frozen), frozen.scratch(64) as address:
+        for thread in frozen.threads.values():
+            check(thread.call(SYS.prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clearing capabilities")
+            frozen.write(address, struct.pack("<Ii", CAPABILITY_VERSION_3, 0) + bytes(24))
+            check(thread.call(SYS.capset, address, address + 8), f"capset in {thread.tid}")

@@ -1,0 +1,215 @@
+"""CRIU, run on a stopped copy (dump) and in a sandbox (restore). Images are the only thing between the two."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from engine import images
+from engine.forkcopy import Copy
+from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.library import build_directory
+
+CRIU_INSIDE = "/.farhome/criu"
+IMAGES_INSIDE = "/.farhome/images"
+KERNEL_DATA = Path("/run/farhome/criu.kdat")
+
+# --shell-job: no terminal is ours to keep, whoever's it was. Ghost files are what is mapped but deleted.
+_COMMON = ("--shell-job", "--manage-cgroups=ignore", "--file-validation", "filesize", "-v2")
+_DUMP = ("--ghost-limit", "1G")
+
+log = logging.getLogger("engine.criu")
+
+
+class Place(Protocol):
+    """What dump() and restore() need of a sandbox (remote.sandbox.Sandbox)."""
+
+    def enter_argv(
+        self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
+    ) -> list[str]: ...
+    def open_for_criu(self, images: str | os.PathLike[str]) -> None: ...
+    def close_for_criu(self) -> None: ...
+    def host_pid(self, inner: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class Tool:
+    """How CRIU is run: on the node, and inside a sandbox where `root` is mounted at CRIU_INSIDE."""
+
+    argv: tuple[str, ...]
+    root: str
+    inside: tuple[str, ...]
+
+
+@functools.cache
+def tool() -> Tool:
+    """Reads .build/criu, which tools/setup makes. Errors: FarhomeError."""
+    path = build_directory() / "criu"
+    try:
+        command = next(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("exec "))
+    except (OSError, StopIteration):
+        raise FarhomeError(f"{path} is missing; run tools/setup") from None
+    argv = tuple(word for word in shlex.split(command)[1:] if word != "$@")
+    if len(argv) == 1:
+        # The system's own: a sandbox has no loader and no libraries where it looks for them.
+        criu = os.path.realpath(argv[0])
+        libraries = "/usr/lib/x86_64-linux-gnu" if os.path.isdir("/usr/lib/x86_64-linux-gnu") else "/usr/lib64"
+        loader = os.path.realpath("/lib64/ld-linux-x86-64.so.2")
+        inside = tuple(
+            CRIU_INSIDE + word.removeprefix("/usr") if word.startswith("/usr/") else word
+            for word in (loader, "--library-path", libraries, criu)
+        )
+        return Tool(argv, "/usr", inside)
+    paths = [part for word in argv if word.startswith("/") for part in word.split(":")]
+    root = os.path.commonpath(paths)
+    return Tool(argv, root, tuple(word.replace(root, CRIU_INSIDE) for word in argv))
+
+
+def kernel_data() -> bytes | None:
+    """What an earlier CRIU found out about this kernel, for the next one's /run."""
+    try:
+        return KERNEL_DATA.read_bytes()
+    except OSError:
+        return None
+
+
+def keep_kernel_data(data: bytes) -> None:
+    """Errors: OSError."""
+    if data == kernel_data():
+        return
+    KERNEL_DATA.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=KERNEL_DATA.parent, prefix=".criu.kdat")
+    with open(handle, "wb") as file:
+        file.write(data)
+    os.replace(name, KERNEL_DATA)
+
+
+def _credentials(pid: int) -> tuple[set[int], set[int]]:
+    """User and group ids: real, effective, saved."""
+    found: dict[str, set[int]] = {}
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").split("\n"):
+        name, _, value = line.partition(":")
+        if name in ("Uid", "Gid"):
+            found[name] = {int(word) for word in value.split()[:3]}
+    return found["Uid"], found["Gid"]
+
+
+def _dumping_user(copy: Copy) -> tuple[int, int]:
+    """The user that CRIU has to be: asking another user's process for its limits takes CAP_SYS_RESOURCE."""
+    if images.has_capability(images.CAP_SYS_RESOURCE):
+        return -1, -1
+    uids, gids = _credentials(copy.pid)
+    if uids == {0} and gids == {0}:
+        return -1, -1
+    if len(uids) > 1 or len(gids) > 1:
+        raise MoveRefused(copy.source.pid, "it runs with mixed user ids, which takes CAP_SYS_RESOURCE to move")
+    return uids.pop(), gids.pop()
+
+
+def dump(copy: Copy, directory: Path, sandbox: Place | None = None, timeout: float = 120.0) -> None:
+    """Dumps the copy into `directory`, as the process and threads that it is a copy of, and ends the copy.
+
+    `sandbox`: where the copied guest lives (a hop); CRIU has to be in its namespaces.
+    Errors: FarhomeError (with CRIU's own reason), MoveRefused.
+    """
+    uid, gid = _dumping_user(copy)
+    seen = innermost if sandbox is not None else (lambda tid: tid)
+    tids = {seen(tid): innermost(source) for source, tid in copy.threads.items()}
+    pid = seen(copy.pid)
+    options = ["dump", "-t", str(pid), "-o", "dump.log", *_COMMON, *_DUMP]
+    if uid >= 0:
+        options.append("--unprivileged")
+    if sandbox is None:
+        helper = str(build_directory() / "sandbox")
+        argv = [helper, "run", "0", str(uid), str(gid), "0", "--", *tool().argv, *options, "-D", str(directory)]
+        _run(argv, directory / "dump.log", copy.source.pid, timeout)
+    else:
+        sandbox.open_for_criu(directory)
+        try:
+            argv = sandbox.enter_argv(
+                [*tool().inside, *options, "-D", IMAGES_INSIDE], uid=uid, gid=gid, join_cgroup=False
+            )
+            _run(argv, directory / "dump.log", copy.source.pid, timeout)
+        finally:
+            sandbox.close_for_criu()
+    for name in ("dump.log", "stats-dump"):
+        (directory / name).unlink(missing_ok=True)
+    images.renumber(directory, (pid, innermost(copy.source.pid)), tids)
+    images.strip(directory)
+
+
+def restore(directory: Path, sandbox: Place, pid: int, timeout: float = 120.0) -> int:
+    """Restores process `pid` from images, group-stopped, no instruction of it executed, in a sandbox that was created
+    with images=directory. Returns its id in our pid namespace. Errors: FarhomeError; nothing of it is left then."""
+    wanted = images.thread_ids(directory)
+    if pid not in wanted:
+        raise FarhomeError(f"the images hold process {wanted[0]}, not {pid}")
+    images.fit_limits(directory, pid)
+    options = ["restore", "-o", "restore.log", *_COMMON, "--leave-stopped", "-d", "-D", IMAGES_INSIDE]
+    argv = sandbox.enter_argv([*tool().inside, *options], last_pid=_last_pid(wanted))
+    _run(argv, directory / "restore.log", pid, timeout)
+    return sandbox.host_pid(pid)
+
+
+def _last_pid(wanted: list[int], room: int = 100) -> int:
+    """A pid after which `room` numbers are free of the wanted ones, for CRIU itself and its helpers."""
+    start = 300  # the kernel starts here again when it has used up all pids
+    for tid in sorted(set(wanted)):
+        if start <= tid <= start + room:
+            start = tid + 1
+    return start
+
+
+def _run(argv: list[str], log_file: Path, pid: int, timeout: float) -> None:
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment(),
+        start_new_session=True, close_fds=True,
+    )  # fmt: skip
+    try:
+        output = process.communicate(timeout=timeout)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)  # CRIU dies with it
+        process.communicate()
+        raise FarhomeError(f"process {pid}: CRIU has not finished within {timeout:.0f} s") from None
+    if process.returncode:
+        try:
+            text = log_file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            text = ""
+        log.warning("CRIU failed with status %d: %s", process.returncode, " ".join(argv))
+        for line in (text or output).splitlines():
+            if "Error" in line or "Warn" in line or not text:
+                log.warning("CRIU: %s", line)
+        raise FarhomeError(f"process {pid}: CRIU: {telling_line(text) or telling_line(output) or 'it says nothing'}")
+
+
+def _environment() -> dict[str, str]:
+    # Where CRIU keeps its kernel data when it is not root; as root it is /run.
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "XDG_RUNTIME_DIR": "/run/farhome"}
+
+
+def telling_line(text: str) -> str:
+    """The first error of a CRIU log (those after it are its consequences), without time and source position."""
+    # A node without /dev/net/tun is told as an error by the kernel probes, and is none.
+    errors = re.findall(r"^(?:\([\d.]+\)\s*)?(?:\d+: )?Error \((?!criu/tun)[^)]*\): (.*)$", text, re.MULTILINE)
+    plain = [line.strip() for line in text.splitlines() if line.strip()]
+    return (errors[0] if errors else plain[-1] if plain else "").strip()
+
+
+def innermost(tid: int) -> int:
+    """A thread's id as it sees it itself."""
+    with open(f"/proc/{tid}/status", encoding="utf-8", errors="replace") as status:
+        for line in status:
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return tid

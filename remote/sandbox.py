@@ -1,0 +1,233 @@
+"""The place that a guest lives in: namespaces of its own and a root that holds the home's mapped files and nothing else.
+
+No file, device, network or process of the node can be named from inside. The C program `sandbox` makes it and works in
+it; its process 1 ends with the process that created it, and everything inside with process 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine import criu
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.library import build_directory
+
+CRIU_INSIDE = "/.farhome/criu"
+IMAGES_INSIDE = "/.farhome/images"
+_KERNEL_DATA = "run/criu.kdat"
+_FORBIDDEN = ("/proc", "/sys", "/dev", "/.farhome")
+
+log = logging.getLogger("remote.sandbox")
+
+
+def _program() -> str:
+    return str(build_directory() / "sandbox")
+
+
+def checked_target(path: str) -> str:
+    """A path that a home names, if a file may appear there. Errors: FarhomeError."""
+    parts = path.split("/")
+    if (
+        not path.startswith("/")
+        or len(path) >= 4096
+        or "\0" in path
+        or any(part in ("", ".", "..") for part in parts[1:])
+        or any(path == root or path.startswith(root + "/") for root in _FORBIDDEN)
+    ):
+        raise FarhomeError(f"a file cannot be shown to a guest at {path!r}")
+    return path
+
+
+def _bind(mode: str, source: str | os.PathLike[str], target: str) -> bytes:
+    return b"".join(os.fsencode(word) + b"\0" for word in ("bind", mode, source, target))
+
+
+def _file_requests(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> bytes:
+    return b"".join(_bind("ro", local, checked_target(path)) for path, local in files)
+
+
+def cgroup_directories(name: str | None) -> list[str]:
+    """The directories of cgroup `name` (relative to each hierarchy's mount point) that exist."""
+    if not name:
+        return []
+    found: dict[tuple[int, int], str] = {}
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        for line in mounts:
+            _, point, kind, *_ = line.split()
+            directory = os.path.join(point, name)
+            if kind in ("cgroup", "cgroup2") and os.path.exists(os.path.join(directory, "cgroup.procs")):
+                status = os.stat(directory)
+                found.setdefault((status.st_dev, status.st_ino), directory)
+    return list(found.values())
+
+
+@dataclass
+class Sandbox:
+    """A live sandbox. Create it from a thread that lives as long as it is to: its end ends the sandbox."""
+
+    key: str
+    first: int
+    """process 1 of the sandbox, as this process's pid namespace sees it"""
+    _keeper: subprocess.Popen[bytes] = field(repr=False)
+    _cgroups: list[str] = field(default_factory=list)
+
+    @classmethod
+    def create(
+        cls,
+        key: str,
+        files: Iterable[tuple[str, str | os.PathLike[str]]],
+        *,
+        nodename: str | None = None,
+        domainname: str | None = None,
+        cgroup: str | None = None,
+        images: str | os.PathLike[str] | None = None,
+        timeout: float = 20.0,
+    ) -> Sandbox:
+        """`files`: (path at home, local file). `images`: directory that CRIU shall restore from; until seal() it is
+        there, and CRIU too. Errors: FarhomeError; nothing is left then."""
+        requests = _file_requests(files) + _bind("dev", "/dev/null", "/dev/null")
+        for word, value in (("hostname", nodename), ("domainname", domainname)):
+            if value and value != "(none)":
+                requests += word.encode() + b"\0" + os.fsencode(value) + b"\0"
+        if images is not None:
+            requests += _bind("ro", criu.tool().root, CRIU_INSIDE) + _bind("rw", images, IMAGES_INSIDE)
+        cgroups = cgroup_directories(cgroup)
+        keeper = subprocess.Popen(
+            [_program(), "create", *cgroups],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert keeper.stdin and keeper.stdout and keeper.stderr
+        try:
+            try:
+                keeper.stdin.write(requests)
+                keeper.stdin.close()
+            except BrokenPipeError:
+                pass  # it says why
+            ready, _, _ = select.select([keeper.stdout], [], [], timeout)
+            line = keeper.stdout.readline() if ready else b""
+            if not line:
+                keeper.kill()
+                reason = keeper.stderr.read().decode(errors="replace").strip() if ready else "it takes too long"
+                raise FarhomeError(f"the sandbox of {key} cannot be made: {reason}")
+        except BaseException:
+            keeper.kill()
+            keeper.wait()
+            keeper.stdout.close()
+            keeper.stderr.close()
+            raise
+        keeper.stdout.close()
+        keeper.stderr.close()
+        sandbox = cls(key, int(line), keeper, cgroups)
+        sandbox._hand_over_kernel_data()
+        return sandbox
+
+    def _hand_over_kernel_data(self) -> None:
+        """CRIU asks the kernel for 30 ms what it can do, unless /run has what an earlier one found out."""
+        known = criu.kernel_data()
+        if known:
+            path = f"/proc/{self.first}/root/{_KERNEL_DATA}"
+            try:
+                with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
+                    out.write(known)
+            except OSError as error:
+                log.debug("kernel data of CRIU: %s", error)
+
+    def _keep_kernel_data(self) -> None:
+        try:
+            criu.keep_kernel_data(Path(f"/proc/{self.first}/root/{_KERNEL_DATA}").read_bytes())
+        except OSError as error:
+            log.debug("kernel data of CRIU: %s", error)
+
+    def _work(self, *arguments: str, requests: bytes = b"", timeout: float = 30.0) -> None:
+        try:
+            result = subprocess.run(
+                [_program(), *arguments], input=requests, capture_output=True, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise FarhomeError(f"the sandbox of {self.key} does not answer") from None
+        if result.returncode:
+            raise FarhomeError(f"the sandbox of {self.key}: {result.stderr.decode(errors='replace').strip()}")
+
+    def add_files(self, files: Iterable[tuple[str, str | os.PathLike[str]]]) -> None:
+        """More files, before seal(). Errors: FarhomeError."""
+        requests = _file_requests(files)
+        if requests:
+            self._work("mount", str(self.first), requests=requests)
+
+    def open_for_criu(self, images: str | os.PathLike[str]) -> None:
+        """CRIU and an image directory appear inside, for a dump. Errors: FarhomeError."""
+        requests = _bind("ro", criu.tool().root, CRIU_INSIDE) + _bind("rw", images, IMAGES_INSIDE)
+        self._work("mount", str(self.first), requests=requests)
+
+    def close_for_criu(self) -> None:
+        """What open_for_criu() mounted is gone. Errors: FarhomeError."""
+        self._work("unmount", str(self.first), CRIU_INSIDE, IMAGES_INSIDE)
+
+    def seal(self) -> None:
+        """After the restore: only the mapped files, /proc and an empty /run are left, and the root is read-only.
+        Errors: FarhomeError."""
+        self._keep_kernel_data()
+        self._work("unmount", str(self.first), CRIU_INSIDE, IMAGES_INSIDE, "/dev/null", "-")
+
+    def enter_argv(
+        self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
+    ) -> list[str]:
+        """`argv`, to be run inside, in the guest's cgroup; as user `uid` with all capabilities but CAP_SYS_RESOURCE when
+        given; with pid `last_pid` + 1 inside when given."""
+        cgroups = self._cgroups if join_cgroup else []
+        return [_program(), "run", str(self.first), str(uid), str(gid), str(last_pid), *cgroups, "--", *argv]
+
+    def host_pid(self, inner: int) -> int:
+        """The process that is `inner` inside, as this process's pid namespace sees it. Errors: ProcessLookupError."""
+        namespace = os.stat(f"/proc/{self.first}/ns/pid").st_ino
+        children = Path(f"/proc/{self.first}/task/{self.first}/children").read_text().split()
+        for pid in [int(word) for word in children] or []:
+            if _innermost(pid) == inner:
+                return pid
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    if os.stat(f"/proc/{entry}/ns/pid").st_ino == namespace and _innermost(int(entry)) == inner:
+                        return int(entry)
+                except OSError:
+                    continue
+        raise ProcessLookupError(f"no process {inner} in the sandbox of {self.key}")
+
+    def destroy(self, timeout: float = 10.0) -> None:
+        """Ends everything inside; when it returns, no process of it is left. Safe to call twice."""
+        try:
+            descriptor = os.pidfd_open(self.first)
+        except ProcessLookupError:
+            pass
+        else:
+            # Our child must be its parent still, else the number belongs to somebody else by now.
+            if self._keeper.poll() is None:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                select.select([descriptor], [], [], timeout)
+            os.close(descriptor)
+        deadline = time.monotonic() + timeout
+        try:
+            self._keeper.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.warning("the sandbox of %s does not end", self.key)
+            self._keeper.kill()
+            self._keeper.wait()
+
+
+def _innermost(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            for line in status:
+                if line.startswith("NSpid:"):
+                    return int(line.split()[-1])
+    except OSError:
+        pass
+    return -1
