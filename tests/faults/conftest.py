@@ -1,4 +1,5 @@
 """Labs in which things break: each test that breaks a node or a daemon for good has its own."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """A program under mosrun with a shell as its parent, watched while things break around it."""
+
 from __future__ import annotations
 
 import itertools
@@ -18,8 +19,8 @@ NUMBERS = itertools.count(1)
 
 
 class Running:
-    """One program on the home node, in a fresh directory of that node, started by a bash that writes its exit status (as the shell sees it:
-    128 and the signal's number) into `said`, after all that the program and the shell have said.
+    """One program on the home node, in a fresh directory of that node, started by a bash that writes its exit status
+    (as the shell sees it: 128 and the signal's number) into `said`, after all that the program and the shell have said.
 
     The program is copied under a name of its own, so that its processes on any node can be found by it.
     """
@@ -34,8 +35,8 @@ class Running:
         copy = self.directory / self.name
         shutil.copyfile(program(name), copy)
         copy.chmod(0o755)
-        self.output = tempfile.NamedTemporaryFile()
-        script = f"cd /tmp/{self.name} && {mosrun} -J {self.job} -- ./{self.name} {arguments}; echo \"status $?\""
+        self.output = tempfile.NamedTemporaryFile()  # noqa: SIM115
+        script = f'cd /tmp/{self.name} && {mosrun} -J {self.job} -- ./{self.name} {arguments}; echo "status $?"'
         argv = ["env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
         self.process = cluster.home.popen(argv, user, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
         self.pid = int(until(f"{self.name} is registered", lambda: next(iter(cluster.processes(self.job)), None))["pid"])

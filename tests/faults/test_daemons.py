@@ -1,4 +1,5 @@
 """mosd killed and started again on either side while processes are away: they go on, and can still be moved."""
+
 from __future__ import annotations
 
 import signal

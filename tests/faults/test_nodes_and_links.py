@@ -1,4 +1,5 @@
 """Nodes that die and links that break, before, during and after a move."""
+
 from __future__ import annotations
 
 import time

@@ -1,4 +1,5 @@
 """No room for the images of a move: nothing is lost."""
+
 from __future__ import annotations
 
 import pytest

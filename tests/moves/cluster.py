@@ -1,4 +1,5 @@
 """A lab as the tests of moves use it: programs run on its first node, commands are typed there, what they say is typed here."""
+
 from __future__ import annotations
 
 import itertools
@@ -19,7 +20,8 @@ HOME = "n1"
 
 
 def until(what: str, test: Callable[[], T | None], *, seconds: float = 10, every: float = 0.02) -> T:
-    """Returns the first result of `test` that is true; asks each `every` seconds. TimeoutError names what did not come within `seconds`."""
+    """Returns the first result of `test` that is true; asks each `every` seconds. TimeoutError names what did not come
+    within `seconds`."""
     end = time.monotonic() + seconds
     while True:
         result = test()
@@ -66,7 +68,13 @@ class NodePlace:
     def run(self, *argv: str, user: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end; its output is text."""
         done: subprocess.CompletedProcess[str] = self.lab.node(self.name).run(
-            list(argv), user=user or None, timeout=timeout, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            list(argv),
+            user=user or None,
+            timeout=timeout,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         return done
 

@@ -1,4 +1,5 @@
 """One lab for many tests: a worker makes it once, and anew after a test that failed, since that may have left it in any state."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """Running a workload in a place, and comparing what came of it."""
+
 from __future__ import annotations
 
 import hashlib
@@ -66,7 +67,8 @@ class Outcome:
 
 
 def describe(path: Path) -> bytes:
-    """Returns kind, mode and content of what lies there, without following links. Times and inode numbers are left out: they differ natively too."""
+    """Returns kind, mode and content of what lies there, without following links. Times and inode numbers are left out:
+    they differ natively too."""
     status = path.lstat()
     mode = f"{stat.filemode(status.st_mode)} ".encode()
     if stat.S_ISLNK(status.st_mode):
@@ -88,9 +90,18 @@ def directory_of(place: Place, workload: Workload) -> Path:
     return place.root / "tmp" / f"farhome-{os.getpid()}-{workload.name.replace(' ', '-')}"
 
 
-def run(place: Place, workload: Workload, *, scale: float, user: str = "", launcher: str = "", timeout: float = 120, on_timeout: Callable[[], None] | None = None) -> Outcome:
-    """Runs the workload in a fresh directory of the place, `launcher` before each program that may move. `timeout` is in seconds; when it is
-    over, the script and what it started are killed and the outcome says so."""
+def run(
+    place: Place,
+    workload: Workload,
+    *,
+    scale: float,
+    user: str = "",
+    launcher: str = "",
+    timeout: float = 120,
+    on_timeout: Callable[[], None] | None = None,
+) -> Outcome:
+    """Runs the workload in a fresh directory of the place, `launcher` before each program that may move. `timeout` is
+    in seconds; when it is over, the script and what it started are killed and the outcome says so."""
     directory = directory_of(place, workload)
     inside = Path("/") / directory.relative_to(place.root)
     shutil.rmtree(directory, ignore_errors=True)
@@ -103,7 +114,8 @@ def run(place: Place, workload: Workload, *, scale: float, user: str = "", launc
                 os.chown(path, entry.pw_uid, entry.pw_gid)
         variables = {"PATH": PATH, "HOME": str(inside), "LC_ALL": "C.UTF-8", "RUN": launcher, "PYTHONDONTWRITEBYTECODE": "1"}
         variables |= workload.environment(scale)
-        # The directory is entered inside, where its path means the same as to the programs. The process group is what is killed when time is over.
+        # The directory is entered inside, where its path means the same as to the programs. The process group is what
+        # is killed when time is over.
         script = f'cd "$HOME" || exit 125\n{workload.script}'
         argv = ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), "setsid", "--wait", "bash", "-c", script]
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:

@@ -1,4 +1,5 @@
 """What somebody types at an interactive shell and python3, and what must come back."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
 """A storm of moves over a running workload, and the verdict: is everything as it is natively?"""
+
 from __future__ import annotations
 
 import os
@@ -25,8 +26,9 @@ def new_seed() -> int:
 class Mover(threading.Thread):
     """Moves random processes of a job to random places, `every` (shortest, longest) seconds, until it is told to stop.
 
-    Who, where to and when come from the seed alone, but which processes are there at that moment does not; so a seed gives the same kind of
-    storm, not the same instants. A kind of move that has not been done yet is preferred, so that a short storm has every kind.
+    Who, where to and when come from the seed alone, but which processes are there at that moment does not; so a seed
+    gives the same kind of storm, not the same instants. A kind of move that has not been done yet is preferred, so that
+    a short storm has every kind.
     """
 
     def __init__(self, cluster: Cluster, job: str, seed: int, every: tuple[float, float] = (0.3, 2.0)) -> None:

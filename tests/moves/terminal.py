@@ -1,4 +1,5 @@
 """A terminal with somebody at it: a pseudo terminal of a node, and a small expect loop."""
+
 from __future__ import annotations
 
 import fcntl

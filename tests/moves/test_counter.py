@@ -1,4 +1,5 @@
 """The simplest cases, step by step: a program goes out, hops and comes home, and at each place goes on with its work."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from tests.moves.workloads import BY_NAME, USER
 
 
 def carried(cluster: Cluster, name: str, user: str, scale: float, route: list[str], grows: str) -> tuple[Outcome, Outcome]:
-    """Runs the workload and takes its first process along the route, each time waiting until file `grows` has grown there. Returns the native
-    outcome and that of the moved run."""
+    """Runs the workload and takes its first process along the route, each time waiting until file `grows` has grown
+    there. Returns the native outcome and that of the moved run."""
     native = native_outcome(cluster, name, user, scale)
     job = f"step-{name}"
     results: list[Outcome] = []

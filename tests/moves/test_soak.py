@@ -1,4 +1,5 @@
 """Half an hour of storms, two at a time, as root and as an ordinary user, until the first difference."""
+
 from __future__ import annotations
 
 import os

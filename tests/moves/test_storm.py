@@ -1,4 +1,5 @@
 """Every workload under moves out, on and home gives byte for byte what it gives natively."""
+
 from __future__ import annotations
 
 import pytest

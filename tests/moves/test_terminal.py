@@ -1,4 +1,5 @@
 """An interactive python3 on a terminal cannot tell that it moves, and neither can who sits there, nor the shell."""
+
 from __future__ import annotations
 
 import pytest

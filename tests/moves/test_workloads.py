@@ -1,4 +1,5 @@
 """The workloads themselves: the same in every native run, and a difference would be seen."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,7 +20,16 @@ def test_native_runs_are_equal(workload: Workload) -> None:
 
 @pytest.mark.parametrize(
     "alteration",
-    ["; echo more", "; echo more >&2", "; exit 1", "; echo x >> lines", "; chmod 600 lines", "; rm lines", "; ln -s lines link", "; sleep 100"],
+    [
+        "; echo more",
+        "; echo more >&2",
+        "; exit 1",
+        "; echo x >> lines",
+        "; chmod 600 lines",
+        "; rm lines",
+        "; ln -s lines link",
+        "; sleep 100",
+    ],
 )
 def test_a_difference_is_seen(alteration: str) -> None:
     workload = BY_NAME["counter"]

@@ -1,8 +1,10 @@
 """The programs that a storm of moves must not change: what to run, on what, and how large.
 
-A workload is a shell script in a fresh directory. `$RUN` stands in it before each program that may move: nothing natively, `mosrun -J JOB` under
-moves. Standard output, standard error, the exit status and every file that is left in the directory are compared byte for byte.
+A workload is a shell script in a fresh directory. `$RUN` stands in it before each program that may move: nothing
+natively, `mosrun -J JOB` under moves. Standard output, standard error, the exit status and every file that is left in
+the directory are compared byte for byte.
 """
+
 from __future__ import annotations
 
 import os
@@ -22,9 +24,10 @@ USER = "farhome-a"
 class Workload:
     """A shell script with what it needs.
 
-    `numbers` are shell variables, multiplied by the scale; `inputs` make files, their size multiplied by the scale; `programs` are C programs,
-    `sources` files of tests/programs, both copied into the directory. `kinds` says which kinds of moves a storm must have achieved at least once
-    (a job of short-lived processes only promises to leave). `user` is who runs it in the quick suite: "" is root.
+    `numbers` are shell variables, multiplied by the scale; `inputs` make files, their size multiplied by the scale;
+    `programs` are C programs, `sources` files of tests/programs, both copied into the directory. `kinds` says which
+    kinds of moves a storm must have achieved at least once (a job of short-lived processes only promises to leave).
+    `user` is who runs it in the quick suite: "" is root.
     """
 
     name: str

@@ -1,4 +1,5 @@
 """Builds the C programs of this directory, once, into `.build/programs`."""
+
 from __future__ import annotations
 
 import fcntl

@@ -1,9 +1,10 @@
-"""echo_client.py PORT SECONDS-ISH ROUNDS: talks to echo_server over one connection that stays and many that come and go.
+"""echo_client.py PORT ROUNDS: talks to echo_server over one connection that stays and many that come and go.
 
 The one that stays sends ROUNDS messages of random length (seeded) and checks each answered byte; after every tenth message a second
 connection is made, used and closed. Sends and waits alternate, and sometimes much is sent before anything is read.
 Exit status: 0; 3 a byte of an answer was wrong or missing.
 """
+
 from __future__ import annotations
 
 import random

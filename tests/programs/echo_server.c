@@ -124,7 +124,8 @@ int main(int argc, char **argv)
     if (argc != 4)
         return 64;
     int edge = !strcmp(argv[1], "epoll"), wanted = atoi(argv[3]), one = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    address.sin_port = htons((uint16_t)atoi(argv[2]));
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     must(listener >= 0, "socket");
     must(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0, "setsockopt");

@@ -1,7 +1,8 @@
 /* endings HOW MS: computes for about MS milliseconds of its own time, then ends in the way named.
  *
- * HOW: exit:N, return:N, abort, segv, fpe, signal:N (to itself), thread-exit:N (exit_group called by a second thread while the first sleeps),
- * last-thread:0 (the first thread leaves with pthread_exit, a second one ends later), wait (until a signal ends it). */
+ * HOW: exit:N, return:N, abort, segv, fpe, signal:N (to itself), thread-exit:N (exit_group called by a second thread
+ * while the first sleeps), last-thread:0 (the first thread leaves with pthread_exit, a second one ends later), wait
+ * (until a signal ends it). */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

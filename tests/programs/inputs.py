@@ -1,4 +1,5 @@
 """Makes the inputs of the workloads: the same bytes for the same arguments, on every machine."""
+
 from __future__ import annotations
 
 import random
@@ -34,7 +35,10 @@ def random_lines(size: int, seed: int = 2) -> bytes:
 def inserts(rows: int, per_transaction: int, seed: int = 3) -> bytes:
     """Returns SQL that inserts `rows` rows in transactions of `per_transaction`, with updates, an index and questions in between."""
     chance = random.Random(seed)
-    parts = ["CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT NOT NULL, value REAL, note BLOB);", "CREATE INDEX by_name ON item (name);"]
+    parts = [
+        "CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT NOT NULL, value REAL, note BLOB);",
+        "CREATE INDEX by_name ON item (name);",
+    ]
     for start in range(0, rows, per_transaction):
         parts.append("BEGIN;")
         for row in range(start, min(start + per_transaction, rows)):

@@ -1,9 +1,10 @@
 """mixed.py ROUNDS: computes, appends, seeks and reads files, reads a pipe, sleeps, and handles SIGUSR1 and SIGALRM.
 
-A companion (prodder.py) writes the fifo `feed` and sends the signals, on request through the fifo `requests`; so what happens in which order
-is the same in every run, while signals still arrive in the middle of computing, sleeping and reading.
-Exit status: 0; an exception and 1 when anything is not as it was written.
+A companion (prodder.py) writes the fifo `feed` and sends the signals, on request through the fifo `requests`; so what
+happens in which order is the same in every run, while signals still arrive in the middle of computing, sleeping and
+reading. Exit status: 0; an exception and 1 when anything is not as it was written.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -44,13 +45,13 @@ def main() -> None:
     chance = random.Random(rounds)
     signal.signal(signal.SIGUSR1, on_signal)
     signal.signal(signal.SIGALRM, on_signal)
-    requests = open("requests", "w", buffering=1)
-    feed = open("feed", "rb", buffering=0)
-    log = open("log", "a")
+    requests = open("requests", "w", buffering=1)  # noqa: SIM115
+    feed = open("feed", "rb", buffering=0)  # noqa: SIM115
+    log = open("log", "a")  # noqa: SIM115
     model = bytearray(chance.randbytes(200_000))
     with open("data", "wb") as file:
         file.write(model)
-    data = open("data", "r+b", buffering=0)
+    data = open("data", "r+b", buffering=0)  # noqa: SIM115
     digest = b"seed"
     usr1 = alarms = 0
     for number in range(rounds):
@@ -79,7 +80,7 @@ def main() -> None:
         until(signal.SIGUSR1, usr1, "sleep")
 
         signal.setitimer(signal.ITIMER_REAL, 0.03)
-        alarms += 1
+        alarms += 1  # noqa: SIM113
         until(signal.SIGALRM, alarms, how)
         before = time.monotonic()
         time.sleep(0.03)

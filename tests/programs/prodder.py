@@ -1,4 +1,5 @@
 """prodder.py: companion of mixed.py, never moved. Does what it reads from the fifo `requests`, in that order."""
+
 from __future__ import annotations
 
 import os
@@ -7,8 +8,8 @@ import time
 
 
 def main() -> None:
-    requests = open("requests")
-    feed = open("feed", "wb", buffering=0)
+    requests = open("requests")  # noqa: SIM115
+    feed = open("feed", "wb", buffering=0)  # noqa: SIM115
     for line in requests:
         match line.split():
             case ["signal", pid]:
