@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 
-from kernel_helpers.errors import FarhomeError
+from cli.command import Parser, print_json, run
 from lab.lab import Lab
 from lab.node import environment, terminal_command
 from lab.state import LabError, names
 
-USAGE = 64
-
 EXAMPLES = """\
-examples:
   lab up 3                          three nodes, n1 to n3, with a cluster on them
   lab up 4 --speed n2=0.5           one of them half as fast
   lab sh n1                         a shell on n1
@@ -27,29 +23,16 @@ examples:
   lab storm 7 --every 0.3-2         move the processes of job 7 about at random
   lab down                          nothing of it is left
 
-exit status: 0 done; 1 it could not be done (one sentence says why); 64 wrong usage; lab sh: the command's own.
+lab sh ends with the exit code of what it runs; the others with 1 when it could not be done.
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    """One sentence and status 64 for a wrong command line."""
-
-    def error(self, message: str) -> None:    # type: ignore[override]
-        self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line, for --help, man pages and tests."""
-    top = _Parser(
-        prog="lab",
-        description="Virtual farhome nodes on this machine, each in namespaces of its own.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    common = _Parser(add_help=False)
+    top = Parser("lab", "Virtual farhome nodes on this machine, each in namespaces of its own.", EXAMPLES)
+    common = Parser("lab", add_help=False)
     common.add_argument("--name", default="default", help="which lab (%(default)s)")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
 
     up = verbs.add_parser("up", parents=[common], help="start a lab")
     up.add_argument("count", type=int, help="how many nodes")
@@ -110,19 +93,14 @@ def _interval(text: str) -> tuple[float, float]:
     return pair
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; its exit status."""
-    arguments = parser().parse_args(argv)
-    try:
-        return _run(arguments)
-    except FarhomeError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        return error.exit_code
-    except (OSError, TimeoutError) as error:
-        print(f"lab: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+def body(arguments: Sequence[str] | None) -> int:
+    """Run one verb; its exit code. Errors: LabError, OSError, TimeoutError."""
+    return _run(parser().parse_args(arguments))
+
+
+def main() -> int:
+    """The installed command."""
+    return run("lab", body)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -178,7 +156,7 @@ def _shell(lab: Lab, name: str, user: str | None, command: list[str]) -> int:
 def _status(lab: Lab, as_json: bool) -> None:
     status = lab.status()
     if as_json:
-        print(json.dumps(status, indent=1))
+        print_json(status)
         return
     print(f"{'NODE':<8}{'STATE':<8}{'ADDRESS':<18}{'CPUS':>6}{'SPEED':>7}{'PROCESSES':>11}  MOSD")
     for node in status["nodes"]:

@@ -46,8 +46,9 @@ static int run_setup(char **argv)
 	}
 }
 
-// Process 1 of the node. Tells `ready` one byte, the exit status of SETUP.
-static int be_first_process(int ready, char **argv)
+// Process 1 of the node. Tells `ready` one byte, the exit status of SETUP; wipes the `arguments` of the command line, which name
+// things of the host.
+static int be_first_process(int ready, char **argv, char *arguments, size_t size)
 {
 	sigset_t children;
 	sigemptyset(&children);
@@ -65,6 +66,7 @@ static int be_first_process(int ready, char **argv)
 	if (write(ready, &status, 1) != 1 || status)
 		return status ? status : 125;
 	close_range(3, ~0U, 0);
+	memset(arguments, 0, size);
 	for (;;) {
 		// __WALL: clone children without SIGCHLD count too; each of them becomes a SIGCHLD child when it is orphaned.
 		while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
@@ -96,7 +98,8 @@ int main(int argc, char **argv)
 		return fail("fork");
 	if (first == 0) {
 		close(ready[0]);
-		_exit(be_first_process(ready[1], argv + setup + 1));
+		char *end = argv[argc - 1] + strlen(argv[argc - 1]);
+		_exit(be_first_process(ready[1], argv + setup + 1, argv[1], (size_t)(end - argv[1])));
 	}
 	close(ready[1]);
 	unsigned char status = 125;

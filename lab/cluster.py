@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from lab.node import ROOT, Node
@@ -29,6 +30,18 @@ def start(nodes: list[Node]) -> None:
     with ThreadPoolExecutor(max_workers=4) as pool:
         for joined in [pool.submit(join, node) for node in others]:
             joined.result()
+    _await_acquaintance(nodes)
+
+
+def _await_acquaintance(nodes: list[Node], seconds: float = 20.0) -> None:
+    """Return when every daemon knows of every node: from then on processes can be moved anywhere. Errors: LabError."""
+    wanted = {node.name for node in nodes}
+    deadline = time.monotonic() + seconds
+    for node in nodes:
+        while missing := wanted - {one["name"] for one in node.ask_mosd("nodes").get("nodes", ())}:
+            if time.monotonic() > deadline:
+                raise LabError(f"mosd on {node.name} does not hear of {', '.join(sorted(missing))}.")
+            time.sleep(0.02)
 
 
 def _mosctl(node: Node, *arguments: str) -> str:

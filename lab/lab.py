@@ -166,7 +166,8 @@ class Lab:
         groups = cgroups.directories(self.name, name)    # the node sees them as the roots of their hierarchies
         arguments = [one.mount_argument() for one in cgroups.hierarchies()]
         return subprocess.Popen(
-            [build_directory() / "reaper", *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
+            ["reaper", *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
+            executable=build_directory() / "reaper",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

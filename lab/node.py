@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgpack
+
 from kernel_helpers.library import build_directory
 from lab import cgroups, state
 from lab.state import LabError, NodeState
@@ -195,6 +197,20 @@ class Node:
             except OSError:
                 return False
         return True
+
+    def ask_mosd(self, operation: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
+        """What the node daemon answers on its control socket (to root). Errors: LabError when it does not."""
+        body = msgpack.packb({"op": operation, **fields})
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(timeout)
+            try:
+                client.connect(str(self.root / "run/farhome/mosd.sock"))
+                client.sendall(len(body).to_bytes(4, "big") + body)
+                with client.makefile("rb") as stream:
+                    answer: dict[str, Any] = msgpack.unpackb(stream.read(int.from_bytes(stream.read(4), "big")))
+            except (OSError, ValueError) as error:
+                raise LabError(f"mosd on {self.name} does not answer: {error}") from error
+        return answer
 
     def stop_mosd(self, sig: int = signal.SIGTERM, timeout: float = 10.0) -> None:
         """Signal the node daemon that ``start_mosd`` started, and wait until it is gone. Errors: LabError."""
