@@ -17,9 +17,7 @@ NOW = 1000.0
 
 
 def node(name: str, runnable: float = 0.0, **changes: object) -> LoadVector:
-    vector = LoadVector(
-        name, 1, 1, "10.0.0.1", 7226, runnable, runnable, 1.0, 1.0, 8 * GIB, 16 * GIB, 0, True, False, 1
-    )
+    vector = LoadVector(name, 1, 1, "10.0.0.1", 7226, runnable, runnable, 1.0, 1.0, 8 * GIB, 16 * GIB, 0, True, False, 1)
     return replace(vector, **changes)  # type: ignore[arg-type]
 
 

@@ -13,9 +13,7 @@ from balancer.load import LoadVector
 
 def make_vector(name: str, sequence: int = 1, incarnation: int = 1) -> LoadVector:
     number = int(name[1:])
-    return LoadVector(
-        name, incarnation, sequence, f"10.0.0.{number}", 7226, 0.0, 0.0, 1.0, 1.0, 8 << 30, 16 << 30, 0, True, False, 1
-    )
+    return LoadVector(name, incarnation, sequence, f"10.0.0.{number}", 7226, 0.0, 0.0, 1.0, 1.0, 8 << 30, 16 << 30, 0, True, False, 1)
 
 
 class Cluster:
@@ -27,9 +25,7 @@ class Cluster:
         self.loss = loss
         self.sequence = 0
         self.halves: dict[str, int] = {}
-        self.nodes = {
-            f"n{i}": Gossip(f"n{i}", lambda: self.now, random.Random(seed * 1000 + i)) for i in range(1, count + 1)
-        }
+        self.nodes = {f"n{i}": Gossip(f"n{i}", lambda: self.now, random.Random(seed * 1000 + i)) for i in range(1, count + 1)}
         for gossip in self.nodes.values():
             gossip.learn("n1", "10.0.0.1", 7226)
 
@@ -44,11 +40,7 @@ class Cluster:
             if name in silent:
                 continue
             for peer, payload in gossip.outgoing():
-                if (
-                    peer in silent
-                    or self.halves.get(name, 0) != self.halves.get(peer, 0)
-                    or self.rng.random() < self.loss
-                ):
+                if peer in silent or self.halves.get(name, 0) != self.halves.get(peer, 0) or self.rng.random() < self.loss:
                     continue
                 self.nodes[peer].receive(payload)
 

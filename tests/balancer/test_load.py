@@ -101,9 +101,7 @@ def test_vectors_have_growing_sequence_numbers() -> None:
     estimator = LoadEstimator(1, 1.0, Clock())
 
     def take() -> int:
-        return estimator.vector(
-            name="n1", incarnation=1, address="10.0.0.1", port=7226, guests=0, lending=True, blocked=False
-        ).sequence
+        return estimator.vector(name="n1", incarnation=1, address="10.0.0.1", port=7226, guests=0, lending=True, blocked=False).sequence
 
     assert take() < take() < take()
 

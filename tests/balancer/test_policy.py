@@ -31,9 +31,7 @@ def test_empty_table_lends_to_everybody() -> None:
         ({"idle_after": 60}, {"owner_idle": None}, "anna", 0, "cannot tell"),
     ],
 )
-def test_refusal_says_why(
-    table: dict[str, object], changes: dict[str, object], user: str, memory: int, word: str
-) -> None:
+def test_refusal_says_why(table: dict[str, object], changes: dict[str, object], user: str, memory: int, word: str) -> None:
     refusal = LendingPolicy.from_table(table).admits(user, memory, replace(IDLE, **changes))  # type: ignore[arg-type]
     assert refusal is not None
     assert word in refusal

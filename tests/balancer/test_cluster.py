@@ -1,0 +1,75 @@
+"""The balancer in real daemons: gossip between three nodes, load, lending, and what `mon` shows of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lab import Lab, Node
+
+PATIENCE = 30.0
+
+
+def nodes(node: Node) -> dict[str, dict[str, Any]]:
+    done = node.run(["mon", "--json"], timeout=20, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {row["name"]: row for row in json.loads(done.stdout)}
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come within {PATIENCE:.0f} s"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(180)
+def test_every_node_knows_all_their_loads_and_states(lab3: Lab) -> None:
+    n1, n2, n3 = (lab3.node(name) for name in ("n1", "n2", "n3"))
+    for node in (n1, n2, n3):
+        wait_for(lambda node=node: set(nodes(node)) == {"n1", "n2", "n3"}, f"the view of {node.name}")  # type: ignore[misc]
+    view = nodes(n1)
+    assert view["n1"]["self"] and not view["n2"]["self"]
+    assert all(row["state"] == "lends" and row["cores"] == 1 and 0.05 < row["speed"] < 20 for row in view.values())
+    assert all(row["age"] < 6 for row in view.values())
+
+    with n2.popen(["sh", "-c", "while :; do :; done"]) as busy:
+        wait_for(lambda: nodes(n1)["n2"]["runnable"] > 0.8, "the load of n2 at n1")
+        assert nodes(n1)["n3"]["runnable"] < 0.5
+        busy.kill()
+    wait_for(lambda: nodes(n1)["n2"]["runnable"] < 0.3, "the end of the load of n2 at n1")
+
+    n3.run(["mosctl", "block"], timeout=20, check=True)
+    wait_for(lambda: nodes(n1)["n3"]["state"] == "blocked", "the state of n3 at n1")
+    n3.run(["mosctl", "unblock"], timeout=20, check=True)
+    wait_for(lambda: nodes(n1)["n3"]["state"] == "lends", "the state of n3 at n1")
+
+    lab3.kill("n3")
+    wait_for(lambda: nodes(n1)["n3"]["state"] == "silent", "silence of n3")
+
+
+@pytest.mark.timeout(120)
+def test_policy_is_applied_live_and_a_wrong_one_leaves_the_old_in_force(lab_name: Callable[[], str]) -> None:
+    with Lab.up(2, name=lab_name(), configuration="[lend]\nmax_guests = 0\n") as lab:
+        n1, n2 = lab.node("n1"), lab.node("n2")
+        wait_for(lambda: nodes(n1).get("n2", {}).get("state") == "closed", "a closed n2 at n1")
+
+        def write(policy: str) -> subprocess.CompletedProcess[str]:
+            n2.run(
+                ["sh", "-c", f"sed -i '/^\\[lend\\]/,$d' /etc/farhome/node.toml; printf '{policy}' >> /etc/farhome/node.toml"],
+                timeout=20,
+                check=True,
+            )
+            return n2.run(["mosctl", "reload"], timeout=20, capture_output=True, text=True)
+
+        wrong = write('[lend]\\nhours = "25-3"\\n')
+        assert wrong.returncode == 78
+        assert "hours" in wrong.stderr and wrong.stderr.count("\n") == 1
+        assert nodes(n1)["n2"]["state"] == "closed"
+        assert write("[lend]\\nmax_guests = 3\\n").returncode == 0
+        wait_for(lambda: nodes(n1)["n2"]["state"] == "lends", "a lending n2 at n1")

@@ -1,0 +1,55 @@
+"""The frame of the benches, and the ones of the balancing side in a real lab."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.result import BenchFailed, Result
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+
+
+def test_result_has_medians_and_their_ratio() -> None:
+    result = Result.of("case", [4, 1, 3], [2.0, 1.0, 100.0], unit="us", baseline_name="other")
+    assert (result.ours, result.baseline, result.ratio, result.n) == (3, 2.0, 1.5, 3)
+    assert list(result.to_json()) == ["case", "ours", "unit", "baseline", "baseline_name", "ratio", "n"]
+
+
+@pytest.mark.parametrize(("ours", "baseline"), [([], [1.0]), ([1.0], []), ([1.0], [0.0])])
+def test_nothing_to_compare_is_a_failure(ours: list[float], baseline: list[float]) -> None:
+    with pytest.raises(BenchFailed, match="nothing to compare"):
+        Result.of("case", ours, baseline, unit="us", baseline_name="other")
+
+
+@pytest.mark.parametrize("arguments", [[], ["speed"], ["start", "--fast"], ["start", "link"]])
+def test_wrong_usage_ends_with_64(arguments: list[str]) -> None:
+    done = bench(*arguments)
+    assert done.returncode == 64
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(os.geteuid() != 0, reason="virtual nodes need root")
+def test_start_prints_exactly_one_json_object() -> None:
+    done = bench("start", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert set(report) == {"bench", "machine", "results"}
+    assert report["bench"] == "start"
+    assert {"cpu", "cores", "kernel", "memory", "python"} <= set(report["machine"])
+    (result,) = report["results"]
+    assert result["case"] == "mosrun true"
+    assert result["baseline_name"] == "true"
+    assert result["ratio"] == pytest.approx(result["ours"] / result["baseline"])
+    assert 1 < result["ratio"] < 1000
