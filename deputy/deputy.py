@@ -19,6 +19,7 @@ from pathlib import Path
 from deputy import homecoming, leaving
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
+from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -41,17 +42,6 @@ class Options:
     link_timeout: float
     interception: str
     images: Path
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a move did. Times in milliseconds, size in bytes."""
-
-    where: str
-    frozen_ms: float
-    total_ms: float
-    size: int
-    engine: str
 
 
 class Deputy:

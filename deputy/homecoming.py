@@ -7,13 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 from deputy import freezing
+from deputy.guestlink import LinkLost
+from deputy.report import Report
 from engine.context import Context
-from engine.refill import refill
-from wire import channel, frames
+from engine.refill import RefillFailed, refill
+from wire import channel
 from wire.channel import Channel
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy, Report
+    from deputy.deputy import Deputy
 
 log = logging.getLogger("deputy")
 
@@ -23,8 +25,6 @@ CONTEXT_LIMIT = 64 << 20
 
 def come_home(deputy: Deputy, begun: float) -> Report:
     """Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
-    from deputy.deputy import Report
-
     assert deputy.link is not None and deputy.stub is not None
     link, stub = deputy.link, deputy.stub
     talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))
@@ -33,10 +33,16 @@ def come_home(deputy: Deputy, begun: float) -> Report:
         freezing.freeze_guest(deputy)
         try:
             talk.send("capture")
-            context = Context.from_wire(frames.receive(talk.connection, CONTEXT_LIMIT))
+            talk.expect("context")
+            context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
             stub.relocate([(mapping.start, mapping.end) for mapping in context.maps])
             frozen = stub.stop()
-            size = refill(frozen, context, talk.connection)
+            try:
+                refilled = refill(frozen, context, talk.connection, stub.reserved())
+            except RefillFailed as failure:
+                if not failure.stub_usable:
+                    raise LinkLost(f"could not be left: {failure}") from failure
+                raise
         except BaseException:
             stub.resume_as_stub()
             freezing.thaw(deputy)
@@ -49,6 +55,6 @@ def come_home(deputy: Deputy, begun: float) -> Report:
         deputy.where = "home"
         talk.send("discard")
         link.close()
-        return Report("home", (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "refill")
+        return Report("home", (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, refilled.pages.bytes, "refill")
     finally:
         talk.close()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from deputy import freezing
 from deputy.guestlink import GuestLink
+from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
 from engine import criu, files
@@ -32,7 +33,7 @@ from wire.control import Control
 from wire.frames import WireError
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy, Report
+    from deputy.deputy import Deputy
 
 log = logging.getLogger("deputy")
 
@@ -117,8 +118,6 @@ class Preparation:
 
 def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     """From home to preparation.target. Errors: MoveRefused, WireError, OSError: the process runs on at home."""
-    from deputy.deputy import Report
-
     assert preparation.channel is not None
     talk = preparation.channel
     frozen_at = time.monotonic()
@@ -152,8 +151,6 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
 
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     """From one away node to another. Errors: as leave; the guest runs on where it was."""
-    from deputy.deputy import Report
-
     assert preparation.channel is not None and deputy.link is not None and deputy.stub is not None
     talk = preparation.channel
     old = deputy.link

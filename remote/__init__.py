@@ -1,1 +1,0 @@
-"""Guest side of one process: sandbox, arrival, signals, departure."""

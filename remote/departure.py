@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("remote")
 
-CONTEXT_LIMIT = 64 << 20
 
 
 def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
@@ -37,7 +36,8 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
         if operation == "capture":
             assert guest.frozen is not None
             context = capture(guest.frozen)
-            frames.send(talk.connection, context.to_wire(), CONTEXT_LIMIT)
+            talk.send("context")
+            talk.send_block(context.to_wire())
             send_pages(guest.frozen.pid, context.maps, talk.connection)
         elif operation == "hop":
             _send_images(remote, guest, message, talk)

@@ -7,7 +7,6 @@ rewound to before the call, and the handler runs as if the signal had come just 
 
 from __future__ import annotations
 
-import errno
 import logging
 import struct
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_helpers import inject, tracing
-from kernel_helpers.inject import Frozen, Registers, Thread
+from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
@@ -53,7 +52,6 @@ class Guest:
         self._halted: set[int] = set()
         self._stopped = False
         self._answered: set[int] = set()
-        self._suspended: dict[int, int] = {}
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -152,13 +150,8 @@ class Guest:
         """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
         for tid in self.link.parked():
             host = self._tids.get(tid)
-            if host is None:
-                continue
-            try:
-                if tracing.signal_state(self.pid, host).deliverable():
-                    self.link.send(Control.CANCEL, tid)
-            except ProcessLookupError:
-                continue
+            if host is not None and self._is_interruptible(host):
+                self.link.send(Control.CANCEL, tid)
 
     def _suspension(self, tid: int, code: int) -> None:
         """Home has suspended a call: the thread restarts it by the kernel's own rules, or makes it again after a freeze."""
@@ -169,7 +162,9 @@ class Guest:
         # code turned into a restart; with nothing pending errno 512 would reach the program.
         tracing.interrupt(host)
         self._answered.add(host)
-        self.link.answer(tid, error=code if code in inject.RESTART_CODES[:3] else (-errno.EINTR if code == -errno.EINTR else -514))
+        # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
+        # the mere stop at home), behave like ERESTARTNOHAND.
+        self.link.answer(tid, error=code if code in inject.RESTART_CODES[:3] else -514)
 
     # -- stops of the guest -----------------------------------------------------------------------------------------------
 
@@ -188,8 +183,15 @@ class Guest:
         elif self._stopped:
             self._halted.add(stop.tid)
         else:
-            self._answered.discard(stop.tid)
+            if stop.tid in self._answered and not self._is_interruptible(stop.tid):
+                self._answered.discard(stop.tid)
             tracing.proceed(stop.tid)
+
+    def _is_interruptible(self, tid: int) -> bool:
+        try:
+            return tracing.signal_state(self.pid, tid).deliverable()
+        except ProcessLookupError:
+            return False
 
     def _thread_gone(self, stop: Stop) -> None:
         self._threads.pop(stop.tid, None)
@@ -218,17 +220,16 @@ class Guest:
         tracing.proceed(tid, number)
 
     def _rewind_from_door(self, tid: int) -> None:
-        registers = Registers()
-        inject.read_registers(tid, registers)
-        number, code = inject.signed(registers.orig_rax), inject.signed(registers.rax)
         if tid in self._answered:
             self._answered.discard(tid)
             return
+        registers = tracing.registers(tid)
+        number, code = inject.signed(registers.orig_rax), inject.signed(registers.rax)
         if number >= 0 and code in inject.RESTART_CODES and self.link.is_notified(number):
             registers.rax = registers.orig_rax
             registers.rip -= 2
             registers.orig_rax = inject.U64
-            inject.write_registers(tid, registers)
+            tracing.set_registers(tid, registers)
 
     def _program(self, host: int) -> int:
         return next((program for program, tid in self._tids.items() if tid == host), 0)
@@ -256,7 +257,6 @@ class Guest:
             for thread in threads.values():
                 inject.normalise_restart(thread.registers)
             self._answered.clear()
-            tracing.set_options(self.pid, tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             for tid in threads:
                 tracing.set_options(tid, tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             self.frozen = frozen
@@ -269,6 +269,7 @@ class Guest:
     def thaw(self) -> None:
         """The move is off: the guest runs on, and takes calls again."""
         if self.frozen is None:
+            self.link.unpause()
             return
         for tid in self.frozen.threads:
             tracing.set_options(tid, tracing.PTRACE_O_EXITKILL)

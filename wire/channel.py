@@ -155,6 +155,17 @@ class Channel:
             yield buffer[:count]
             left -= count
 
+    def send_block(self, data: bytes) -> None:
+        """One block of bytes with its length in front."""
+        self.connection.sendall(_STREAM.pack(len(data)) + data)
+
+    def receive_block(self, limit: int) -> bytes:
+        """The block that send_block sent. Errors: WireError, before anything is read, if it is longer than limit (bytes)."""
+        (size,) = _STREAM.unpack(frames.receive_exactly(self.connection, _STREAM.size))
+        if size > limit:
+            raise WireError(f"the peer announced a block of {size} bytes, more than {limit}")
+        return frames.receive_exactly(self.connection, size)
+
     def send_stream(self, size: int, read: Callable[[int], bytes]) -> None:
         """size bytes got piece by piece from read(limit)."""
         left = size

@@ -1,0 +1,16 @@
+"""What a move did, as told to mosd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Report:
+    """Times in milliseconds, size in bytes that went over the network; where: "home" or a node."""
+
+    where: str
+    frozen_ms: float
+    total_ms: float
+    size: int
+    engine: str
