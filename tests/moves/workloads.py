@@ -71,8 +71,8 @@ def scale() -> float:
     return float(os.environ.get("FARHOME_STORM_SCALE", "1"))
 
 
-SERVER = """$RUN ./echo_server {how} 7411 11 & server=$!
-python3 echo_client.py 7411 $ROUNDS; echo "client ended with $?"
+SERVER = """$RUN ./echo_server {how} $PORT 11 & server=$!
+python3 echo_client.py $PORT $ROUNDS; echo "client ended with $?"
 wait $server; echo "server ended with $?"
 """
 

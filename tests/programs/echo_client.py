@@ -1,6 +1,6 @@
-"""echo_client.py PORT ROUNDS: talks to echo_server over one connection that stays and many that come and go.
+"""echo_client.py PORT ROUNDS: talks to echo_server over one connection that stays and ten that come and go.
 
-The one that stays sends ROUNDS messages of random length (seeded) and checks each answered byte; after every tenth message a second
+The one that stays sends ROUNDS messages of random length (seeded) and checks each answered byte; ten times a second
 connection is made, used and closed. Sends and waits alternate, and sometimes much is sent before anything is read.
 Exit status: 0; 3 a byte of an answer was wrong or missing.
 """
@@ -48,13 +48,14 @@ def main() -> None:
     chance = random.Random(rounds)
     stays = Connection(port)
     total = 0
+    visits = {rounds * visit // 10 for visit in range(10)}
     for number in range(rounds):
         stays.send(chance.randbytes(chance.choice((1, 20, 300, 4000))))
         if chance.random() < 0.7:
             stays.check()
         if number % 10 == 9:
             time.sleep(0.02)
-        if number % (rounds // 10) == 0:
+        if number in visits:
             guest = Connection(port)
             guest.send(chance.randbytes(2000))
             guest.check()
