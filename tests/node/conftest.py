@@ -1,0 +1,32 @@
+"""Clusters of nodes for tests of the node daemon."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.nodes import Cluster
+
+if os.geteuid() != 0:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes, nothing balanced."""
+    tmp_path.chmod(0o755)
+    cluster = Cluster(tmp_path, 2)
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    """Three nodes, nothing balanced."""
+    tmp_path.chmod(0o755)
+    cluster = Cluster(tmp_path, 3)
+    yield cluster
+    cluster.down()

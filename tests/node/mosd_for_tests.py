@@ -1,0 +1,33 @@
+"""mosd with the tests' own deputy and remote (program.py): all the rest is the real one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from pathlib import Path
+
+import uvloop
+
+from cli.command import run
+from node import config, daemon
+from node.paths import Paths
+from node.programs import Programs
+
+_PROGRAM = (sys.executable, "-P", "-s", str(Path(__file__).with_name("program.py")))
+
+
+def body(_: object) -> int:
+    paths = Paths.from_environment()
+    settings = config.load(paths.config)
+    logging.basicConfig(stream=sys.stderr, level="INFO", format="%(levelname)s %(name)s: %(message)s")
+
+    async def serve() -> None:
+        await daemon.Daemon(paths, settings, Programs((*_PROGRAM, "deputy"), (*_PROGRAM, "remote"))).run()
+
+    uvloop.run(serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(functools.partial(run, "mosd", body)())

@@ -1,0 +1,192 @@
+"""Several nodes on one machine for tests: each has a loopback address, a run, a state and a configuration directory of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from node.cgroups import BASE, GuestGroups
+
+ROOT = Path(__file__).resolve().parents[2]
+PORT = 7226
+
+
+def wait_for(what: Callable[[], Any], timeout: float = 15.0, message: str = "") -> Any:
+    """The first true value of what(). Errors: AssertionError after timeout seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        if value := what():
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {message or what}")
+        time.sleep(0.02)
+
+
+class Node:
+    """One node. The daemon is the real one; with real=False its deputies and remotes are those of program.py."""
+
+    def __init__(self, base: Path, name: str, network: str, number: int, settings: str = "") -> None:
+        self.name = name
+        self.address = f"{network}.{number}"
+        self.base = base / name
+        self.base.mkdir()
+        self.run = self.base / "run"
+        self.log = self.base / "log"
+        self.log.touch()
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.environment = {
+            **os.environ, "FARHOME_RUN": str(self.run), "FARHOME_STATE": str(self.base / "state"),
+            "FARHOME_CONFIG": str(self.base / "node.toml"), "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+        self.peers = [f"{network}.1:{PORT}"]
+        self.configure(settings)
+
+    def configure(self, settings: str = "") -> None:
+        """Writes the configuration; settings are further lines (top-level keys first)."""
+        (self.base / "node.toml").write_text(
+            f'name = "{self.name}"\naddress = "{self.address}"\npeers = {json.dumps(self.peers)}\nspeed = 1.0\n{settings}\n'
+        )
+
+    def command(self, *argv: str, uid: int = 0, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+        """Runs a command of farhome on this node."""
+        return subprocess.run(
+            [sys.executable, "-P", "-m", f"cli.{argv[0]}", *argv[1:]], env=self.environment, cwd="/", text=True, capture_output=True,
+            timeout=timeout, check=False, user=uid or None, group=uid or None, extra_groups=[] if uid else None,
+        )  # fmt: skip
+
+    def ok(self, *argv: str) -> str:
+        """The output of a command that must succeed."""
+        done = self.command(*argv)
+        assert done.returncode == 0, (argv, done.returncode, done.stderr, self.log.read_text()[-3000:])
+        return done.stdout
+
+    def start(self) -> None:
+        """Starts the daemon and waits until it answers."""
+        with self.log.open("ab") as log:
+            self.daemon = subprocess.Popen(
+                [sys.executable, "-P", str(Path(__file__).with_name("mosd_for_tests.py"))], env=self.environment, stdout=log, stderr=log, cwd="/"
+            )
+        wait_for(lambda: " is ready " in self.log.read_text().rpartition("start of test daemon")[2] and (self.run / "mosd.sock").exists())
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Ends the daemon."""
+        if self.daemon is not None:
+            self.daemon.send_signal(number)
+            self.daemon.wait(10)
+            self.daemon = None
+
+    def restart(self) -> None:
+        """Kills the daemon and starts another."""
+        self.kill()
+        with self.log.open("a") as log:
+            log.write("start of test daemon\n")
+        self.start()
+
+    def processes(self) -> list[dict[str, Any]]:
+        """What mosps shows."""
+        found: list[dict[str, Any]] = json.loads(self.ok("mosps", "-a", "--json"))
+        return found
+
+    def process(self, pid: int) -> dict[str, Any]:
+        """One of them."""
+        return next(row for row in self.processes() if row["pid"] == pid)
+
+    def guests(self) -> list[str]:
+        """Keys of the guests here."""
+        return [guest["key"] for guest in json.loads(self.ok("mosps", "--guests", "--json"))]
+
+    def nodes(self) -> set[str]:
+        """Names of the nodes that this one has a load vector of."""
+        return {node["name"] for node in json.loads(self.ok("mosctl", "nodes", "--json"))}
+
+    def mosrun(self, *argv: str, uid: int = 0) -> subprocess.Popen[bytes]:
+        """A process under mosrun, registered and become the program."""
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "cli.mosrun", *argv], env=self.environment, cwd="/", stdin=subprocess.DEVNULL,
+            user=uid or None, group=uid or None, extra_groups=[] if uid else None,
+        )  # fmt: skip
+        wait_for(lambda: any(row["pid"] == child.pid and row["state"] != "starting" for row in self.processes()))
+        return child
+
+    def behave(self, **behaviour: str) -> None:
+        """How the tests' deputies and remotes are to be from now on."""
+        (self.run / "behaviour").write_text(json.dumps(behaviour))
+
+    def programs(self) -> list[int]:
+        """Pids of the deputies and remotes of this node."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"program.py" in words and str(self.run).encode() in words:
+                found.append(int(entry.name))
+        return found
+
+
+class Cluster:
+    """Nodes n1, n2, … of one cluster, all known to one another."""
+
+    def __init__(self, base: Path, count: int, settings: str = "[balance]\nenabled = false") -> None:
+        self.network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
+        self.base = base
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.nodes: list[Node] = []
+        try:
+            for number in range(1, count + 1):
+                self.add(number, settings)
+            wait_for(lambda: all(len(node.nodes()) == count for node in self.nodes), message="all nodes know one another")
+        except BaseException:
+            self.down()
+            raise
+
+    def add(self, number: int, settings: str = "") -> Node:
+        """One more node, its daemon running."""
+        node = Node(self.base, f"n{number}", self.network, number, settings)
+        self.nodes.append(node)
+        if number == 1:
+            node.ok("mosctl", "cluster", "init")
+        else:
+            node.ok("mosctl", "cluster", "join", self.nodes[0].ok("mosctl", "cluster", "token").strip())
+        node.start()
+        return node
+
+    def __getitem__(self, number: int) -> Node:
+        return self.nodes[number - 1]
+
+    def spawn(self, node: Node, *argv: str, uid: int = 0) -> int:
+        """The pid of a process under mosrun, ended with the cluster."""
+        child = node.mosrun(*argv, uid=uid)
+        self.children.append(child)
+        return child.pid
+
+    def down(self) -> None:
+        """Ends everything."""
+        for child in self.children:
+            child.kill()
+            child.wait(10)
+        for node in self.nodes:
+            node.kill(signal.SIGTERM)
+            wait_for(lambda node=node: not self._remaining(node), message="deputies and remotes end")
+        for group in Path("/sys/fs/cgroup").glob(f"*/{BASE}/n[0-9]-*"):
+            if int(group.name.rpartition("-")[2]) in {child.pid for child in self.children}:
+                group.rmdir()                    # a daemon that was killed could not
+        GuestGroups().remove_all()
+
+    @staticmethod
+    def _remaining(node: Node) -> list[int]:
+        for pid in node.programs():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        return node.programs()

@@ -1,0 +1,158 @@
+"""A deputy and a remote for tests of the node daemon: real programs with the real sockets, which move nothing.
+
+`deputy` connects to the remote that it is sent to, proves that it has the secret, and keeps that connection as long as the
+"guest" is there; `remote` listens, and ends when it is told to or when the deputy goes away. What goes wrong on purpose is
+written into the file `behaviour` in the node's run directory: a JSON object {"deputy": word, "remote": word}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+from pathlib import Path
+
+from wire import frames
+from wire.channel import accept, connect
+from wire.frames import Message
+from wire.local import LocalServer
+
+
+class Program:
+    """What both have: a socket for mosd and a loop."""
+
+    def __init__(self, path: Path) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.finished = False
+        self.server = LocalServer(path, self.selector, self.on_message)
+        self.path = path
+
+    def on_message(self, message: Message) -> None:
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Called after every event."""
+
+    def run(self) -> int:
+        while not self.finished:
+            for key, _ in self.selector.select(5):
+                key.data()
+            self.tick()
+        self.server.close()
+        return 0
+
+
+class Deputy(Program):
+    def __init__(self, pid: int, path: Path, behaviour: str) -> None:
+        super().__init__(path)
+        self.pid, self.behaviour = pid, behaviour
+        self.where, self.link = "home", None
+        self.pidfd = os.pidfd_open(pid)
+        self.selector.register(self.pidfd, selectors.EVENT_READ, self.ended)
+
+    def ended(self) -> None:
+        self.server.tell({"event": "exit", "status": None})
+        self.finished = True
+
+    def on_message(self, message: Message) -> None:
+        number, operation = message["id"], message["op"]
+        report = {"id": number, "ok": True, "frozen_ms": 1.5, "total_ms": 12.5, "bytes": 4096, "engine": "test"}
+        if operation == "status":
+            self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where})
+        elif operation == "move" and self.behaviour == "refuse":
+            self.server.tell({"id": number, "ok": False, "error": "it holds something that cannot move", "where": self.where})
+            self.finished = self.where == "home"
+        elif operation == "move" and self.behaviour == "die":
+            os._exit(3)
+        elif operation == "move" and self.behaviour == "hang":
+            pass
+        elif operation == "move":
+            old, self.link = self.link, connect(tuple(message["address"]), "move", message["secret"])
+            self.selector.register(self.link, selectors.EVENT_READ, self.from_remote)
+            if old is not None:
+                self.selector.unregister(old)
+                old.close()
+            self.where = message["to"]
+            self.server.tell(report | {"where": self.where})
+        elif operation == "home":
+            self.come_home("asked")
+            self.server.tell(report | {"where": "home"})
+        elif operation == "abort":
+            self.finished = self.where == "home"
+
+    def from_remote(self) -> None:
+        assert self.link is not None
+        try:
+            message = frames.receive(self.link)
+        except frames.WireError:
+            self.server.tell({"event": "lost", "node": self.where, "reason": "is gone"})
+            os.kill(self.pid, 9)
+            return
+        if message["op"] == "go-home":
+            self.come_home(str(message["reason"]))
+
+    def come_home(self, reason: str) -> None:
+        assert self.link is not None
+        self.selector.unregister(self.link)
+        self.link.close()
+        self.where = "home"
+        self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": 2.5})
+        self.finished = True
+
+
+class Remote(Program):
+    def __init__(self, path: Path, secret: bytes, address: str) -> None:
+        super().__init__(path)
+        self.secret, self.link, self.since = secret, None, time.time()
+        self.listener = socket.create_server((address, 0))
+        self.selector.register(self.listener, selectors.EVENT_READ, self.caller)
+        self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})
+
+    def caller(self) -> None:
+        self.link, _ = accept(self.listener, self.secret)
+        self.selector.register(self.link, selectors.EVENT_READ, self.deputy_gone)
+        self.server.tell({"event": "running"})
+
+    def deputy_gone(self) -> None:
+        self.server.tell({"event": "gone", "reason": "its home closed the link"})
+        self.finished = True
+
+    def on_message(self, message: Message) -> None:
+        answer: Message = {"id": message["id"], "ok": True}
+        if message["op"] == "status":
+            answer |= {"running": self.link is not None, "since": self.since, "memory": 4096}
+        elif message["op"] == "expel" and self.link is not None:
+            frames.send(self.link, {"op": "go-home", "reason": message["reason"]})
+        else:
+            self.finished = True
+        self.server.tell(answer)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("deputy", "remote"))
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--secret-fd", type=int)
+    parser.add_argument("--address")
+    arguments, _ = parser.parse_known_args()
+    try:
+        behaviour = json.loads((arguments.socket.parent.parent / "behaviour").read_text()).get(arguments.kind, "")
+    except OSError:
+        behaviour = ""
+    if behaviour == "no start":
+        print("the test does not want me to start", file=sys.stderr)
+        return 1
+    if arguments.kind == "deputy":
+        return Deputy(arguments.pid, arguments.socket, behaviour).run()
+    with os.fdopen(arguments.secret_fd, "rb") as source:
+        secret = source.read(32)
+    return Remote(arguments.socket, secret, arguments.address).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

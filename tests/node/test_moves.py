@@ -1,0 +1,247 @@
+"""The node daemon moves processes: reservation, deputy, remote, registry; and what it does when something of that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.node.nodes import Cluster, wait_for
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_process_goes_out_hops_and_comes_home(three: Cluster) -> None:
+    n1, n2, n3 = three.nodes
+    pid = three.spawn(n1, "-J", "night", "sleep", "60")
+    assert "is on n2, frozen 1.5 ms, total 12.5 ms" in n1.ok("migrate", str(pid), "n2")
+    assert n2.guests() == [f"n1-{pid}"]
+    row = n1.process(pid)
+    assert (row["where"], row["state"], row["moves"], row["frozen_ms"], row["job"]) == ("n2", "away", 1, 1.5, "night")
+    n1.ok("migrate", str(pid), "n3")
+    assert n3.guests() == [f"n1-{pid}"]
+    wait_for(lambda: n2.guests() == [])
+    n1.ok("migrate", str(pid), "home")
+    row = n1.process(pid)
+    assert (row["where"], row["state"], row["moves"]) == ("home", "home", 3)
+    wait_for(lambda: n3.guests() == [] and not n1.programs())
+    n1.ok("migrate", str(pid), "out")
+    assert n1.process(pid)["where"] in ("n2", "n3")
+
+
+def test_moving_to_where_it_is_moves_nothing(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    assert "stays at home" in pair[1].ok("migrate", str(pid), "n1")
+    assert pair[1].process(pid)["moves"] == 0
+
+
+def test_json_of_migrate_and_async(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    answer = json.loads(pair[1].ok("migrate", str(pid), "n2", "--json"))
+    assert (answer["where"], answer["moved"], answer["engine"], answer["bytes"]) == ("n2", True, "test", 4096)
+    assert json.loads(pair[1].ok("migrate", str(pid), "home", "--async", "--json"))["started"] is True
+    wait_for(lambda: pair[1].process(pid)["where"] == "home")
+
+
+def test_the_deputys_refusal_is_told_and_kept(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="refuse")
+    done = pair[1].command("migrate", str(pid), "n2")
+    assert done.returncode == 75
+    assert done.stderr == f"migrate: process {pid} stays at home: it holds something that cannot move\n"
+    assert pair[1].process(pid)["why"] == "it holds something that cannot move"
+    wait_for(lambda: pair[2].guests() == [], message="the place is given back")
+    pair[1].behave()
+    pair[1].ok("migrate", str(pid), "n2")
+    assert pair[1].process(pid)["why"] == ""
+
+
+def test_a_deputy_that_dies_before_the_commit_leaves_the_process_at_home(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="die")
+    done = pair[1].command("migrate", str(pid), "n2")
+    assert done.returncode == 75
+    assert "went away" in done.stderr
+    wait_for(lambda: pair[2].guests() == [])
+    assert is_running(pid)
+    assert pair[1].process(pid)["state"] == "home"
+
+
+def test_a_remote_that_does_not_start_is_a_refusal_with_its_own_words(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[2].behave(remote="no start")
+    done = pair[1].command("migrate", str(pid), "n2")
+    assert done.returncode == 75
+    assert "the test does not want me to start" in done.stderr
+    assert pair[2].guests() == []
+
+
+def test_a_process_whose_deputy_is_killed_ends_with_a_line_in_the_log(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(pid), "n2")
+    (deputy,) = pair[1].programs()
+    os.kill(deputy, signal.SIGKILL)
+    assert pair.children[0].wait(10) == -signal.SIGKILL
+    wait_for(lambda: f"process {pid} is lost: its deputy died while it was on n2" in pair[1].log.read_text())
+    assert "lost" in pair[1].ok("mosctl", "why", str(pid), "--json")
+    wait_for(lambda: pair[2].guests() == [])
+
+
+def test_a_killed_remote_ends_the_process_and_why_still_tells(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(pid), "n2")
+    (remote,) = pair[2].programs()
+    os.kill(remote, signal.SIGKILL)
+    assert pair.children[0].wait(10) == -signal.SIGKILL
+    wait_for(lambda: pair[1].processes() == [])
+    assert "n2: is gone" in pair[1].ok("mosctl", "why", str(pid))
+
+
+def test_a_process_that_ends_away_leaves_nothing(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(pid), "n2")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: pair[1].processes() == [] and pair[2].guests() == [])
+    wait_for(lambda: not pair[1].programs() and not pair[2].programs())
+    assert list((pair[1].run / "registry").iterdir()) == []
+    assert list((pair[2].run / "guests").iterdir()) == []
+    wait_for(lambda: not list(Path("/sys/fs/cgroup").glob(f"*/farhome/guests/n1-{pid}")), message="cgroups removed")
+
+
+def test_daemons_killed_on_both_sides_know_their_processes_again(pair: Cluster) -> None:
+    n1, n2 = pair.nodes
+    away, home = pair.spawn(n1, "sleep", "60"), pair.spawn(n1, "-L", "sleep", "61")
+    n1.ok("migrate", str(away), "n2")
+    before = n1.process(away)
+    n1.restart()
+    after = n1.process(away)
+    assert {key: after[key] for key in ("where", "state", "moves", "since", "command")} == {
+        key: before[key] for key in ("where", "state", "moves", "since", "command")
+    }
+    assert n1.process(home)["locked"] is True
+    n2.restart()
+    assert n2.guests() == [f"n1-{away}"]
+    wait_for(lambda: n1.nodes() == n2.nodes() == {"n1", "n2"})
+    n1.ok("migrate", str(away), "home")
+    wait_for(lambda: n2.guests() == [])
+    n1.ok("migrate", str(away), "n2")
+    assert n2.guests() == [f"n1-{away}"]
+
+
+def test_what_came_home_while_the_daemon_was_down_is_known_to_be_home(pair: Cluster) -> None:
+    n1, n2 = pair.nodes
+    pid = pair.spawn(n1, "sleep", "60")
+    n1.ok("migrate", str(pid), "n2")
+    n1.kill()
+    n2.ok("mosctl", "expel")
+    wait_for(lambda: not n1.programs())
+    n1.restart()
+    assert n1.process(pid)["where"] == "home"
+
+
+def test_expel_and_bring_send_guests_home(pair: Cluster) -> None:
+    n1, n2 = pair.nodes
+    first, second = pair.spawn(n1, "sleep", "60"), pair.spawn(n1, "sleep", "61")
+    for pid in (first, second):
+        n1.ok("migrate", str(pid), "n2")
+    assert n2.ok("mosctl", "expel", f"n1-{first}") == f"n1-{first} went home\n"
+    assert n2.guests() == [f"n1-{second}"]
+    wait_for(lambda: n1.process(first)["where"] == "home")
+    assert n1.process(first)["why"] == "n2 wants its machine back"
+    assert n1.ok("mosctl", "bring") == f"process {second} is at home\n"
+    assert n1.ok("mosctl", "bring") == "all are at home\n"
+
+
+def test_policy_is_obeyed_and_reloaded_live(pair: Cluster) -> None:
+    n1, n2 = pair.nodes
+    first, second = pair.spawn(n1, "sleep", "60"), pair.spawn(n1, "sleep", "61")
+    n2.configure("[lend]\nmax_guests = 1")
+    n2.ok("mosctl", "reload")
+    n1.ok("migrate", str(first), "n2")
+    done = n1.command("migrate", str(second), "n2")
+    assert (done.returncode, "n2 refuses it: the node takes at most 1 guests" in done.stderr) == (75, True)
+    n2.configure("[lend]\nenabled = false")
+    n2.ok("mosctl", "reload")
+    wait_for(lambda: n1.process(first)["where"] == "home", message="who lends no more sends its guests home")
+    n2.configure("")
+    n2.ok("mosctl", "reload")
+    n2.ok("mosctl", "block")
+    done = n1.command("migrate", str(second), "n2")
+    assert (done.returncode, "blocked" in done.stderr) == (75, True)
+    n2.restart()
+    assert json.loads(n2.ok("mosctl", "status", "--json"))["blocked"] is True
+    n2.ok("mosctl", "unblock")
+    n1.ok("migrate", str(second), "n2")
+
+
+def test_a_bad_configuration_is_refused_and_the_old_one_stays(pair: Cluster) -> None:
+    pair[2].configure("[lend]\nmax_gusts = 1")
+    done = pair[2].command("mosctl", "reload")
+    assert done.returncode == 78
+    assert "max_gusts" in done.stderr and done.stderr.count("\n") == 1
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(pid), "n2")
+
+
+def test_guests_have_a_control_group_each(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(pid), "n2")
+    assert list(Path("/sys/fs/cgroup").rglob(f"farhome/guests/n1-{pid}"))
+
+
+def test_children_of_a_home_process_belong_to_its_job(pair: Cluster) -> None:
+    pair.spawn(pair[1], "-J", "shell", "sh", "-c", "sleep 61 & sleep 62 & wait")
+    rows = wait_for(lambda: len(found := [row for row in pair[1].processes() if row["job"] == "shell"]) == 3 and found)
+    child = next(row for row in rows if row["command"] == "sleep 62")
+    pair[1].ok("migrate", str(child["pid"]), "n2")
+    assert pair[1].process(child["pid"])["where"] == "n2"
+    for row in rows:
+        os.kill(row["pid"], signal.SIGKILL)
+    wait_for(lambda: pair[1].processes() == [])
+
+
+def test_home_only_is_never_moved(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "-h", "sleep", "60")
+    assert pair[1].command("migrate", str(pid), "n2").returncode == 75
+
+
+def test_a_wanted_node_is_gone_to_at_once(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "-r", "n2", "sleep", "60")
+    wait_for(lambda: pair[1].process(pid)["where"] == "n2")
+    pair[1].ok("migrate", str(pid), "home")
+    assert pair[1].process(pid)["where"] == "home"
+
+
+def test_a_dead_target_is_a_refusal_within_seconds(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[2].kill()
+    done = pair[1].command("migrate", str(pid), "n2", )
+    assert done.returncode == 75
+    assert "n2" in done.stderr and done.stderr.count("\n") == 1
+    assert is_running(pid)
+
+
+def test_a_command_that_waits_survives_the_daemons_death_with_a_sentence(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="hang")
+    waiting = subprocess.Popen(
+        [*_python(), "cli.migrate", str(pid), "n2"], env=pair[1].environment, stderr=subprocess.PIPE, cwd="/", text=True
+    )
+    wait_for(lambda: pair[1].process(pid)["state"] == "leaving")
+    pair[1].kill()
+    _, complaint = waiting.communicate(timeout=10)
+    assert waiting.returncode == 69
+    assert complaint == "migrate: the mosd of this node went away before it answered\n"
+
+
+def _python() -> list[str]:
+    import sys
+
+    return [sys.executable, "-P", "-m"]
