@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import signal
+import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -65,12 +66,12 @@ def capture(frozen: Frozen, regs_normalised: bool = True) -> Context:
     )
 
 
-def send_pages(frozen_pid: int, mappings: Sequence[Mapping], stream: int, timeout: float = 30.0) -> PageTotals:
+def send_pages(frozen_pid: int, mappings: Sequence[Mapping], stream: int | socket.socket, timeout: float = 30.0) -> PageTotals:
     """Sends the pages that mappings (a context's) have of their own into the socket `stream`.
 
     Errors: OSError: ConnectionError, TimeoutError after `timeout` seconds without progress, ProcessLookupError.
     """
-    return send_own_pages(frozen_pid, page_ranges(mappings), stream, timeout)
+    return send_own_pages(frozen_pid, page_ranges(mappings), stream if isinstance(stream, int) else stream.fileno(), timeout)
 
 
 def inner_tid(pid: int, tid: int) -> int:
@@ -198,9 +199,7 @@ def _pending(tid: int, shared: bool) -> Iterator[bytes]:
     _libc.ptrace.restype = ctypes.c_long
     while True:
         arguments = _PeekArguments(offset, _PEEK_SHARED if shared else 0, room)
-        count = _libc.ptrace(
-            ctypes.c_long(_PTRACE_PEEKSIGINFO), ctypes.c_long(tid), ctypes.byref(arguments), ctypes.byref(buffer)
-        )
+        count = _libc.ptrace(ctypes.c_long(_PTRACE_PEEKSIGINFO), ctypes.c_long(tid), ctypes.byref(arguments), ctypes.byref(buffer))
         if count < 0:
             code = ctypes.get_errno()
             raise OSError(code, f"pending signals of {tid}: {os.strerror(code)}")

@@ -56,7 +56,7 @@ class Plan:
     """private file mappings that stay, but have pages of their own, of which nothing is to stay"""
     remove: tuple[Span, ...]
     create: tuple[Mapping, ...]
-    """anonymous ones; those that are to be filled and end up read-only are writable here"""
+    """anonymous ones; those that were once writable, have pages and are to be read-only, are writable here"""
     advise: tuple[tuple[int, int, int], ...]
     """start, end, madvise"""
     protect: tuple[tuple[int, int, int], ...]

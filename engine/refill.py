@@ -1,10 +1,12 @@
 """Turning a stub back into the process that it was: mappings, pages, signal actions, threads.
 
-Independent of where the context comes from; a prepared empty process takes the place of the stub in the other direction.
+Independent of where the context comes from; a prepared empty process takes the place of the stub in the other
+direction.
 """
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
 from collections.abc import Sequence
@@ -82,10 +84,9 @@ class Refilled:
             raise RefillFailed(f"the stub could not be emptied again: {error}", stub_usable=False) from error
 
 
-def refill(
-    stub: Frozen, context: Context, stream: int, reserved: Sequence[Span] = (), timeout: float = 30.0
-) -> Refilled:
-    """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends).
+def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved: Sequence[Span], timeout: float = 30.0) -> Refilled:
+    """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends), not a byte
+    more.
 
     stub: all threads stopped, stub.instruction in one of `reserved`, the ranges that the stub has for itself and that
     the caller removes afterwards. The stub keeps its file mappings, all other memory of it counts as given up. When
@@ -93,12 +94,15 @@ def refill(
 
     Errors: layout.ReservedOverlap (the caller moves the reserved range and tries again), RefillFailed.
     """
+    descriptor = stream if isinstance(stream, int) else stream.fileno()
     started = time.perf_counter()
     seconds: dict[str, float] = {}
     reserved = sorted(reserved)
     try:
         maps = read_mappings(stub.pid)
         plan = make_plan(maps, context.maps, reserved)
+        if any(start <= stub.instruction < end for start, end in plan.remove):
+            raise LayoutImpossible("the stub's system-call instruction is not in its reserved pages")
         threads = _match_threads(stub, context)
         states = {t.tid: fit_extended_state(t.extended_state, threads[t.tid].extended_state()) for t in context.threads}
         _check_kernel_code(stub, maps, context)
@@ -114,9 +118,9 @@ def refill(
     taken = [(m.start, m.end) for m in (*maps, *context.maps)] + reserved
     try:
         with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
-            _shape(stub, plan, taken + [(scratch, scratch + _SCRATCH)], notes)
+            _shape(stub, plan, [*taken, (scratch, scratch + _SCRATCH)], notes)
             started = _lap(seconds, "mappings", started)
-            pages = receive_own_pages(stub.pid, plan.pages, stream, timeout)
+            pages = receive_own_pages(stub.pid, plan.pages, descriptor, timeout)
             started = _lap(seconds, "pages", started)
             _finish_mappings(stub, plan, scratch, notes)
             _set_memory_layout(stub, context, scratch)
@@ -160,8 +164,7 @@ def _check_kernel_code(stub: Frozen, maps: Sequence[Mapping], context: Context) 
     same = (
         kernel_code(stub, maps) == context.kernel_code
         and special
-        and {(m.start, m.end) for m in special if m.path == "[vdso]"}
-        == {(m.start, m.end) for m in foreign if m.path == "[vdso]"}
+        and {(m.start, m.end) for m in special if m.path == "[vdso]"} == {(m.start, m.end) for m in foreign if m.path == "[vdso]"}
     )
     if same:
         return
@@ -177,8 +180,8 @@ def _shape(stub: Frozen, plan: Plan, taken: Sequence[Span], notes: list[str]) ->
     room = sum(d.length + d.grow + PAGE for d in plan.duplicates)
     at = free_address(taken, room) if room else 0
     for d in plan.duplicates:
-        # Not straight to the destination, which may be another one's source. DONTUNMAP leaves the source mapped, so this
-        # is a second mapping of the same open file, without a descriptor and whatever has become of the name.
+        # Not straight to the destination, which may be another one's source. DONTUNMAP leaves the source mapped, so
+        # this is a second mapping of the same open file, without a descriptor and whatever has become of the name.
         stub.call(SYS.mremap, d.source, d.length, d.length, _MREMAP_MOVE | _MREMAP_DONTUNMAP, at)
         if d.grow:
             stub.call(SYS.mremap, at, d.length, d.length + d.grow, 0)
@@ -245,9 +248,7 @@ def _set_memory_layout(stub: Frozen, context: Context, scratch: int) -> None:
     if memory_layout(stub.pid, stub.call(SYS.brk, 0)) == wanted:
         return
     # struct prctl_mm_map; without a descriptor of the executable it needs no privilege
-    request = struct.pack("<11Q", *wanted.addresses()) + struct.pack(
-        "<QII", scratch + 512, len(wanted.auxv), _NO_DESCRIPTOR
-    )
+    request = struct.pack("<11Q", *wanted.addresses()) + struct.pack("<QII", scratch + 512, len(wanted.auxv), _NO_DESCRIPTOR)
     stub.write(scratch, request)
     stub.write(scratch + 512, wanted.auxv)
     stub.call(SYS.prctl, _PR_SET_MM, _PR_SET_MM_MAP, scratch, len(request), 0)
@@ -298,9 +299,7 @@ def _queue_pending(stub: Frozen, context: Context, threads: dict[int, Thread], s
         for info in thread_context.pending:
             stub.write(scratch, info)
             number = int.from_bytes(info[:4], "little")
-            result = threads[thread_context.tid].call(
-                SYS.rt_tgsigqueueinfo, context.pid, thread_context.tid, number, scratch
-            )
+            result = threads[thread_context.tid].call(SYS.rt_tgsigqueueinfo, context.pid, thread_context.tid, number, scratch)
             check(result, f"rt_tgsigqueueinfo in {thread_context.tid}")
 
 

@@ -284,6 +284,7 @@ int64_t farhome_pages_own(int pid, uint64_t start, uint64_t end)
 struct sender {
 	int pid, memory, socket, timeout_ms;
 	bool keep_zeros;
+	uint64_t range_start; /* a run never spans two ranges, as the other side checks it against one */
 	char *buffer;
 	size_t bytes;
 	unsigned count;
@@ -391,7 +392,7 @@ static int collect(void *context, uint64_t start, uint64_t end)
 		if (length > room)
 			length = room;
 		struct run *last = sender->count ? &sender->runs[sender->count - 1] : NULL;
-		if (last && last->address + last->length == start && sender->keep[sender->count - 1] == sender->keep_zeros)
+		if (last && last->address + last->length == start && start != sender->range_start)
 			last->length += length;
 		else {
 			sender->runs[sender->count] = (struct run){start, length};
@@ -428,6 +429,7 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	result = 0;
 	for (size_t i = 0; i < range_count && !result; i++) {
 		sender->keep_zeros = ranges[i].flags & KEEP_ZEROS;
+		sender->range_start = ranges[i].start;
 		result = walk_pages(pagemap, ranges[i].start, ranges[i].end, collect, sender);
 	}
 	if (!result)

@@ -1,0 +1,219 @@
+"""A process leaves, runs elsewhere as a copy, and comes home, all on one machine and without a network or CRIU.
+
+The copy that engine.forkcopy makes plays the guest; the process itself is hollowed as a stub is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from engine.capture import capture, scratch_page, send_pages
+from engine.context import Context
+from engine.forkcopy import fork_copy
+from engine.mappings import Mapping, free_address, read_mappings
+from engine.refill import Refilled, refill
+from kernel_helpers.inject import SYS, Frozen, RseqConfiguration, check, find_instruction, seize
+from kernel_helpers.pages import PageTotals
+
+PAGE = 4096
+RESIDENT_BYTES = 2 * PAGE
+
+
+@contextmanager
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of a TCP connection on the loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname(), timeout=20)
+        far, _ = server.accept()
+    with near, far:
+        far.settimeout(20)
+        yield near, far
+
+
+def hollow(frozen: Frozen) -> tuple[int, int]:
+    """Gives the process's memory up as a stub does; returns the range of its resident page."""
+    maps = read_mappings(frozen.pid)
+    at = free_address([(m.start, m.end) for m in maps], RESIDENT_BYTES, lowest=0x20000000)
+    frozen.call(SYS.mmap, at, RESIDENT_BYTES, 7, 0x100022, -1, 0)
+    frozen.write(at, b"\x0f\x05\xcc")
+    frozen.instruction = at
+    for thread in frozen.threads.values():
+        now = thread.rseq()
+        if now.pointer:
+            check(thread.call(SYS.rseq, now.pointer, now.size, 1, now.signature), "rseq")
+    for m in maps:
+        if m.special:
+            continue
+        if m.is_file:
+            if m.private:
+                frozen.call(SYS.madvise, m.start, m.length, 4)
+        elif m.path == "[stack]":
+            frozen.call(SYS.munmap, m.start, m.length - 2 * PAGE)
+        else:
+            frozen.call(SYS.munmap, m.start, m.length)
+    return at, at + RESIDENT_BYTES
+
+
+@dataclass
+class Guest:
+    """The copy that runs while the process is hollow."""
+
+    pid: int
+    tids: dict[int, int]
+    """tid of the copy -> tid of the process"""
+    stub: Frozen
+    reserved: tuple[int, int]
+    discard: Callable[[], None]
+
+    def capture(self) -> tuple[Frozen, Context]:
+        """Freezes the guest; its context speaks of the process's own tids and has gone over the wire."""
+        frozen = seize(self.pid)
+        context = capture(frozen)
+        context = replace(
+            context,
+            pid=self.stub.pid,
+            threads=tuple(replace(t, tid=self.tids[t.tid]) for t in context.threads),
+        )
+        return frozen, Context.from_wire(context.to_wire())
+
+
+def end(pid: int, tids: Iterable[int]) -> None:
+    """Kills a process and takes the deaths of those of its threads that are traced by us: zombies of ours otherwise."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for tid in sorted(tids, key=lambda tid: tid == pid):
+        with suppress(ChildProcessError):
+            os.waitpid(tid, 0x40000000)
+
+
+def start(pid: int, alternate_stack: bytes, rseq: RseqConfiguration) -> None:
+    """Lets the group-stopped copy run. What its first thread has registered is not inherited from a task that shares
+    memory with the process, so it may have to be done again."""
+    copy = seize(pid)
+    with scratch_page(copy) as scratch:
+        copy.write(scratch, alternate_stack)
+        copy.call(SYS.sigaltstack, scratch, 0)
+    if rseq.pointer and not copy.leader.rseq().pointer:
+        copy.call(SYS.rseq, rseq.pointer, rseq.size, 0, rseq.signature)
+    os.kill(pid, signal.SIGCONT)
+    copy.detach()
+
+
+@contextmanager
+def away(pid: int) -> Iterator[Guest]:
+    """The process is hollow and its copy runs."""
+    stub = seize(pid)
+    with scratch_page(stub) as scratch:
+        stub.call(SYS.sigaltstack, 0, scratch)
+        alternate_stack = stub.read(scratch, 24)
+    rseq = stub.leader.rseq()
+    copy = fork_copy(stub)
+    try:
+        reserved = hollow(stub)
+        start(copy.pid, alternate_stack, rseq)
+        tids = {new: old for old, new in copy.threads.items()}
+
+        def discard() -> None:
+            end(copy.pid, copy.threads.values())
+            copy.discard()
+
+        yield Guest(copy.pid, tids, stub, reserved, discard)
+        discard()
+    except BaseException:
+        # Nothing is to be saved.
+        end(copy.pid, copy.threads.values())
+        with suppress(OSError):
+            copy.discard()
+        end(pid, stub.threads)
+        raise
+
+
+def pour(guest: Guest, context: Context) -> Refilled:
+    """refill with the guest's pages through a TCP connection. The guest is frozen."""
+    sent: list[PageTotals | BaseException] = []
+
+    def send(stream: socket.socket) -> None:
+        try:
+            sent.append(send_pages(guest.pid, context.maps, stream, timeout=20))
+        except OSError as error:
+            sent.append(error)
+
+    with connection() as (near, far):
+        sender = threading.Thread(target=send, args=(near,))
+        sender.start()
+        try:
+            refilled = refill(guest.stub, context, far, [guest.reserved], timeout=20)
+        finally:
+            far.close()
+            sender.join(30)
+    assert sent == [refilled.pages]
+    return refilled
+
+
+def go_on(guest: Guest) -> None:
+    """The process is native again."""
+    guest.discard()
+    stub = guest.stub
+    stub.instruction = find_instruction(stub.pid)
+    stub.call(SYS.munmap, guest.reserved[0], RESIDENT_BYTES)
+    stub.detach()
+
+
+def merged(maps: tuple[Mapping, ...]) -> list[tuple[int, int, int, str, frozenset[str]]]:
+    """Comparable: neighbours that the kernel may keep apart or not are joined. (Whether memory is accounted for depends
+    on what a mapping once was.)"""
+    found: list[tuple[int, int, int, str, frozenset[str]]] = []
+    for m in maps:
+        if m.special:
+            continue
+        item = (m.start, m.end, m.prot, m.path, m.vmflags - {"ac"})
+        if found and found[-1][1] == item[0] and found[-1][2:] == item[2:]:
+            item = (found.pop()[0], *item[1:])
+        found.append(item)
+    return found
+
+
+def memory_of(pid: int, m: Mapping) -> Iterator[tuple[int, bytes]]:
+    """(address, bytes) of a mapping, 1 MiB each; a file's pages beyond its end are left out."""
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    try:
+        for at in range(m.start, m.end, 1 << 20):
+            try:
+                yield at, os.pread(descriptor, min(1 << 20, m.end - at), at)
+            except OSError:
+                yield at, b""
+    finally:
+        os.close(descriptor)
+
+
+def assert_same_memory(context: Context, guest: int, process: int) -> None:
+    """All memory of context.maps is the same in both processes, but for what
+    the kernel itself writes (rseq)."""
+    written = [t.rseq.address for t in context.threads if t.rseq.address]
+    for m in context.maps:
+        if m.special:
+            continue
+        for (at, there), (_, here) in zip(memory_of(guest, m), memory_of(process, m), strict=True):
+            if there == here:
+                continue
+            assert len(there) == len(here)
+            a, b = bytearray(there), bytearray(here)
+            for address in written:
+                if at <= address < at + len(a):
+                    a[address - at : address - at + 32] = b[address - at : address - at + 32]
+            assert a == b, f"{m.path or 'memory'} at {at:x} differs"
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+    """Errors: AssertionError after timeout seconds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, f"no {what} in {timeout} s"
+        os.sched_yield()
