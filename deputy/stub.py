@@ -1,0 +1,523 @@
+"""The stub: the original process while its memory and registers are away.
+
+Its threads run the resident loop (kernel_helpers/resident.c), which makes the calls that the guest forwards. The loop's code
+and the slots that it shares with this deputy are all that is put into it; everything else of the process stays as it was,
+its private memory excepted.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernel_helpers import inject, library, tracing
+from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, signed
+from kernel_helpers.link import HomeLink
+from kernel_helpers.tracing import Cause, Stop
+
+PAGE = 4096
+# Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...): nothing grows there.
+_BASES = tuple(0x3A00_0000_0000 + i * 0x0040_0000_0000 for i in range(64))
+_PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
+_MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 1, 2, 0x20, 0x4000, 0x100000
+_MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
+_MREMAP_MAYMOVE_FIXED = 3
+_RSEQ_UNREGISTER = 1
+_MSG_CMSG_CLOEXEC = 0x40000000
+_CALL_END_AT = 8  # of the blob: where the address after its `syscall` is told
+_WALL = 0x40000000
+_SIGNAL_ACTION = 32  # bytes of the kernel's struct sigaction
+_RESTART = (-errno.EINTR, *inject.RESTART_CODES)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Span = tuple[int, int]
+
+
+class Stub:
+    """The stub of one process.
+
+    `tids`: its threads as this deputy sees them. `on_stop` is called with every stop that this class meets and did not
+    cause, and has to let the thread go on (deputy.signals does); without it signals that come meanwhile are sent again.
+    """
+
+    def __init__(self, frozen: Frozen, link: HomeLink) -> None:
+        self.pid = frozen.pid
+        self.tids: list[int] = list(frozen.threads)
+        self.link = link
+        self.on_stop: Callable[[Stop], None] | None = None
+        self._program = dict(zip(frozen.threads, link.threads, strict=True))
+        self._index = {tid: index for index, tid in enumerate(frozen.threads)}
+        self._code = 0
+        self._slots = 0
+        blob = (library.build_directory() / "resident.bin").read_bytes()
+        self._blob = blob
+        (self._call_end,) = struct.unpack_from("<Q", blob, _CALL_END_AT)
+        self._frozen: Frozen | None = frozen
+        self._later: list[tuple[int, int, bytes]] = []
+        self._last_stop: Stop | None = None
+
+    # -- becoming a stub -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def hollow(cls, frozen: Frozen, link: HomeLink) -> Stub:
+        """prepare() and start() in one."""
+        stub = cls.prepare(frozen, link)
+        stub.start()
+        return stub
+
+    @classmethod
+    def prepare(cls, frozen: Frozen, link: HomeLink) -> Stub:
+        """Puts loop and slots into the frozen process; nothing else of it changes, and undo() takes them out again: all
+        that can fail is done here, before the commit. Errors: MoveRefused, OSError; nothing is left then."""
+        stub = cls(frozen, link)
+        base = _free_base(read_maps(frozen.pid), PAGE + link.size)
+        try:
+            stub._code = frozen.call(
+                SYS.mmap, base, PAGE, _PROT_READ | _PROT_WRITE,
+                _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE, U64, 0,
+            )  # fmt: skip
+            descriptor = _give_descriptor(frozen, link.memfd, stub._code)
+            try:
+                stub._slots = frozen.call(
+                    SYS.mmap, base + PAGE, link.size, _PROT_READ | _PROT_WRITE,
+                    _MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE, descriptor, 0,
+                )  # fmt: skip
+            finally:
+                frozen.call(SYS.close, descriptor)
+            frozen.write(stub._code, stub._blob.ljust(PAGE, b"\xcc"))
+            frozen.call(SYS.mprotect, stub._code, PAGE, _PROT_READ | _PROT_EXEC)
+        except OSError as error:
+            stub.undo()
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise MoveRefused(frozen.pid, f"it is at a limit of its own ({error})") from error
+            raise
+        link.set_stub(stub._slots)
+        return stub
+
+    def undo(self) -> None:
+        """Takes out what prepare() put in; the process is frozen still."""
+        assert self._frozen is not None
+        for start, end in self.reserved:
+            self._frozen.call(SYS.munmap, start, end - start)
+        self._code = self._slots = 0
+
+    def start(self) -> None:
+        """All threads enter the loop. Signals that were kept at the freeze are sent again, for the guest to get."""
+        assert self._frozen is not None
+        frozen, self._frozen = self._frozen, None
+        for thread in frozen.threads.values():
+            rseq = thread.rseq()
+            if rseq.pointer:  # its memory goes, and the kernel would kill the thread that cannot write there
+                thread.call(SYS.rseq, rseq.pointer, rseq.size, _RSEQ_UNREGISTER, rseq.signature)
+                thread.rseq_section = None
+        self._enter_loop(frozen)
+
+    @property
+    def reserved(self) -> list[Span]:
+        """Address ranges in the stub that belong to it and not to the process."""
+        spans = [(self._code, self._code + PAGE)] if self._code else []
+        return spans + ([(self._slots, self._slots + self.link.size)] if self._slots else [])
+
+    def _slot(self, tid: int) -> int:
+        return self._slots + self.link.slot_offset(self._index[tid])
+
+    def _loop_registers(self, tid: int, registers: Registers) -> Registers:
+        """The same thread at the loop's entry, on the stack in its slot's page."""
+        fresh = registers.copy()
+        fresh.rip, fresh.rdi, fresh.rsp = self._code, self._slot(tid), self._slot(tid) + PAGE - 8
+        fresh.rax, fresh.orig_rax, fresh.eflags = 0, U64, 0x202
+        return fresh
+
+    def _enter_loop(self, frozen: Frozen) -> None:
+        for tid, thread in frozen.threads.items():
+            thread.registers = self._loop_registers(tid, thread.registers)
+            thread.signal_mask = 0
+            thread.restore()
+        for thread in frozen.threads.values():
+            kept, info = thread.pending_signal, thread.pending_info
+            thread.pending_signal, thread.pending_info = 0, b""
+            tracing.proceed(thread.tid)
+            if kept:
+                self._send_again(thread.tid, kept, info)
+
+    def _send_again(self, tid: int, number: int, info: bytes) -> None:
+        """Queues a signal that a stop had taken. Its origin stays known where the kernel lets us say so."""
+        code = tracing.signal_code(info)
+        if code < 0 and code != tracing.SI_TKILL:
+            tracing.queue_signal(self.pid, tid, number, info)
+        elif code == tracing.SI_TKILL:
+            _libc.syscall(SYS.tgkill, self.pid, tid, number)
+        else:
+            os.kill(self.pid, number)
+
+    # -- while it is a stub ----------------------------------------------------------------------------------------------
+
+    def program_tid(self, tid: int) -> int:
+        """The program's own id of a thread."""
+        return self._program[tid]
+
+    def busy(self) -> list[int]:
+        """Threads (the program's ids) whose call is under way."""
+        return self.link.busy()
+
+    def cancel(self, tid: int, timeout: float = 10.0) -> bool:
+        """Takes a thread (the program's id) back out of the call that it waits in; the guest gets a suspended REPLY with
+        the restart code. False: it had completed, and the normal REPLY is on its way.
+
+        Errors: TimeoutError when the call can neither be ended nor ends by itself.
+        """
+        host = self._host(tid)
+        end = time.monotonic() + timeout
+        while host is not None and self._is_busy(tid):
+            if time.monotonic() > end:
+                raise TimeoutError(f"call {self.link.standing(tid).number} of thread {tid} does not end")
+            if self._interrupt(host, min(0.5, timeout)) is None:
+                continue
+            registers = tracing.registers(host)
+            suspended = False
+            if self._is_in_call(registers):
+                suspended = self.link.suspend(tid, signed(registers.rax))
+                if suspended:
+                    tracing.set_registers(host, self._loop_registers(host, registers))
+            self._let_go(host)
+            if suspended:
+                return True
+            # It was just before or just after the call: that takes no time.
+            quiet = time.monotonic() + 0.001
+            while self._is_busy(tid) and time.monotonic() < quiet:
+                os.sched_yield()
+        return False
+
+    def rewind_interrupted(self, tid: int) -> None:
+        """For a thread in a stop that is to go on as if nothing had been: a call that the mere stop ended with EINTR
+        (epoll_wait and others) is begun again."""
+        registers = tracing.registers(tid)
+        if self._is_in_call(registers) and signed(registers.rax) == -errno.EINTR:
+            registers.rax, registers.orig_rax = registers.orig_rax, U64
+            registers.rip -= 2
+            tracing.set_registers(tid, registers)
+
+    def _host(self, program: int) -> int | None:
+        return next((host for host, tid in self._program.items() if tid == program and host in self.tids), None)
+
+    def _is_busy(self, program: int) -> bool:
+        standing = self.link.standing(program)
+        return bool(standing.busy) and not standing.done
+
+    def _is_in_call(self, registers: Registers) -> bool:
+        """Whether a stopped thread stands in a call of the guest that has not come to its own end."""
+        return (registers.rip == self._code + self._call_end and signed(registers.orig_rax) >= 0
+                and signed(registers.rax) in _RESTART)
+
+    def _interrupt(self, tid: int, timeout: float) -> Stop | None:
+        """Brings a thread to a stop of our making. None: it does not come within `timeout` s, or it has ended."""
+        tracing.interrupt(tid)
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                got, status = os.waitpid(tid, os.WNOHANG | _WALL)
+            except ChildProcessError:
+                return None
+            if got != tid:
+                if time.monotonic() > end:
+                    return None
+                time.sleep(0.00002)
+                continue
+            stop = tracing.decode(tid, status)
+            if stop.cause in (Cause.TRAP, Cause.GROUP_STOP):
+                self._last_stop = stop
+                return stop
+            if self.on_stop is not None:
+                self.on_stop(stop)
+                if stop.cause in (Cause.EXITED, Cause.KILLED):
+                    return None
+            elif stop.cause is Cause.SIGNAL:
+                info = tracing.signal_info(tid)
+                tracing.proceed(tid)
+                self._later.append((tid, stop.number, info))
+            elif stop.cause in (Cause.EXITED, Cause.KILLED):
+                self.thread_gone(tid)
+                return None
+            else:
+                tracing.proceed(tid)
+
+    def _let_go(self, tid: int) -> None:
+        """A thread that _interrupt() stopped goes on: runs, or stays in its group stop."""
+        stop = self._last_stop
+        assert stop is not None and stop.tid == tid
+        if self.on_stop is not None:
+            self.on_stop(stop)
+        elif stop.cause is Cause.GROUP_STOP:
+            tracing.listen(tid)
+        else:
+            tracing.proceed(tid)
+        later, self._later = self._later, []
+        for thread, number, info in later:
+            self._send_again(thread, number, info)
+
+    @contextmanager
+    def _injecting(self) -> Iterator[Thread]:
+        """A thread that is stopped for injected calls and goes on with what it did."""
+        tid = self.tids[0]
+        if self._interrupt(tid, 5.0) is None:
+            raise TimeoutError(f"stub {self.pid} does not stop")
+        thread = Thread(tid, self.pid)
+        thread.instruction = inject.find_instruction(self.pid)
+        thread.capture()
+        try:
+            yield thread
+        finally:
+            kept, info = thread.pending_signal, thread.pending_info
+            thread.pending_signal = 0
+            thread.restore()
+            self._let_go(tid)
+            if kept:
+                self._send_again(tid, kept, info)
+
+    def give_up_memory(self) -> None:
+        """Lets go of the process's private memory: anonymous mappings go, private file mappings lose their pages and stay.
+        After the commit only: there is no way back but a refill. The arguments on the stack stay, for ps."""
+        maps = read_maps(self.pid)
+        arguments = _arguments(self.pid)
+        with self._injecting() as thread:
+            for start, end in _merged(_droppable(maps, self.reserved, arguments)):
+                thread.call(SYS.munmap, start, end - start)
+            for mapping in maps:
+                if mapping.is_file and mapping.private and not any(_overlap(mapping.span, r) for r in self.reserved):
+                    if thread.call(SYS.madvise, *_extent(mapping.span), _MADV_DONTNEED) == -errno.EINVAL:
+                        thread.call(SYS.madvise, *_extent(mapping.span), _MADV_DONTNEED_LOCKED)
+
+    def default_action(self, number: int) -> None:
+        """The stub takes the default action of a signal from now on: it is about to die by it."""
+        with self._injecting() as thread:
+            # The stack that the thread is on lies in the slot's page; its lower part is free for our structure.
+            at = self._slot(thread.tid) + 1024
+            inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
+            inject.check(thread.call(SYS.rt_sigaction, number, at, 0, 8), f"rt_sigaction in {self.pid}")
+
+    def say_on_terminal(self, sentence: str) -> None:
+        """One line on the process's standard error, if that is a terminal."""
+        try:
+            descriptor = os.open(f"/proc/{self.pid}/fd/2", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            if os.isatty(descriptor):
+                os.write(descriptor, f"\r\n{sentence}\r\n".encode())
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def thread_gone(self, tid: int) -> None:
+        """A thread was reported ended."""
+        if tid in self.tids:
+            self.tids.remove(tid)
+
+    def reap(self, timeout: float) -> bool:
+        """Waits for the end of all threads. False: some live on."""
+        end = time.monotonic() + timeout
+        pidfd = None
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            pass
+        try:
+            while self.tids and time.monotonic() < end:
+                for stop in tracing.poll(self.tids):
+                    if stop.cause in (Cause.EXITED, Cause.KILLED):
+                        self.thread_gone(stop.tid)
+                    else:
+                        tracing.proceed(stop.tid, stop.number if stop.cause is Cause.SIGNAL else 0)
+                if self.tids:
+                    select.select([pidfd] if pidfd is not None else [], [], [], 0.002)
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+        return not self.tids
+
+    # -- coming home ---------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> Frozen:
+        """Freezes the stub for a refill: all threads in their loops, no call under way. resume_as_stub() undoes it.
+
+        Errors: FarhomeError when a call is under way; TimeoutError.
+        """
+        if self._frozen is not None:
+            return self._frozen
+        if self.busy():
+            raise FarhomeError(f"a call of thread {self.busy()[0]} is under way")
+        threads: dict[int, Thread] = {}
+        try:
+            for tid in list(self.tids):
+                if self._interrupt(tid, 5.0) is None:
+                    raise TimeoutError(f"thread {tid} of the stub does not stop")
+                threads[tid] = Thread(tid, self.pid)
+                threads[tid].capture()
+        except BaseException:
+            for thread in threads.values():
+                thread.restore()
+                tracing.proceed(thread.tid)
+            raise
+        later, self._later = self._later, []
+        self._frozen = Frozen(self.pid, threads, instruction=self._code + self._call_end - 2)
+        for tid, number, info in later:
+            threads[tid].pending_signal, threads[tid].pending_info = number, info
+        return self._frozen
+
+    def resume_as_stub(self) -> None:
+        """The loops go on after a stop() that led to nothing."""
+        if self._frozen is None:
+            return
+        frozen, self._frozen = self._frozen, None
+        self._enter_loop(frozen)
+
+    def relocate(self, avoid: Iterable[Span]) -> bool:
+        """Moves loop and slots when they lie in one of these ranges. True if they moved. Errors: as stop(), OSError."""
+        avoid = list(avoid)
+        if not any(_overlap(mine, other) for mine in self.reserved for other in avoid):
+            return False
+        was_running = self._frozen is None
+        frozen = self.stop()
+        frozen.instruction = inject.find_instruction(self.pid)
+        base = _free_base([*read_maps(self.pid), *(Map(start, end) for start, end in avoid)], PAGE + self.link.size)
+        frozen.call(SYS.mremap, self._code, PAGE, PAGE, _MREMAP_MAYMOVE_FIXED, base)
+        self._code = base
+        frozen.call(SYS.mremap, self._slots, self.link.size, self.link.size, _MREMAP_MAYMOVE_FIXED, base + PAGE)
+        self._slots = base + PAGE
+        self.link.set_stub(self._slots)
+        frozen.instruction = self._code + self._call_end - 2
+        if was_running:
+            self.resume_as_stub()
+        return True
+
+    def remove_resident(self) -> None:
+        """Takes loop and slots out of the refilled, frozen process."""
+        assert self._frozen is not None
+        self._frozen.instruction = inject.find_instruction(self.pid)
+        self.undo()
+
+
+class Map:
+    """One line of /proc/PID/maps."""
+
+    def __init__(self, start: int, end: int, permissions: str = "---p", inode: int = 0, path: str = "") -> None:
+        self.span = (start, end)
+        self.permissions = permissions
+        self.private = permissions[3] == "p"
+        self.is_file = inode != 0
+        self.path = path
+
+
+def read_maps(pid: int) -> list[Map]:
+    """Errors: OSError when it is gone."""
+    found = []
+    for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").splitlines():
+        fields = line.split(None, 5)
+        start, end = (int(part, 16) for part in fields[0].split("-"))
+        found.append(Map(start, end, fields[1], int(fields[4]), fields[5] if len(fields) > 5 else ""))
+    return found
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def _extent(span: Span) -> tuple[int, int]:
+    return span[0], span[1] - span[0]
+
+
+def _free_base(maps: Iterable[Map], size: int) -> int:
+    taken = [mapping.span for mapping in maps]
+    for base in _BASES:
+        if not any(_overlap((base - PAGE, base + size + PAGE), span) for span in taken):
+            return base
+    raise FarhomeError("no free addresses for the stub")
+
+
+def _arguments(pid: int) -> Span:
+    """Where the command line and environment are: whole pages."""
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()
+    numbers = [int(fields[at - 3]) for at in (48, 49, 50, 51)]  # arg_start, arg_end, env_start, env_end: proc(5)
+    known = [number for number in numbers if number]
+    if not known:
+        return (0, 0)
+    return (min(known) & ~(PAGE - 1), (max(known) + PAGE - 1) & ~(PAGE - 1))
+
+
+def _droppable(maps: Iterable[Map], reserved: list[Span], arguments: Span) -> Iterator[Span]:
+    """The anonymous parts of the process that are its own."""
+    for mapping in maps:
+        if mapping.is_file or mapping.path in ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"):
+            continue
+        if any(_overlap(mapping.span, span) for span in reserved):
+            continue
+        start, end = mapping.span
+        if _overlap(mapping.span, arguments):
+            if start < arguments[0]:
+                yield (start, arguments[0])
+            if arguments[1] < end:
+                yield (arguments[1], end)
+        else:
+            yield (start, end)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _write(pid: int, address: int, data: bytes) -> int:
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return os.pwrite(descriptor, data, address)
+    finally:
+        os.close(descriptor)
+
+
+def _give_descriptor(frozen: Frozen, descriptor: int, page: int) -> int:
+    """Gives the frozen process a descriptor of ours, as a message over a socket pair that it makes; its number there.
+
+    `page`: scratch memory in it. Errors: OSError (EMFILE: it has no number left).
+    """
+    frozen.call(SYS.socketpair, socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 0, page)
+    first, second = struct.unpack("<ii", frozen.read(page, 8))
+    try:
+        pidfd = os.pidfd_open(frozen.pid)
+        try:
+            ours = _libc.syscall(SYS.pidfd_getfd, pidfd, first, 0)
+            if ours < 0:
+                raise OSError(ctypes.get_errno(), f"pidfd_getfd from {frozen.pid}")
+        finally:
+            os.close(pidfd)
+        with socket.socket(fileno=ours) as sender:
+            sender.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
+        # struct msghdr at the page's begin, then the iovec, the byte and the control buffer.
+        header = struct.pack("<QQQQQQQ", 0, 0, page + 64, 1, page + 128, 24, 0)
+        frozen.write(page, header.ljust(64, b"\0") + struct.pack("<QQ", page + 96, 1).ljust(128, b"\0"))
+        frozen.call(SYS.recvmsg, second, page, _MSG_CMSG_CLOEXEC)
+        length, level, kind, given = struct.unpack("<QiiI", frozen.read(page + 128, 20))
+        if (length, level, kind) != (20, socket.SOL_SOCKET, int(socket.SCM_RIGHTS)):
+            raise OSError(errno.EMFILE, f"process {frozen.pid} cannot be given a descriptor")
+        return int(given)
+    finally:
+        frozen.call(SYS.close, first)
+        frozen.call(SYS.close, second)
+
+
+__all__ = ["Map", "Stub", "read_maps"]

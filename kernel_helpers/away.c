@@ -1,0 +1,316 @@
+/* The guest's side of the link: takes the notifications of its filter, has the calls executed at home, answers.
+ * Two threads: the listener does nothing between two receptions but marshal and send; the session's receiver answers. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include "link.h"
+
+enum state { IDLE, SENT_HOME, WAITS_FOR_PYTHON };
+
+struct guest_thread {
+    int host_tid;
+    uint32_t tid;               /* as the program sees it */
+    enum state state;
+    uint64_t notification;
+    int class;
+    struct marshalled m;
+};
+
+struct away {
+    struct session *session;
+    int listener, wake;
+    unsigned count;
+    struct guest_thread *threads;
+    pthread_t listening;
+    pthread_mutex_t lock;       /* states and ledger */
+    pthread_cond_t changed;
+    int pause, paused, stopping;
+    unsigned char *results;     /* the receiver's own */
+    size_t results_room;
+};
+
+static struct guest_thread *by_host_tid(struct away *a, int tid) {
+    for (unsigned i = 0; i < a->count; i++)
+        if (a->threads[i].host_tid == tid)
+            return &a->threads[i];
+    return NULL;
+}
+
+static struct guest_thread *by_tid(struct away *a, uint32_t tid) {
+    for (unsigned i = 0; i < a->count; i++)
+        if (a->threads[i].tid == tid)
+            return &a->threads[i];
+    return NULL;
+}
+
+/* ENOENT is no error: the thread was killed meanwhile. */
+static void answer(struct away *a, uint64_t id, int64_t value, int native) {
+    struct seccomp_notif_resp response = {.id = id};
+    if (native)
+        response.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    else if (value < 0 && value >= -4095)
+        response.error = value;
+    else
+        response.val = value;
+    ioctl(a->listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
+}
+
+/* The notification stays pending until Python answers it or the thread dies. */
+static void hand_over(struct away *a, struct guest_thread *t, const struct seccomp_notif *n) {
+    struct event event = {.kind = EVENT_GO_HOME_CALL, .tid = t ? t->tid : 0, .value = n->data.nr, .number = n->pid,
+                          .length = sizeof n->data.args};
+    pthread_mutex_lock(&a->lock);
+    if (t)
+        t->state = WAITS_FOR_PYTHON;
+    pthread_mutex_unlock(&a->lock);
+    session_event(a->session, &event, n->data.args);
+}
+
+static void forward(struct away *a, struct guest_thread *t, const struct seccomp_notif *n,
+                    const struct call_entry *entry) {
+    uint64_t arguments[6];
+    for (int i = 0; i < 6; i++)
+        arguments[i] = n->data.args[i];
+    struct outgoing *o = NULL;
+    if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments)) {
+        t->m.call.sequence++;
+        o = marshal_frame(&t->m, t->tid);
+    }
+    if (!o) {                   /* too much for a slot: home can do it natively */
+        hand_over(a, t, n);
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    t->state = SENT_HOME;
+    pthread_mutex_unlock(&a->lock);
+    session_post(a->session, o, SEND_NOW);
+}
+
+static void take(struct away *a, const struct seccomp_notif *n) {
+    uint64_t arguments[6];
+    for (int i = 0; i < 6; i++)
+        arguments[i] = n->data.args[i];
+    const struct call_entry *entry = link_entry(n->data.nr, arguments);
+    struct guest_thread *t = by_host_tid(a, n->pid);
+    if (entry->class == CLASS_LOCAL || entry->class == CLASS_REFUSE) {
+        answer(a, n->id, -ENOSYS, entry->class == CLASS_LOCAL);
+        return;
+    }
+    if (!t) {
+        hand_over(a, NULL, n);
+        return;
+    }
+    t->notification = n->id;
+    t->class = entry->class;
+    t->m.call.number = n->data.nr;
+    if (entry->class == CLASS_GO_HOME)
+        hand_over(a, t, n);
+    else
+        forward(a, t, n, entry);    /* an exit too: the stub's thread ends, and Python lets the guest's do so */
+}
+
+static void *listen_loop(void *argument) {
+    struct away *a = argument;
+    struct pollfd watched[2] = {{a->listener, POLLIN, 0}, {a->wake, POLLIN, 0}};
+    for (;;) {
+        if (poll(watched, 2, -1) < 0)
+            continue;
+        if (watched[1].revents) {
+            eventfd_t count;
+            eventfd_read(a->wake, &count);
+            pthread_mutex_lock(&a->lock);
+            while (a->pause && !a->stopping) {
+                a->paused = 1;
+                pthread_cond_broadcast(&a->changed);
+                pthread_cond_wait(&a->changed, &a->lock);
+            }
+            a->paused = 0;
+            int stopping = a->stopping;
+            pthread_mutex_unlock(&a->lock);
+            if (stopping)
+                return NULL;
+            continue;
+        }
+        if (watched[0].revents & POLLIN) {
+            struct seccomp_notif n;
+            memset(&n, 0, sizeof n);
+            if (!ioctl(a->listener, SECCOMP_IOCTL_NOTIF_RECV, &n))
+                take(a, &n);    /* else ENOENT: withdrawn, there will be others */
+            continue;
+        }
+        if (watched[0].revents & (POLLHUP | POLLERR | POLLNVAL)) {
+            struct event event = {.kind = EVENT_GUEST_GONE};
+            session_event(a->session, &event, "");
+            watched[0].fd = -1;
+        }
+    }
+}
+
+/* Runs in the receiver: a REPLY. */
+static int reply(void *owner, struct session *session, const struct frame *frame) {
+    struct away *a = owner;
+    struct reply r;
+    uint32_t lengths[OUTS_LIMIT];
+    struct guest_thread *t = by_tid(a, frame->tid);
+    if (frame->kind != FRAME_REPLY || frame->length < sizeof r || !t || session_read(session, &r, sizeof r))
+        goto nonsense;
+    size_t left = frame->length - sizeof r;
+    if (r.outs > t->m.call.outs || left < r.outs * 4 || session_read(session, lengths, r.outs * 4))
+        goto nonsense;
+    left -= r.outs * 4;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < t->m.call.outs; i++) {
+        if (i >= r.outs)
+            lengths[i] = 0;
+        if (lengths[i] > t->m.outs[i].length)
+            goto nonsense;
+        bytes += lengths[i];
+    }
+    if (bytes != left)
+        goto nonsense;
+    if (bytes > a->results_room) {
+        free(a->results);
+        a->results = malloc(bytes);
+        a->results_room = a->results ? bytes : 0;
+        if (!a->results)
+            goto nonsense;      /* the frame comes again on the next connection */
+    }
+    if (session_read(session, a->results, bytes))
+        return -1;
+    session_accept(session, frame);
+    pthread_mutex_lock(&a->lock);
+    int wanted = t->state == SENT_HOME && r.sequence == t->m.call.sequence;
+    pthread_mutex_unlock(&a->lock);
+    if (!wanted)
+        return 0;
+    int64_t value = r.value;
+    if (marshal_results(&t->m, t->host_tid, lengths, a->results))
+        value = -EFAULT;
+    uint64_t id = t->notification;
+    int native = t->class == CLASS_BOTH && value >= 0 && !(r.flags & REPLY_SUSPENDED);
+    struct event event = {.kind = EVENT_SUSPENDED, .tid = t->tid, .number = t->m.call.number, .value = r.value};
+    if (bytes > 1 << 20) {
+        free(a->results);
+        a->results = NULL;
+        a->results_room = 0;
+    }
+    pthread_mutex_lock(&a->lock);
+    t->state = r.flags & REPLY_SUSPENDED ? WAITS_FOR_PYTHON : IDLE;
+    pthread_mutex_unlock(&a->lock);
+    if (r.flags & REPLY_SUSPENDED)  /* a restart code may only be answered when something is pending for the thread */
+        session_event(session, &event, "");
+    else
+        answer(a, id, value, native);
+    return 0;
+nonsense:
+    session_broken(session, "a reply that fits no call");
+    return -1;
+}
+
+struct away *away_new(int listener, const int *host_tids, const int *tids, unsigned count, int event_fd) {
+    struct away *a = calloc(1, sizeof *a);
+    if (!a || !(a->threads = calloc(count, sizeof *a->threads))) {
+        free(a);
+        return NULL;
+    }
+    a->listener = listener;
+    a->count = count;
+    for (unsigned i = 0; i < count; i++) {
+        a->threads[i].host_tid = host_tids[i];
+        a->threads[i].tid = tids[i];
+    }
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->changed, NULL);
+    a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    a->session = a->wake < 0 ? NULL : session_new(reply, a, event_fd);
+    if (!a->session || pthread_create(&a->listening, NULL, listen_loop, a)) {
+        if (a->session)
+            session_free(a->session);
+        close(a->wake);
+        free(a->threads);
+        free(a);
+        return NULL;
+    }
+    return a;
+}
+
+struct session *away_session(struct away *a) { return a->session; }
+
+/* Stops taking notifications; returns when the listener stands. Calls that were sent are still answered. */
+void away_pause(struct away *a) {
+    pthread_mutex_lock(&a->lock);
+    a->pause = 1;
+    eventfd_write(a->wake, 1);
+    while (!a->paused)
+        pthread_cond_wait(&a->changed, &a->lock);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void away_unpause(struct away *a) {
+    pthread_mutex_lock(&a->lock);
+    a->pause = 0;
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+struct parked { uint32_t tid, state; uint64_t sequence; int64_t number; uint64_t mask; uint32_t has_mask, class; };
+
+/* Calls that were caught and not answered; how many. */
+unsigned away_parked(struct away *a, struct parked *list, unsigned room) {
+    unsigned n = 0;
+    pthread_mutex_lock(&a->lock);
+    for (unsigned i = 0; i < a->count && n < room; i++) {
+        struct guest_thread *t = &a->threads[i];
+        if (t->state != IDLE)
+            list[n++] = (struct parked){t->tid, t->state, t->m.call.sequence, t->m.call.number, t->m.signal_mask,
+                                        t->m.has_mask, t->class};
+    }
+    pthread_mutex_unlock(&a->lock);
+    return n;
+}
+
+/* Answers a parked call with a raw result, or lets the kernel execute it here. 0, -ENOENT: nothing is parked. */
+int away_answer(struct away *a, int tid, int64_t value, int native) {
+    struct guest_thread *t = by_tid(a, tid);
+    pthread_mutex_lock(&a->lock);
+    if (!t || t->state == IDLE) {
+        pthread_mutex_unlock(&a->lock);
+        return -ENOENT;
+    }
+    t->state = IDLE;
+    uint64_t id = t->notification;
+    pthread_mutex_unlock(&a->lock);
+    answer(a, id, value, native);
+    return 0;
+}
+
+/* The guest will not make the suspended call of this thread again. */
+int away_abandon(struct away *a, int tid) {
+    struct outgoing *o = outgoing_new(FRAME_ABANDON, tid, 0);
+    if (!o)
+        return -ENOMEM;
+    session_post(a->session, o, SEND_LATER);
+    return 0;
+}
+
+void away_free(struct away *a) {
+    pthread_mutex_lock(&a->lock);
+    a->stopping = 1;
+    eventfd_write(a->wake, 1);
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    pthread_join(a->listening, NULL);
+    session_free(a->session);
+    for (unsigned i = 0; i < a->count; i++)
+        marshal_free(&a->threads[i].m);
+    close(a->wake);
+    free(a->results);
+    free(a->threads);
+    free(a);
+}

@@ -1,0 +1,386 @@
+/* The home side of the link: puts a guest's calls into the slots of the stub's resident loops and sends back what they
+ * gave. It knows no call: sizes and pointers come with the CALL, and every one of them is checked against the slot. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "link.h"
+
+#define RELEASE_AT (4u << 20)   /* bytes: a data area that grew beyond is given back to the system after the call */
+#define RESTART_SYSCALL 219
+
+enum state { IDLE, BUSY };
+
+struct home_thread {
+    uint32_t tid;
+    enum state state;
+    struct slot *slot;
+    struct call call;
+    struct out outs[OUTS_LIMIT];
+    uint64_t sequence;          /* of the last call taken */
+    uint32_t patience;          /* ns that the receiver looks on before it leaves the call to the finisher */
+    /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. */
+    struct call resumable;
+    unsigned char *resumable_image;
+};
+
+struct home {
+    struct session *session;
+    int memory;
+    unsigned count;
+    unsigned char *map;
+    size_t size;
+    uint64_t stub;              /* where the same memory is in the stub */
+    struct home_thread **threads;
+    pthread_mutex_t lock;
+    pthread_t finisher;
+    int stopping, event_fd;
+    uint32_t patience_limit;
+    uint64_t calls, quick;
+};
+
+static struct control_page *control(struct home *h) { return (struct control_page *)h->map; }
+
+static uint64_t slot_offset(unsigned i) { return CONTROL_PAGE + (uint64_t)i * SLOT_STRIDE; }
+
+static unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
+
+static long futex(uint32_t *word, int operation, uint32_t value) {
+    return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
+}
+
+static uint64_t nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static struct home_thread *by_tid(struct home *h, uint32_t tid) {
+    for (unsigned i = 0; i < h->count; i++)
+        if (h->threads[i]->tid == tid)
+            return h->threads[i];
+    return NULL;
+}
+
+static uint32_t out_length(const struct out *out, int64_t value, int suspended) {
+    int failed = value < 0 && value >= -4095;
+    if (out->rule == OUT_ALWAYS)
+        return out->length;
+    if (failed || suspended)
+        return 0;
+    if (out->rule == OUT_FULL)
+        return out->length;
+    uint64_t length = (uint64_t)value * out->scale + out->add;
+    return length < out->length ? length : out->length;
+}
+
+/* The REPLY to the thread's call, its bytes copied out of the slot. Called with the lock held. */
+static struct outgoing *make_reply(struct home_thread *t, int64_t value, uint32_t flags) {
+    uint32_t outs = t->call.outs;
+    struct outgoing *o = outgoing_new(FRAME_REPLY, t->tid, sizeof(struct reply) + outs * 4);
+    if (!o)
+        return NULL;
+    struct reply *r = outgoing_head(o);
+    uint32_t *lengths = (uint32_t *)(r + 1);
+    *r = (struct reply){.sequence = t->call.sequence, .value = value, .flags = flags, .outs = outs};
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < outs; i++)
+        bytes += lengths[i] = out_length(&t->outs[i], value, flags & REPLY_SUSPENDED);
+    if (bytes) {
+        unsigned char *body = malloc(bytes), *at = body;
+        if (!body) {
+            outgoing_free(o);
+            return NULL;
+        }
+        for (uint32_t i = 0; i < outs; i++) {
+            memcpy(at, data_of(t) + t->outs[i].offset, lengths[i]);
+            at += lengths[i];
+        }
+        outgoing_body(o, body, bytes);
+    }
+    if (t->call.area > RELEASE_AT)
+        madvise(data_of(t), SLOT_DATA, MADV_REMOVE);
+    return o;
+}
+
+/* Sends the reply of a call that has ended, unless another thread did. */
+static int finish(struct home *h, struct home_thread *t) {
+    struct outgoing *o = NULL;
+    pthread_mutex_lock(&h->lock);
+    if (t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request) {
+        o = make_reply(t, t->slot->value, 0);
+        if (o)
+            t->state = IDLE;
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (o)
+        session_post(h->session, o, SEND_NOW);
+    return o != NULL;
+}
+
+/* Answers calls that took longer than the receiver looked on. */
+static void *finish_loop(void *argument) {
+    struct home *h = argument;
+    for (;;) {
+        uint32_t seen = __atomic_load_n(&control(h)->completions, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&h->stopping, __ATOMIC_SEQ_CST))
+            return NULL;
+        for (unsigned i = 0; i < h->count; i++)
+            if (__atomic_load_n(&h->threads[i]->slot->watched, __ATOMIC_SEQ_CST))
+                finish(h, h->threads[i]);
+        futex(&control(h)->completions, FUTEX_WAIT, seen);
+    }
+}
+
+/* Looks on for a while: most calls are quick, and to be woken costs more than they do. */
+static void look_on(struct home *h, struct home_thread *t, int others_wait) {
+    uint64_t begin = 0;
+    uint32_t patience = others_wait ? 0 : t->patience;
+    h->calls++;
+    for (unsigned round = 0; __atomic_load_n(&t->slot->done, __ATOMIC_ACQUIRE) != t->slot->request; round++) {
+        __builtin_ia32_pause();
+        if (round % 32)
+            continue;
+        uint64_t now = nanoseconds();
+        if (!begin)
+            begin = now;
+        if (now - begin >= patience) {
+            t->patience = t->patience / 2 + 1000;
+            __atomic_store_n(&t->slot->watched, 1, __ATOMIC_SEQ_CST);
+            if (__atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request)
+                finish(h, t);
+            return;
+        }
+    }
+    h->quick++;
+    t->patience = t->patience * 2 > h->patience_limit ? h->patience_limit : t->patience * 2;
+    finish(h, t);
+}
+
+/* Whether this is the suspended call made again: the same number, arguments and bytes. */
+static int resumes(struct home_thread *t) {
+    const struct call *a = &t->call, *b = &t->resumable;
+    return b->number >= 0 && a->number == b->number && a->offsets == b->offsets && a->image == b->image &&
+           !memcmp(a->arguments, b->arguments, sizeof a->arguments) &&
+           !memcmp(t->resumable_image, data_of(t), a->image);
+}
+
+static void forget_resumable(struct home_thread *t) {
+    t->resumable.number = -1;
+    free(t->resumable_image);
+    t->resumable_image = NULL;
+}
+
+static void start(struct home *h, struct home_thread *t) {
+    struct slot *slot = t->slot;
+    uint64_t data = h->stub + ((unsigned char *)slot - h->map) + SLOT_HEADER;
+    slot->number = t->call.number;
+    for (int i = 0; i < 6; i++)
+        slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);
+    if (resumes(t)) {
+        slot->number = RESTART_SYSCALL;
+        memset(slot->arguments, 0, sizeof slot->arguments);
+    }
+    forget_resumable(t);
+    slot->watched = 0;
+    t->state = BUSY;
+    __atomic_store_n(&slot->request, slot->request + 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&slot->sleeping, __ATOMIC_SEQ_CST))
+        futex(&slot->request, FUTEX_WAKE, 1);
+}
+
+/* Runs in the receiver: a CALL. Its image is read straight into the slot, which nobody else uses now. */
+static int take_call(void *owner, struct session *session, const struct frame *frame) {
+    struct home *h = owner;
+    struct call call;
+    uint32_t relocations[RELOCATIONS_LIMIT];
+    struct home_thread *t = by_tid(h, frame->tid);
+    if (frame->kind == FRAME_ABANDON && t && !frame->length) {
+        session_accept(session, frame);
+        pthread_mutex_lock(&h->lock);
+        forget_resumable(t);
+        pthread_mutex_unlock(&h->lock);
+        return 0;
+    }
+    if (frame->kind != FRAME_CALL || frame->length < sizeof call || !t || session_read(session, &call, sizeof call))
+        goto nonsense;
+    if (call.relocations > RELOCATIONS_LIMIT || call.outs > OUTS_LIMIT || call.image > call.area ||
+        call.area > SLOT_DATA || call.offsets >> 6 || !link_forwardable(call.number) || call.sequence <= t->sequence ||
+        frame->length != sizeof call + call.relocations * 4ull + call.outs * sizeof(struct out) + call.image)
+        goto nonsense;
+    pthread_mutex_lock(&h->lock);
+    int busy = t->state == BUSY;
+    pthread_mutex_unlock(&h->lock);
+    if (busy)
+        goto nonsense;
+    for (int i = 0; i < 6; i++)
+        if (call.offsets >> i & 1 && call.arguments[i] > call.area)
+            goto nonsense;
+    t->call = call;
+    if (session_read(session, relocations, call.relocations * 4) ||
+        session_read(session, t->outs, call.outs * sizeof(struct out)) ||
+        session_read(session, data_of(t), call.image))
+        return -1;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < call.outs; i++) {
+        if (t->outs[i].offset > call.area || t->outs[i].length > call.area - t->outs[i].offset)
+            goto nonsense;
+        total += t->outs[i].length;
+    }
+    if (total > SLOT_DATA)
+        goto nonsense;
+    uint64_t data = h->stub + ((unsigned char *)t->slot - h->map) + SLOT_HEADER;
+    for (uint32_t i = 0; i < call.relocations; i++) {
+        uint64_t value;
+        if (call.image < 8 || relocations[i] > call.image - 8)
+            goto nonsense;
+        memcpy(&value, data_of(t) + relocations[i], 8);
+        if (value > call.area)
+            goto nonsense;
+        value += data;
+        memcpy(data_of(t) + relocations[i], &value, 8);
+    }
+    session_accept(session, frame);
+    t->sequence = call.sequence;
+    pthread_mutex_lock(&h->lock);
+    start(h, t);
+    pthread_mutex_unlock(&h->lock);
+    look_on(h, t, session_buffered(session) > 0);
+    return 0;
+nonsense:
+    session_broken(session, "a call that cannot be");
+    return -1;
+}
+
+struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, uint64_t patience_limit) {
+    struct home *h = calloc(1, sizeof *h);
+    if (!h)
+        return NULL;
+    h->memory = memory;
+    h->count = count;
+    h->event_fd = event_fd;
+    h->patience_limit = patience_limit;
+    h->size = slot_offset(count);
+    h->threads = calloc(count, sizeof *h->threads);
+    h->map = ftruncate(memory, h->size) ? MAP_FAILED
+             : mmap(NULL, h->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, 0);
+    if (!h->threads || h->map == MAP_FAILED)
+        goto failed;
+    for (unsigned i = 0; i < count; i++) {
+        if (!(h->threads[i] = calloc(1, sizeof **h->threads)))
+            goto failed;
+        h->threads[i]->tid = tids[i];
+        h->threads[i]->slot = (struct slot *)(h->map + slot_offset(i));
+        h->threads[i]->patience = patience_limit;
+        h->threads[i]->resumable.number = -1;
+    }
+    pthread_mutex_init(&h->lock, NULL);
+    h->session = session_new(take_call, h, event_fd);
+    if (!h->session)
+        goto failed;
+    if (pthread_create(&h->finisher, NULL, finish_loop, h)) {
+        session_free(h->session);
+        goto failed;
+    }
+    return h;
+failed:
+    for (unsigned i = 0; h->threads && i < count; i++)
+        free(h->threads[i]);
+    free(h->threads);
+    if (h->map != MAP_FAILED)
+        munmap(h->map, h->size);
+    free(h);
+    return NULL;
+}
+
+struct session *home_session(struct home *h) { return h->session; }
+
+/* Where the stub has the memory. To be said before the first connection. */
+void home_set_stub(struct home *h, uint64_t address, uint32_t spin) {
+    h->stub = address;
+    for (unsigned i = 0; i < h->count; i++) {
+        h->threads[i]->slot->control = address;
+        h->threads[i]->slot->spin = spin;
+    }
+}
+
+uint64_t home_slot_offset(unsigned i) { return slot_offset(i); }
+uint64_t home_size(struct home *h) { return h->size; }
+
+/* A session with another remote, after a hop: numbers begin anew; a suspended call is remembered. */
+int home_renew(struct home *h) {
+    struct session *fresh = session_new(take_call, h, h->event_fd);
+    if (!fresh)
+        return -ENOMEM;
+    session_free(h->session);
+    pthread_mutex_lock(&h->lock);
+    h->session = fresh;
+    for (unsigned i = 0; i < h->count; i++)
+        h->threads[i]->sequence = 0;
+    pthread_mutex_unlock(&h->lock);
+    return 0;
+}
+
+struct standing { uint64_t sequence; int64_t number; uint32_t busy, done; };
+
+/* How a thread's call stands. 0, or -ESRCH. */
+int home_standing(struct home *h, int tid, struct standing *standing) {
+    struct home_thread *t = by_tid(h, tid);
+    if (!t)
+        return -ESRCH;
+    pthread_mutex_lock(&h->lock);
+    *standing = (struct standing){t->sequence, t->call.number, t->state == BUSY,
+                                  __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request};
+    pthread_mutex_unlock(&h->lock);
+    return 0;
+}
+
+/* The thread was taken out of its call (ptrace) with a restart code: says so to the guest. The resident loop must be
+ * begun anew afterwards. 0, -ENOENT: no call under way or it has ended. */
+int home_suspend(struct home *h, int tid, int64_t code) {
+    struct home_thread *t = by_tid(h, tid);
+    if (!t)
+        return -ESRCH;
+    struct outgoing *o = NULL;
+    pthread_mutex_lock(&h->lock);
+    if (t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) != t->slot->request) {
+        if (code == -516 && t->call.image) {
+            /* The image as it arrived is needed to know the call again; poll and sleeps write elsewhere or the same. */
+            t->resumable_image = malloc(t->call.image);
+            if (t->resumable_image) {
+                t->resumable = t->call;
+                memcpy(t->resumable_image, data_of(t), t->call.image);
+            }
+        }
+        o = make_reply(t, code, REPLY_SUSPENDED);
+        t->slot->done = t->slot->request;
+        t->state = IDLE;
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (!o)
+        return -ENOENT;
+    session_post(h->session, o, SEND_LATER);
+    return 0;
+}
+
+uint64_t home_statistic(struct home *h, int which) { return which ? h->quick : h->calls; }
+
+void home_free(struct home *h) {
+    __atomic_store_n(&h->stopping, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&control(h)->completions, 1, __ATOMIC_SEQ_CST);
+    futex(&control(h)->completions, FUTEX_WAKE, 1);
+    pthread_join(h->finisher, NULL);
+    session_free(h->session);
+    for (unsigned i = 0; i < h->count; i++) {
+        forget_resumable(h->threads[i]);
+        free(h->threads[i]);
+    }
+    munmap(h->map, h->size);
+    free(h->threads);
+    free(h);
+}

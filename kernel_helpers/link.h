@@ -1,0 +1,143 @@
+/* What the parts of the link layer share: the wire, the slots of the resident loop, the table's types. */
+#ifndef FARHOME_LINK_H
+#define FARHOME_LINK_H
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "slot.h"
+
+/* ---- the wire: little-endian, both ends are x86-64 ---- */
+
+#define FRAME_LIMIT (128u << 20)  /* bytes; a longer frame is nonsense and breaks the session */
+#define CONTROL_LIMIT (1u << 20)
+
+enum frame_kind { FRAME_RESUME = 1, FRAME_HEARTBEAT = 2, FRAME_CALL = 3, FRAME_REPLY = 4, FRAME_ABANDON = 5,
+                  FRAME_CONTROL = 16 };
+enum frame_flag { FRAME_BARRIER = 1 };
+
+struct frame {
+    uint32_t length;        /* bytes that follow */
+    uint16_t kind, flags;
+    uint32_t tid, zero;
+    uint64_t number;        /* 1, 2, ... in each direction; 0: not numbered (RESUME, HEARTBEAT) */
+    uint64_t acknowledged;  /* all the other side's frames up to this one have arrived */
+};
+
+enum out_rule { OUT_FULL = 0, OUT_ALWAYS = 1, OUT_RETURNED = 2 };
+
+struct out {                /* a range of the data area that the call writes */
+    uint32_t offset, length;
+    uint16_t rule, scale;
+    uint32_t add;           /* OUT_RETURNED: scale * ret + add bytes */
+};
+
+struct call {               /* followed by relocations[], outs[], the image */
+    uint64_t sequence;      /* per thread */
+    int32_t number;
+    uint32_t offsets;       /* bit i: argument i is an offset into the data area */
+    uint64_t arguments[6];
+    uint32_t image, area;   /* bytes sent; bytes of the data area in use */
+    uint32_t relocations, outs;
+};
+
+enum reply_flag { REPLY_SUSPENDED = 1 };
+
+struct reply {              /* followed by lengths[outs] and as many bytes */
+    uint64_t sequence;
+    int64_t value;          /* as in rax; REPLY_SUSPENDED: the restart code */
+    uint32_t flags, outs;
+};
+
+#define OUTS_LIMIT 4096
+#define RELOCATIONS_LIMIT 8192
+/* An address that makes every kernel say EFAULT, in place of a pointer that the guest could not read. */
+#define FAULT_ADDRESS 0x8000000000000000ULL
+
+/* ---- the table ---- */
+
+enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE };
+enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
+             SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO };
+enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
+
+struct call_argument {
+    uint8_t shape, size_kind, size_argument, rule;
+    uint16_t rule_scale, rule_add;
+    uint32_t size_scale, size_add;
+};
+struct call_entry { uint8_t class, count; struct call_argument arguments[6]; };
+struct call_variant { uint8_t argument; uint64_t mask, value; struct call_entry entry; };
+struct call_row { const char *name; uint16_t first_variant, variants; struct call_entry entry; };
+
+/* The entry that a call's number and arguments choose. */
+const struct call_entry *link_entry(long number, const uint64_t arguments[6]);
+int link_class(long number, const uint64_t arguments[6]);
+/* Whether some arguments of this number are executed at home. */
+int link_forwardable(long number);
+
+/* ---- events for Python ---- */
+
+enum event_kind { EVENT_CONTROL = 1, EVENT_CONNECTION_LOST = 2, EVENT_SILENT = 3, EVENT_HEARD = 4, EVENT_CONNECTED = 5,
+                  EVENT_GO_HOME_CALL = 6, EVENT_GUEST_GONE = 7, EVENT_SUSPENDED = 8 };
+
+struct event { uint32_t kind, tid, control, flags; uint64_t number; int64_t value; uint32_t length, zero; };
+
+/* ---- the session ---- */
+
+struct session;
+/* Takes the body of a CALL or REPLY by session_read(), all frame->length bytes of it. Returns 0, or -1: broken. */
+typedef int (*session_handler)(void *owner, struct session *session, const struct frame *frame);
+
+struct outgoing;
+struct session *session_new(session_handler handler, void *owner, int event_fd);
+void session_free(struct session *session);
+/* The descriptor is the session's from here on. Never blocks. */
+int session_attach(struct session *session, int descriptor);
+void session_detach(struct session *session);
+void session_release(struct session *session);
+void session_set_silence(struct session *session, int milliseconds);
+int session_read(struct session *session, void *to, size_t length);
+/* A handler has read the whole body: from here on the frame counts as received. Before it acts on it. */
+void session_accept(struct session *session, const struct frame *frame);
+int session_skip(struct session *session, size_t length);
+size_t session_buffered(const struct session *session);
+void session_broken(struct session *session, const char *reason);
+
+/* A frame to be sent: `head` bytes after the frame's own header, and a body of its own (malloc'ed, given away). */
+struct outgoing *outgoing_new(uint16_t kind, uint32_t tid, size_t head);
+void *outgoing_head(struct outgoing *frame);
+void outgoing_body(struct outgoing *frame, void *body, size_t length);
+void outgoing_free(struct outgoing *frame);
+enum send_mode { SEND_NOW, SEND_LATER };
+void session_post(struct session *session, struct outgoing *frame, enum send_mode mode);
+void session_event(struct session *session, const struct event *event, const void *data);
+int session_next_event(struct session *session, struct event *event, void *data, uint32_t room);
+int session_control(struct session *session, uint16_t kind, uint16_t flags, uint32_t tid, const void *data,
+                    uint32_t length);
+/* Waits until everything posted is on its way. 0, or -ETIMEDOUT. */
+int session_flush(struct session *session, int milliseconds);
+uint64_t session_statistic(struct session *session, int which);
+
+/* ---- marshalling (marshal.c) ---- */
+
+struct segment { uint64_t address; uint32_t length; uint32_t out; };
+
+struct marshalled {         /* one per guest thread, reused */
+    struct call call;
+    uint32_t *relocations; uint32_t relocations_room;
+    struct out *outs; uint32_t outs_room;
+    struct segment *segments; uint32_t segments_count, segments_room;
+    unsigned char *image; size_t image_room;
+    uint64_t signal_mask; int has_mask;
+    int failed;
+};
+
+/* Builds the CALL of a guest thread (tid as this process sees it). 0, or -E2BIG: too much for a slot, or -ENOMEM. */
+int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, long number, const uint64_t arguments[6]);
+/* Makes the frame of it; the image goes along. */
+struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid);
+/* Copies results to the guest. 0, or -EFAULT. `lengths[outs]`, `data` as in the REPLY. */
+int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths, unsigned char *data);
+void marshal_free(struct marshalled *m);
+
+#endif

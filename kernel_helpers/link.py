@@ -1,0 +1,331 @@
+"""The Python face of the link layer: HomeLink in a deputy, AwayLink in a remote.
+
+Calls and replies never come to Python; control frames, connection matters and calls that home alone can make do, as
+events. All methods are for one Python thread at a time; none but flush(), pause() and close() waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import select
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import Self
+
+from kernel_helpers import library
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.filter import RET_NOTIFY, evaluate
+
+CONTROL_FIRST, CONTROL_LIMIT = 16, 1 << 20
+SPIN_ROUNDS, PATIENCE_NS = 4000, 50_000
+
+
+class Kind(IntEnum):
+    """Kinds of events that the link itself makes. Control frames keep their own kind, which is 16 or more."""
+
+    CONTROL = 1  # never seen: a control frame's event has the frame's kind
+    CONNECTION_LOST = 2
+    """data: the reason; attach() a new one"""
+    SILENT = 3
+    """nothing was heard for the time of set_silence()"""
+    HEARD = 4
+    CONNECTED = 5
+    """the other side has said how far it had come: frames flow"""
+    GO_HOME_CALL = 6
+    """code: the number of a call that only home can make; it stays parked"""
+    GUEST_GONE = 7
+    """the last thread under the filter has ended"""
+    SUSPENDED = 8
+    """code: the restart code with which home took a call back; it stays parked until answer()"""
+
+
+@dataclass(frozen=True)
+class Event:
+    """kind: a Kind, or a control frame's number. tid as the program sees it, 0: none."""
+
+    kind: int
+    tid: int
+    data: bytes
+    code: int = 0
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A call that was caught and not answered. sigmask: what it wants blocked while it waits (ppoll and friends)."""
+
+    sequence: int
+    number: int
+    sent: bool
+    """home is at it; otherwise it waits for answer()"""
+    sigmask: int | None
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_uint32), ("tid", ctypes.c_uint32), ("control", ctypes.c_uint32),
+                ("flags", ctypes.c_uint32), ("number", ctypes.c_uint64), ("value", ctypes.c_int64),
+                ("length", ctypes.c_uint32), ("zero", ctypes.c_uint32)]
+
+
+class _Parked(ctypes.Structure):
+    _fields_ = [("tid", ctypes.c_uint32), ("state", ctypes.c_uint32), ("sequence", ctypes.c_uint64),
+                ("number", ctypes.c_int64), ("mask", ctypes.c_uint64), ("has_mask", ctypes.c_uint32),
+                ("class_", ctypes.c_uint32)]
+
+
+class _Standing(ctypes.Structure):
+    _fields_ = [("sequence", ctypes.c_uint64), ("number", ctypes.c_int64), ("busy", ctypes.c_uint32),
+                ("done", ctypes.c_uint32)]
+
+
+@functools.cache
+def _native() -> ctypes.CDLL:
+    """The functions of session.c, away.c and home.c, declared. CDLL lets go of the interpreter while they run."""
+    native = library.load()
+    pointer, i, unsigned, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
+    for name, result, arguments in (
+        ("session_attach", i, [pointer, i]), ("session_detach", None, [pointer]), ("session_release", None, [pointer]),
+        ("session_set_silence", None, [pointer, i]), ("session_flush", i, [pointer, i]),
+        ("session_next_event", i, [pointer, pointer, pointer, ctypes.c_uint32]),
+        ("session_control", i, [pointer, ctypes.c_uint16, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_char_p,
+                                ctypes.c_uint32]),
+        ("session_statistic", u64, [pointer, i]),
+        ("away_new", pointer, [i, pointer, pointer, unsigned, i]), ("away_session", pointer, [pointer]),
+        ("away_pause", None, [pointer]), ("away_unpause", None, [pointer]),
+        ("away_parked", unsigned, [pointer, pointer, unsigned]),
+        ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
+        ("away_free", None, [pointer]),
+        ("home_new", pointer, [pointer, unsigned, i, i, u64]), ("home_session", pointer, [pointer]),
+        ("home_set_stub", None, [pointer, u64, ctypes.c_uint32]), ("home_slot_offset", u64, [unsigned]),
+        ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
+        ("home_standing", i, [pointer, i, pointer]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
+        ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
+    ):
+        function = getattr(native, name)
+        function.restype, function.argtypes = result, arguments
+    return native
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+    return result
+
+
+class _Link:
+    """What both ends share: the session."""
+
+    def __init__(self) -> None:
+        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable when events() has something."""
+        self._handle: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def _session(self) -> int:
+        raise NotImplementedError
+
+    def _free(self, handle: int) -> None:
+        raise NotImplementedError
+
+    @property
+    def handle(self) -> int:
+        """The C object. Errors: FarhomeError after close()."""
+        if self._handle is None:
+            raise FarhomeError("the link is closed")
+        return self._handle
+
+    def attach(self, socket_fd: int) -> None:
+        """Takes over a connected stream socket (blocking mode); one that was there before is given up. Both sides then
+        say what they have received, and what the other lacks is sent again. Event: CONNECTED."""
+        _check(_native().session_attach(self._session(), socket_fd), "attach")
+
+    def detach(self) -> None:
+        """Gives up the connection. Frames are kept for the next one. Event: CONNECTION_LOST."""
+        _native().session_detach(self._session())
+
+    def send(self, kind: int, tid: int = 0, data: bytes = b"", barrier: bool = False) -> None:
+        """Queues a control frame, in order with calls and replies. With `barrier` the other side handles nothing that
+        follows until its release(). Errors: ValueError, MemoryError."""
+        if kind < CONTROL_FIRST or len(data) > CONTROL_LIMIT:
+            raise ValueError(f"no control frame: kind {kind}, {len(data)} bytes")
+        if _native().session_control(self._session(), kind, int(barrier), tid, data, len(data)):
+            raise MemoryError
+
+    def release(self) -> None:
+        """Ends the hold of one barrier frame; nothing to release is no error."""
+        _native().session_release(self._session())
+
+    def events(self) -> list[Event]:
+        """What has happened since, in order. Never waits."""
+        native = _native()
+        found: list[Event] = []
+        event, room = _Event(), ctypes.create_string_buffer(4096)
+        while True:
+            result = native.session_next_event(self._session(), ctypes.byref(event), room, len(room))
+            if result == 0:
+                return found
+            if result < 0:
+                room = ctypes.create_string_buffer(event.length)
+                continue
+            kind = event.control if event.kind == Kind.CONTROL else event.kind
+            found.append(Event(kind, event.tid, room.raw[: event.length], event.value))
+
+    def wait(self, timeout: float) -> list[Event]:
+        """events(), waiting up to `timeout` seconds for the first one."""
+        found = self.events()
+        if not found and select.select([self.event_fd], [], [], timeout)[0]:
+            found = self.events()
+        return found
+
+    def flush(self, timeout: float) -> bool:
+        """Waits until everything queued was written to the connection."""
+        return bool(_native().session_flush(self._session(), int(timeout * 1000)) == 0)
+
+    def set_silence(self, seconds: float) -> None:
+        """After how long without any frame SILENT comes (a heartbeat is sent each second); 0: never."""
+        _native().session_set_silence(self._session(), int(seconds * 1000))
+
+    @property
+    def connected(self) -> bool:
+        return bool(_native().session_statistic(self._session(), 3))
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that would be sent again after a break."""
+        return int(_native().session_statistic(self._session(), 0))
+
+    def close(self) -> None:
+        """Ends the threads and the connection. Once is enough, twice is no error."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            self._free(handle)
+            os.close(self.event_fd)
+
+
+class HomeLink(_Link):
+    """The home end: executes calls in the slots of a stub.
+
+    `threads`: the tids of the stub as the program sees them, in the order of the slots. `memfd` is the memory that the
+    stub has to map (`size` bytes) at the address told by set_stub().
+    """
+
+    def __init__(self, threads: list[int], patience_ns: int = PATIENCE_NS) -> None:
+        super().__init__()
+        self.threads = list(threads)
+        self.memfd = os.memfd_create("farhome", os.MFD_CLOEXEC)
+        tids = (ctypes.c_int * len(threads))(*threads)
+        self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd, patience_ns)
+        if not self._handle:
+            os.close(self.memfd)
+            os.close(self.event_fd)
+            raise MemoryError("no memory for a link")
+
+    def _session(self) -> int:
+        return int(_native().home_session(self.handle))
+
+    def _free(self, handle: int) -> None:
+        _native().home_free(handle)
+        os.close(self.memfd)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memfd."""
+        return int(_native().home_size(self.handle))
+
+    def slot_offset(self, index: int) -> int:
+        """Where the slot of threads[index] begins."""
+        return int(_native().home_slot_offset(index))
+
+    def set_stub(self, address: int, spin: int = SPIN_ROUNDS) -> None:
+        """Where the stub has mapped memfd; how many rounds its loops look before they sleep. Before the first attach,
+        and whenever it moves (no call being under way)."""
+        _native().home_set_stub(self.handle, address, spin)
+
+    def renew(self, socket_fd: int | None = None) -> None:
+        """Begins a session with another remote (a hop): numbers start anew, nothing is sent again."""
+        _check(_native().home_renew(self.handle), "renew")
+        if socket_fd is not None:
+            self.attach(socket_fd)
+
+    def busy(self) -> list[int]:
+        """tids whose call is under way."""
+        return [tid for tid in self.threads if (state := self.standing(tid)).busy and not state.done]
+
+    def standing(self, tid: int) -> _Standing:
+        """sequence, number, busy (a call was given and not yet replied to), done (it has ended). Errors: OSError."""
+        found = _Standing()
+        _check(_native().home_standing(self.handle, tid, ctypes.byref(found)), f"thread {tid}")
+        return found
+
+    def suspend(self, tid: int, code: int) -> bool:
+        """Says to the guest that the call was taken back with this restart code; the caller has the thread out of it.
+        False: there is no call any more."""
+        return bool(_native().home_suspend(self.handle, tid, code) == 0)
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        """Calls executed, and how many of them ended while the receiver looked on."""
+        native = _native()
+        return int(native.home_statistic(self.handle, 0)), int(native.home_statistic(self.handle, 1))
+
+
+class AwayLink(_Link):
+    """The guest's end: takes the notifications of its filter from `listener_fd` (which stays the caller's).
+
+    `threads`: tid as this process sees it -> tid as the program sees it; all threads of the guest.
+    """
+
+    def __init__(self, listener_fd: int, guest_host_pid: int, threads: dict[int, int]) -> None:
+        super().__init__()
+        self.guest_host_pid = guest_host_pid
+        count = len(threads)
+        host = (ctypes.c_int * count)(*threads.keys())
+        program = (ctypes.c_int * count)(*threads.values())
+        self._count = count
+        self._handle = _native().away_new(listener_fd, host, program, count, self.event_fd)
+        if not self._handle:
+            os.close(self.event_fd)
+            raise MemoryError("no memory for a link")
+
+    def _session(self) -> int:
+        return int(_native().away_session(self.handle))
+
+    def _free(self, handle: int) -> None:
+        _native().away_free(handle)
+
+    def pause(self) -> None:
+        """Takes no more notifications; returns when the listener stands, and then every call taken is on its way.
+        Calls made meanwhile wait at the door, where a stop finds them restartable."""
+        _native().away_pause(self.handle)
+
+    def unpause(self) -> None:
+        _native().away_unpause(self.handle)
+
+    def parked(self) -> dict[int, Parked]:
+        """tid -> the call that was caught and not answered."""
+        list_ = (_Parked * self._count)()
+        count = _native().away_parked(self.handle, list_, self._count)
+        return {p.tid: Parked(p.sequence, p.number, p.state == 1, p.mask if p.has_mask else None)
+                for p in list_[:count]}
+
+    def answer(self, tid: int, value: int = 0, error: int = 0, proceed: bool = False) -> bool:
+        """Answers a parked call: with a value, a negative errno or restart code (only when something is pending for the
+        thread: otherwise errno 512 reaches the program), or by letting the node's kernel make it. False: none parked."""
+        return bool(_native().away_answer(self.handle, tid, error or value, int(proceed)) == 0)
+
+    def abandon(self, tid: int) -> None:
+        """The guest will not make the suspended call of this thread again (a handler ran)."""
+        _check(_native().away_abandon(self.handle, tid), "abandon")
+
+    @staticmethod
+    def is_notified(number: int, arguments: tuple[int, ...] = (0, 0, 0, 0, 0, 0)) -> bool:
+        """Whether the filter catches this call."""
+        return evaluate(number, arguments) == RET_NOTIFY

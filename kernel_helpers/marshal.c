@@ -1,0 +1,510 @@
+/* A guest's call into a CALL frame, and a REPLY into the guest's memory, by the table's shapes.
+ * The data area has two parts: the image, which is sent, and behind it what the kernel at home only writes. While the
+ * image grows, offsets into the second part carry BEHIND; finish() adds the image's length to them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include "link.h"
+#include "calls.inc"
+
+#define BEHIND 0x80000000u
+#define PATH_ROOM 4096u
+#define VECTOR_LIMIT 1024u
+#define PAGE 4096u
+
+static const struct call_entry go_home = {.class = CLASS_GO_HOME};
+
+const struct call_entry *link_entry(long number, const uint64_t arguments[6]) {
+    if (number < 0 || number >= (long)(sizeof call_rows / sizeof *call_rows) || !call_rows[number].name)
+        return &go_home;
+    const struct call_row *row = &call_rows[number];
+    for (unsigned i = 0; i < row->variants; i++) {
+        const struct call_variant *v = &call_variants[row->first_variant + i];
+        if ((arguments[v->argument] & v->mask) == v->value)
+            return &v->entry;
+    }
+    return &row->entry;
+}
+
+int link_class(long number, const uint64_t arguments[6]) { return link_entry(number, arguments)->class; }
+
+static int at_home(int class) { return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END; }
+
+int link_forwardable(long number) {
+    if (number < 0 || number >= (long)(sizeof call_rows / sizeof *call_rows) || !call_rows[number].name)
+        return 0;
+    const struct call_row *row = &call_rows[number];
+    int yes = at_home(row->entry.class);
+    for (unsigned i = 0; i < row->variants && !yes; i++)
+        yes = at_home(call_variants[row->first_variant + i].entry.class);
+    return yes;
+}
+
+/* ---- the guest's memory ---- */
+
+static int guest_read(int tid, uint64_t address, void *to, size_t length) {
+    struct iovec here = {to, length}, there = {(void *)address, length};
+    return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
+}
+
+/* ---- the data area ---- */
+
+static int grow(void **array, uint32_t *room, uint32_t needed, size_t size, uint32_t limit) {
+    if (needed <= *room)
+        return 0;
+    if (needed > limit)
+        return -E2BIG;
+    uint32_t more = needed < 16 ? 16 : needed * 2;
+    void *fresh = realloc(*array, more * size);
+    if (!fresh)
+        return -ENOMEM;
+    *array = fresh;
+    *room = more;
+    return 0;
+}
+
+static uint32_t aligned(uint32_t offset, uint64_t address, uint64_t length) {
+    /* Direct I/O wants sectors; whoever aligned a buffer to them finds it aligned at home. */
+    uint32_t to = length >= 512 && !(address & 511) ? 512 : 16;
+    return (offset + to - 1) & ~(to - 1);
+}
+
+/* Room in the image; its offset, or -1 with m->failed set. */
+static int64_t image_room(struct marshalled *m, uint64_t address, uint64_t length) {
+    uint32_t at = aligned(m->call.image, address, length);
+    if (length > SLOT_DATA - at) {
+        m->failed = -E2BIG;
+        return -1;
+    }
+    size_t needed = at + length;
+    if (needed > m->image_room) {
+        size_t room = needed < 256 ? 256 : needed;
+        if (m->image && needed < 1 << 20)
+            room = needed * 2;
+        void *fresh = realloc(m->image, room);
+        if (!fresh) {
+            m->failed = -ENOMEM;
+            return -1;
+        }
+        m->image = fresh;
+        m->image_room = room;
+    }
+    memset(m->image + m->call.image, 0, at - m->call.image);
+    m->call.image = needed;
+    return at;
+}
+
+/* Room behind the image, of which nothing is sent. m->call.area counts it until finish(). */
+static int64_t behind_room(struct marshalled *m, uint64_t address, uint64_t length) {
+    uint32_t at = aligned(m->call.area, address, length);
+    if (length > SLOT_DATA - at) {
+        m->failed = -E2BIG;
+        return -1;
+    }
+    m->call.area = at + length;
+    return at | BEHIND;
+}
+
+static void relocate(struct marshalled *m, uint32_t where) {
+    int error = grow((void **)&m->relocations, &m->relocations_room, m->call.relocations + 1, sizeof(uint32_t),
+                     RELOCATIONS_LIMIT);
+    if (error)
+        m->failed = error;
+    else
+        m->relocations[m->call.relocations++] = where;
+}
+
+static void set_u64(struct marshalled *m, uint32_t where, uint64_t value) { memcpy(m->image + where, &value, 8); }
+
+/* A pointer inside the image to an offset of the data area. */
+static void point(struct marshalled *m, uint32_t where, uint32_t offset) {
+    set_u64(m, where, offset);
+    relocate(m, where);
+}
+
+static void add_out(struct marshalled *m, uint32_t offset, uint32_t length, const struct call_argument *rule) {
+    int error = grow((void **)&m->outs, &m->outs_room, m->call.outs + 1, sizeof(struct out), OUTS_LIMIT);
+    if (error) {
+        m->failed = error;
+        return;
+    }
+    m->outs[m->call.outs++] = (struct out){.offset = offset, .length = length, .rule = rule ? rule->rule : OUT_FULL,
+                                           .scale = rule ? rule->rule_scale : 1, .add = rule ? rule->rule_add : 0};
+}
+
+/* The guest address of the next part of the last out range. */
+static void add_segment(struct marshalled *m, uint64_t address, uint32_t length) {
+    int error = grow((void **)&m->segments, &m->segments_room, m->segments_count + 1, sizeof(struct segment), 65536);
+    if (error)
+        m->failed = error;
+    else
+        m->segments[m->segments_count++] = (struct segment){address, length, m->call.outs - 1};
+}
+
+/* Copies a guest buffer into the image: its offset, or -1 (m->failed set), or -2: the guest cannot read it. */
+static int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length) {
+    uint32_t before = m->call.image;
+    int64_t at = image_room(m, address, length);
+    if (at >= 0 && length && guest_read(tid, address, m->image + at, length)) {
+        m->call.image = before;
+        return -2;
+    }
+    return at;
+}
+
+/* Copies a string into the image. One that does not end within `room` is sent without an end, so that the kernel at home
+ * says ENAMETOOLONG itself. */
+static int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room) {
+    char text[PATH_ROOM + 1];
+    uint32_t length = 0;
+    while (length < room) {
+        uint32_t part = PAGE - ((address + length) & (PAGE - 1));
+        if (part > 256 && length == 0)
+            part = 256;         /* most names are short */
+        if (part > room - length)
+            part = room - length;
+        if (guest_read(tid, address + length, text + length, part))
+            return -2;
+        char *end = memchr(text + length, 0, part);
+        length += part;
+        if (end) {
+            length = end - text;
+            break;
+        }
+    }
+    text[length++] = 0;
+    int64_t at = image_room(m, 0, length);
+    if (at >= 0)
+        memcpy(m->image + at, text, length);
+    return at;
+}
+
+/* ---- shapes ---- */
+
+static int buffer_size(const struct call_argument *a, const uint64_t arguments[6], int tid, uint64_t *size) {
+    uint64_t x = 0;
+    uint32_t behind;
+    switch (a->size_kind) {
+    case SIZE_ARGUMENT:
+        x = arguments[a->size_argument];
+        break;
+    case SIZE_BEHIND:
+        if (guest_read(tid, arguments[a->size_argument], &behind, 4))
+            return -EFAULT;
+        x = behind > 0x7fffffff ? 0 : behind;   /* the kernel refuses a negative length before it looks further */
+        break;
+    case SIZE_BITS:
+        x = (int)arguments[a->size_argument] <= 0 ? 0 : ((arguments[a->size_argument] & 0x7fffffff) + 63) / 64 * 8;
+        break;
+    }
+    if (x > SLOT_DATA)
+        return -E2BIG;
+    *size = x * a->size_scale + a->size_add;
+    return *size > SLOT_DATA ? -E2BIG : 0;
+}
+
+/* Copies `count` struct iovec into the image; returns its offset as copy_in(), and their total length. Lengths that the
+ * kernel would refuse are left for it to refuse. */
+static int64_t copy_vector(struct marshalled *m, int tid, uint64_t address, uint64_t count, uint64_t *total) {
+    *total = 0;
+    int64_t at = copy_in(m, tid, address, count * sizeof(struct iovec));
+    if (at < 0)
+        return at;
+    const struct iovec *v = (void *)(m->image + at);
+    for (uint64_t i = 0; i < count; i++) {
+        if (v[i].iov_len > SLOT_DATA) {
+            m->failed = -E2BIG;
+            return -1;
+        }
+        *total += v[i].iov_len;
+    }
+    return at;
+}
+
+enum traffic { SENT, RETURNED, BOTH_WAYS };
+
+/* The memory behind the vector at `at` of the image (copied above): sent, or written as far as the call returns, or both
+ * ways as a whole. It lies in one piece, as the kernel fills it. A part that cannot be read becomes FAULT_ADDRESS. */
+static void vector(struct marshalled *m, int tid, uint32_t at, uint64_t count, uint64_t total, enum traffic traffic) {
+    static const struct call_argument returned = {.rule = OUT_RETURNED, .rule_scale = 1};
+    struct iovec there[VECTOR_LIMIT];
+    if (!count)
+        return;
+    memcpy(there, m->image + at, count * sizeof *there);
+    uint64_t first = (uint64_t)there[0].iov_base;
+    int64_t data = traffic == RETURNED ? behind_room(m, first, total) : image_room(m, first, total);
+    if (data < 0)
+        return;
+    int readable = 1;
+    if (traffic != RETURNED && total) {
+        struct iovec here = {m->image + data, total};
+        readable = process_vm_readv(tid, &here, 1, there, count, 0) == (ssize_t)total;
+    }
+    if (traffic != SENT)
+        add_out(m, data, total, traffic == RETURNED ? &returned : NULL);
+    for (uint64_t i = 0, offset = data; i < count && !m->failed; i++) {
+        uint32_t where = at + i * sizeof(struct iovec);
+        uint64_t address = (uint64_t)there[i].iov_base, length = there[i].iov_len;
+        if (!length || readable || !guest_read(tid, address, m->image + offset, length))
+            point(m, where, offset);
+        else
+            set_u64(m, where, FAULT_ADDRESS);
+        if (traffic != SENT)
+            add_segment(m, address, length);
+        offset += length;
+    }
+}
+
+/* The pointer at `where` of the image and the length beside it: what it points to is sent, and comes back if `back`. */
+static void nested(struct marshalled *m, int tid, uint32_t where, uint64_t length, int back) {
+    uint64_t address;
+    memcpy(&address, m->image + where, 8);
+    if (!address)
+        return;
+    int64_t at = copy_in(m, tid, address, length);
+    if (at == -2)
+        set_u64(m, where, FAULT_ADDRESS);
+    if (at < 0)
+        return;
+    point(m, where, at);
+    if (back && length) {
+        add_out(m, at, length, NULL);
+        add_segment(m, address, length);
+    }
+}
+
+/* The struct msghdr at `at` of the image, which the guest has at `address`. */
+static void message(struct marshalled *m, int tid, uint32_t at, uint64_t address, enum traffic traffic) {
+    int out = traffic != SENT;
+    struct msghdr h;
+    memcpy(&h, m->image + at, sizeof h);
+    if (h.msg_iovlen > VECTOR_LIMIT)
+        return;                 /* EMSGSIZE, says the kernel, before it follows a pointer */
+    if ((int)h.msg_namelen < 0 || h.msg_controllen > 0x7fffffff)
+        h.msg_namelen = h.msg_controllen = 0;
+    uint32_t names = h.msg_namelen < 128 ? h.msg_namelen : 128;
+    nested(m, tid, at + offsetof(struct msghdr, msg_name), names, out);
+    nested(m, tid, at + offsetof(struct msghdr, msg_control), h.msg_controllen, out);
+    uint64_t total;
+    int64_t iov = copy_vector(m, tid, (uint64_t)h.msg_iov, h.msg_iovlen, &total);
+    if (iov == -2)
+        set_u64(m, at + offsetof(struct msghdr, msg_iov), FAULT_ADDRESS);
+    if (iov < 0)
+        return;
+    if (h.msg_iovlen)
+        point(m, at + offsetof(struct msghdr, msg_iov), iov);
+    vector(m, tid, iov, h.msg_iovlen, total, traffic);
+    if (!out)
+        return;
+    static const struct { uint32_t offset, length; } fields[] = {
+        {offsetof(struct msghdr, msg_namelen), 4}, {offsetof(struct msghdr, msg_controllen), 8},
+        {offsetof(struct msghdr, msg_flags), 4}};
+    for (unsigned i = 0; i < 3; i++) {
+        add_out(m, at + fields[i].offset, fields[i].length, NULL);
+        add_segment(m, address + fields[i].offset, fields[i].length);
+    }
+}
+
+static int64_t message_vector(struct marshalled *m, int tid, uint64_t address, uint64_t count, int out) {
+    if (count > VECTOR_LIMIT)
+        count = VECTOR_LIMIT;   /* as the kernel does */
+    int64_t at = copy_in(m, tid, address, count * sizeof(struct mmsghdr));
+    for (uint64_t i = 0; at >= 0 && i < count && !m->failed; i++) {
+        uint32_t header = at + i * sizeof(struct mmsghdr);
+        /* How much each message got is behind msg_len: too fine for a rule, so all of its buffer travels both ways. */
+        message(m, tid, header, address + i * sizeof(struct mmsghdr), out ? BOTH_WAYS : SENT);
+        uint32_t length_at = header + offsetof(struct mmsghdr, msg_len);
+        add_out(m, length_at, 4, NULL);
+        add_segment(m, address + (length_at - at), 4);
+    }
+    return at;
+}
+
+static void set_offset(struct marshalled *m, int i, int64_t at) {
+    if (at == -2)
+        m->call.arguments[i] = FAULT_ADDRESS;
+    else if (at >= 0) {
+        m->call.arguments[i] = at;
+        m->call.offsets |= 1u << i;
+    }
+}
+
+static void marshal_argument(struct marshalled *m, int tid, const struct call_argument *a, int i,
+                             const uint64_t arguments[6]) {
+    uint64_t address = arguments[i], size = 0, total;
+    int64_t at;
+    int error;
+    switch (a->shape) {
+    case SHAPE_NUMBER:
+        return;
+    case SHAPE_ZERO:
+        m->call.arguments[i] = 0;
+        return;
+    case SHAPE_MASK:
+        m->call.arguments[i] = 0;
+        if (address && !guest_read(tid, address, &m->signal_mask, 8))
+            m->has_mask = 1;
+        return;
+    }
+    if (!address)
+        return;
+    switch (a->shape) {
+    case SHAPE_STRING:
+        set_offset(m, i, copy_string(m, tid, address, a->size_add ? a->size_add : PATH_ROOM));
+        return;
+    case SHAPE_MASK6: {
+        uint64_t pair[2];
+        m->call.arguments[i] = 0;
+        if (!guest_read(tid, address, pair, 16) && pair[0] && !guest_read(tid, pair[0], &m->signal_mask, 8))
+            m->has_mask = 1;
+        return;
+    }
+    case SHAPE_MSG_IN:
+    case SHAPE_MSG_OUT:
+        at = copy_in(m, tid, address, sizeof(struct msghdr));
+        set_offset(m, i, at);
+        if (at >= 0)
+            message(m, tid, at, address, a->shape == SHAPE_MSG_OUT ? RETURNED : SENT);
+        return;
+    }
+    error = buffer_size(a, arguments, tid, &size);
+    if (error == -EFAULT) {
+        m->call.arguments[i] = FAULT_ADDRESS;
+        return;
+    }
+    int is_vector = a->shape == SHAPE_IOV_IN || a->shape == SHAPE_IOV_OUT;
+    if (is_vector && (error || size > VECTOR_LIMIT)) {
+        m->call.arguments[i] = FAULT_ADDRESS;       /* EINVAL by its count, before the kernel looks */
+        return;
+    }
+    if (error) {
+        m->failed = error;
+        return;
+    }
+    switch (a->shape) {
+    case SHAPE_IN:
+        set_offset(m, i, copy_in(m, tid, address, size));
+        return;
+    case SHAPE_INOUT:
+        at = copy_in(m, tid, address, size);
+        set_offset(m, i, at);
+        if (at >= 0 && size) {
+            add_out(m, at, size, a);
+            add_segment(m, address, size);
+        }
+        return;
+    case SHAPE_OUT:
+        at = behind_room(m, address, size);
+        set_offset(m, i, at);
+        if (at >= 0 && size) {
+            add_out(m, at, size, a);
+            add_segment(m, address, size);
+        }
+        return;
+    case SHAPE_IOV_IN:
+    case SHAPE_IOV_OUT:
+        at = copy_vector(m, tid, address, size, &total);
+        set_offset(m, i, at);
+        if (at >= 0)
+            vector(m, tid, at, size, total, a->shape == SHAPE_IOV_IN ? SENT : RETURNED);
+        return;
+    case SHAPE_MMSG_IN:
+    case SHAPE_MMSG_OUT:
+        set_offset(m, i, message_vector(m, tid, address, size, a->shape == SHAPE_MMSG_OUT));
+        return;
+    }
+}
+
+/* Moves everything that lies behind the image to behind its final length. */
+static void finish(struct marshalled *m) {
+    uint32_t base = (m->call.image + 511) & ~511u;
+    for (int i = 0; i < 6; i++)
+        if (m->call.offsets >> i & 1 && m->call.arguments[i] & BEHIND)
+            m->call.arguments[i] = (m->call.arguments[i] & ~(uint64_t)BEHIND) + base;
+    for (uint32_t i = 0; i < m->call.relocations; i++) {
+        uint64_t value;
+        memcpy(&value, m->image + m->relocations[i], 8);
+        if (value & BEHIND)
+            set_u64(m, m->relocations[i], (value & ~(uint64_t)BEHIND) + base);
+    }
+    for (uint32_t i = 0; i < m->call.outs; i++)
+        if (m->outs[i].offset & BEHIND)
+            m->outs[i].offset = (m->outs[i].offset & ~BEHIND) + base;
+    m->call.area += base;
+    if (m->call.area > SLOT_DATA)
+        m->failed = -E2BIG;
+}
+
+int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, long number,
+                 const uint64_t arguments[6]) {
+    m->call = (struct call){.sequence = m->call.sequence, .number = number};
+    memcpy(m->call.arguments, arguments, sizeof m->call.arguments);
+    m->segments_count = 0;
+    m->failed = m->has_mask = 0;
+    for (int i = 0; i < entry->count && !m->failed; i++)
+        if (entry->arguments[i].shape != SHAPE_NUMBER)
+            marshal_argument(m, tid, &entry->arguments[i], i, arguments);
+    if (!m->failed)
+        finish(m);
+    return m->failed;
+}
+
+struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid) {
+    size_t relocations = m->call.relocations * sizeof *m->relocations, outs = m->call.outs * sizeof *m->outs;
+    struct outgoing *o = outgoing_new(FRAME_CALL, tid, sizeof m->call + relocations + outs);
+    if (!o)
+        return NULL;
+    unsigned char *at = outgoing_head(o);
+    memcpy(at, &m->call, sizeof m->call);
+    if (relocations)
+        memcpy(at + sizeof m->call, m->relocations, relocations);
+    if (outs)
+        memcpy(at + sizeof m->call + relocations, m->outs, outs);
+    if (m->call.image) {
+        outgoing_body(o, m->image, m->call.image);
+        m->image = NULL;
+        m->image_room = 0;
+    }
+    return o;
+}
+
+int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths, unsigned char *data) {
+    struct iovec here[64], there[64];
+    uint32_t segment = 0;
+    int count = 0;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < m->call.outs; i++) {
+        uint64_t left = lengths[i];
+        for (; segment < m->segments_count && m->segments[segment].out == i; segment++) {
+            uint64_t part = left < m->segments[segment].length ? left : m->segments[segment].length;
+            left -= part;
+            if (!part)
+                continue;
+            if (count == 64) {
+                if (process_vm_writev(tid, here, count, there, count, 0) != (ssize_t)bytes)
+                    return -EFAULT;
+                count = bytes = 0;
+            }
+            here[count] = (struct iovec){data, part};
+            there[count++] = (struct iovec){(void *)m->segments[segment].address, part};
+            data += part;
+            bytes += part;
+        }
+        data += left;
+    }
+    if (count && process_vm_writev(tid, here, count, there, count, 0) != (ssize_t)bytes)
+        return -EFAULT;
+    return 0;
+}
+
+void marshal_free(struct marshalled *m) {
+    free(m->relocations);
+    free(m->outs);
+    free(m->segments);
+    free(m->image);
+    memset(m, 0, sizeof *m);
+}

@@ -1,0 +1,27 @@
+/* The memory that a deputy shares with the resident loop of its stub: a control page, then one slot for each thread. */
+#ifndef FARHOME_SLOT_H
+#define FARHOME_SLOT_H
+#include <stdint.h>
+
+#define CONTROL_PAGE 4096u
+#define SLOT_STRIDE (64u << 20)
+#define SLOT_HEADER 4096u
+#define SLOT_DATA (SLOT_STRIDE - SLOT_HEADER)
+
+struct control_page {
+    uint32_t completions;   /* futex: grows with each call that ends after the receiver stopped to look */
+};
+
+struct slot {               /* followed, in the same page, by the loop's stack (grows down from the page's end) */
+    uint32_t request;       /* futex: grows with each call */
+    uint32_t done;          /* the last request that has ended */
+    uint32_t sleeping;      /* the loop waits in the futex, or is about to */
+    uint32_t watched;       /* somebody waits on control_page.completions */
+    uint32_t spin;          /* rounds of looking before the loop sleeps */
+    uint32_t zero;
+    int64_t number;
+    uint64_t arguments[6];
+    int64_t value;
+    uint64_t control;       /* the address of the control page in the stub */
+};
+#endif

@@ -1,0 +1,276 @@
+"""The system-call table: `calls.table` read into rows, and what is generated from them.
+
+Run as a program it writes the C table for the Makefile (`--c FILE`) or docs/calls.md (`--docs FILE`). It imports nothing
+of the project then, so that it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+
+class Class(IntEnum):
+    """What becomes of a call of a process that is away. The numbers are those of link.h."""
+
+    GO_HOME = 0
+    LOCAL = 1
+    FORWARD = 2
+    BOTH = 3
+    END = 4
+    REFUSE = 5
+
+
+class Shape(IntEnum):
+    """What an argument is; the numbers are those of link.h."""
+
+    NUMBER = 0
+    STRING = 1
+    IN = 2
+    OUT = 3
+    INOUT = 4
+    IOV_IN = 5
+    IOV_OUT = 6
+    MSG_IN = 7
+    MSG_OUT = 8
+    MMSG_IN = 9
+    MMSG_OUT = 10
+    MASK = 11
+    MASK6 = 12
+    ZERO = 13
+
+
+class SizeKind(IntEnum):
+    """How long a buffer is: `scale * x + add` where x is 0, an argument, a u32 behind one, or the bytes of an fd_set."""
+
+    FIXED = 0
+    ARGUMENT = 1
+    BEHIND = 2
+    BITS = 3
+
+
+class Rule(IntEnum):
+    """When and how much of an out buffer comes back."""
+
+    FULL = 0
+    ALWAYS = 1
+    RETURNED = 2
+
+
+@dataclass(frozen=True)
+class Argument:
+    word: str
+    shape: Shape = Shape.NUMBER
+    size_kind: SizeKind = SizeKind.FIXED
+    size_argument: int = 0
+    size_scale: int = 1
+    size_add: int = 0
+    rule: Rule = Rule.FULL
+    rule_scale: int = 1
+    rule_add: int = 0
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.shape not in (Shape.NUMBER, Shape.ZERO, Shape.MASK)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row's replacement when `arguments[argument] & mask == value`."""
+
+    argument: int
+    mask: int
+    value: int
+    class_: Class
+    arguments: tuple[Argument, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Row:
+    number: int
+    name: str
+    class_: Class
+    arguments: tuple[Argument, ...]
+    note: str
+    group: str
+    variants: tuple[Variant, ...] = field(default=())
+
+    def select(self, arguments: tuple[int, ...]) -> Row | Variant:
+        """The variant that these argument values choose, or the row itself."""
+        for variant in self.variants:
+            if arguments[variant.argument] & variant.mask == variant.value:
+                return variant
+        return self
+
+
+_CLASSES = {name.lower().replace("_", "-"): member for name, member in Class.__members__.items()}
+_VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT}
+_SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "mask": Shape.MASK,
+           "mask6": Shape.MASK6, "zero": Shape.ZERO}
+_SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
+_RULE = re.compile(r"ret(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
+_HOW = {"@": SizeKind.ARGUMENT, "*@": SizeKind.BEHIND, "bits@": SizeKind.BITS}
+
+
+def _parse_argument(word: str) -> Argument:
+    if word in _SIMPLE:
+        return Argument(word, _SIMPLE[word])
+    if word == "str16":
+        return Argument(word, Shape.STRING, size_add=16)
+    call = re.match(r"(in|out|inout|iovin|iovout|mmsgin|mmsgout)\(([^,)]+)(?:,([^)]+))?\)$", word)
+    if call is None:
+        if not word.isidentifier():
+            raise ValueError(f"cannot read the argument {word!r}")
+        return Argument(word)
+    size = _SIZE.match(call[2])
+    if size is None:
+        raise ValueError(f"cannot read the size in {word!r}")
+    if size["fixed"] is not None:
+        kind, argument, scale, add = SizeKind.FIXED, 0, 0, int(size["fixed"])
+    else:
+        kind, argument = _HOW[size["how"]], int(size["argument"])
+        scale, add = int(size["scale"] or 1), int(size["add"] or 0)
+    rule, rule_scale, rule_add = Rule.FULL, 1, 0
+    if call[3] == "always":
+        rule = Rule.ALWAYS
+    elif call[3] is not None and call[3] != "full":
+        returned = _RULE.match(call[3])
+        if returned is None:
+            raise ValueError(f"cannot read the rule in {word!r}")
+        rule, rule_scale, rule_add = Rule.RETURNED, int(returned["scale"] or 1), int(returned["add"] or 0)
+    shape = _VECTORS.get(call[1]) or Shape[call[1].upper()]
+    return Argument(word, shape, kind, argument, scale, add, rule, rule_scale, rule_add)
+
+
+def _parse_arguments(words: list[str]) -> tuple[Argument, ...]:
+    if len(words) > 6:
+        raise ValueError("more than six arguments")
+    return tuple(_parse_argument(word) for word in words)
+
+
+def parse(text: str) -> list[Row]:
+    """Rows in the table's order. Errors: ValueError naming the line."""
+    rows: list[Row] = []
+    variants: list[Variant] = []
+    group = ""
+    seen: set[int] = set()
+    for line_number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("## "):
+            group = line[3:]
+            continue
+        body, _, note = line.partition("#")
+        words = body.split()
+        if not words:
+            continue
+        try:
+            if words[0] == "when":
+                condition = re.match(r"([0-5])(?:&(\w+))?=(\w+)$", words[1])
+                if condition is None:
+                    raise ValueError(f"cannot read the condition {words[1]!r}")
+                variants.append(Variant(int(condition[1]), int(condition[2] or "0xffffffff", 0), int(condition[3], 0),
+                                        _CLASSES[words[2]], _parse_arguments(words[3:]), note.strip()))
+                row = rows[-1]
+                rows[-1] = Row(row.number, row.name, row.class_, row.arguments, row.note, row.group, tuple(variants))
+            else:
+                variants = []
+                number = int(words[0])
+                if number in seen:
+                    raise ValueError(f"number {number} twice")
+                seen.add(number)
+                rows.append(Row(number, words[1], _CLASSES[words[2]], _parse_arguments(words[3:]), note.strip(), group))
+        except (ValueError, KeyError, IndexError) as error:
+            raise ValueError(f"calls.table line {line_number}: {error}") from error
+    return rows
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """The table that this tree carries."""
+    return tuple(parse(Path(__file__).with_name("calls.table").read_text()))
+
+
+@functools.cache
+def by_number() -> dict[int, Row]:
+    return {row.number: row for row in rows()}
+
+
+def row_of(number: int) -> Row:
+    """The row of a call; for one that the table does not know a row that takes the process home."""
+    known = by_number().get(number)
+    return known or Row(number, f"call_{number}", Class.GO_HOME, (), "newer than the table", "")
+
+
+def _c_argument(argument: Argument) -> str:
+    return "{%d,%d,%d,%d,%d,%d,%d,%d}" % (argument.shape, argument.size_kind, argument.size_argument, argument.rule,
+                                          argument.rule_scale, argument.rule_add, argument.size_scale,
+                                          argument.size_add)
+
+
+def _c_entry(class_: Class, arguments: tuple[Argument, ...]) -> str:
+    return "%d, %d, {%s}" % (class_, len(arguments), ",".join(_c_argument(a) for a in arguments) or "{0}")
+
+
+def c_table() -> str:
+    """The text of calls.inc: `call_variants[]` and `call_rows[]`, indexed by number; what is absent goes home."""
+    variants: list[str] = []
+    entries: list[str] = []
+    for row in sorted(rows(), key=lambda r: r.number):
+        first = len(variants)
+        variants += ["{%d, %#xULL, %#xULL, {%s}}" % (v.argument, v.mask, v.value, _c_entry(v.class_, v.arguments))
+                     for v in row.variants]
+        entries.append('[%d] = {"%s", %d, %d, {%s}}' % (row.number, row.name, first, len(row.variants),
+                                                       _c_entry(row.class_, row.arguments)))
+    return ("/* Generated from calls.table. */\nstatic const struct call_variant call_variants[] = {\n    %s,\n};\n"
+            "static const struct call_row call_rows[] = {\n    %s,\n};\n" % (",\n    ".join(variants),
+                                                                           ",\n    ".join(entries)))
+
+
+def documentation() -> str:
+    """docs/calls.md: every call, by group."""
+    words = {Class.LOCAL: "natively on the node", Class.FORWARD: "by the stub at home",
+             Class.BOTH: "at home, then natively", Class.GO_HOME: "brings the process home",
+             Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS"}
+    lines = ["# System calls of a process that is away", "",
+             "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",
+             "A line that begins with ↳ is the same call with the argument values named."]
+    group = ""
+    for row in rows():
+        if row.group != group:
+            group = row.group
+            lines += ["", f"## {group}", "", "| call | where | arguments | note |", "| --- | --- | --- | --- |"]
+        lines.append(f"| {row.name} | {words[row.class_]} | {' '.join(a.word for a in row.arguments)} | {row.note} |")
+        for variant in row.variants:
+            lines.append(f"| ↳ {variant.note} | {words[variant.class_]} "
+                         f"| {' '.join(a.word for a in variant.arguments)} | |")
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    """Replaces the file only when its text changes, in one step: make and parallel builds rely on both."""
+    if path.exists() and path.read_text() == text:
+        path.touch()
+        return
+    fresh = path.with_name(f"{path.name}.new.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes what is generated from the system-call table.")
+    parser.add_argument("--c", type=Path, metavar="FILE", help="the C table")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="the documentation")
+    options = parser.parse_args()
+    if options.c:
+        _write(options.c, c_table())
+    if options.docs:
+        _write(options.docs, documentation())
+
+
+if __name__ == "__main__":
+    main()
