@@ -103,6 +103,8 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("memory", "$RUN ./memory $STEPS", {"STEPS": 1000}, programs=("memory",), user=USER),
     Workload("threads", "$RUN ./threads $ROUNDS", {"ROUNDS": 50}, programs=("threads",)),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
+    Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
+    Workload("rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 5}, programs=("rare",), kinds=("out",), user=USER),
     Workload("appender", "$RUN ./appender lines $COUNT 200 > said; cat said", {"COUNT": 10000}, programs=("appender",)),
     Workload(
         "python",
