@@ -23,6 +23,7 @@ from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
 from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.link import Event
 from wire.frames import Message, WireError
 from wire.local import LocalServer
 
@@ -169,7 +170,7 @@ class Deputy:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
         preparation = Preparation(self.pid, target, self.options.node)
-        worker = threading.Thread(target=lambda: (preparation.run(), self.wake()), daemon=True)
+        worker = threading.Thread(target=preparation.run, args=(self.wake,), daemon=True)
         worker.start()
 
         def go_on() -> None:
@@ -219,7 +220,7 @@ class Deputy:
 
     # -- what the guest's side tells ------------------------------------------------------------------------------------
 
-    def _on_control(self, event: object) -> None:
+    def _on_control(self, event: Event) -> None:
         assert self.link is not None
         go_home = self.link.handle(event, self)
         if go_home is not None:

@@ -23,6 +23,8 @@ log = logging.getLogger("deputy")
 
 RETRY = 0.25
 """Seconds between attempts to connect again."""
+SILENCE = 3.0
+"""Seconds without a heartbeat after which a connection is given up and made anew."""
 
 
 class LinkLost(FarhomeError):
@@ -44,12 +46,15 @@ class GuestLink:
 
     def start(self, connection: socket.socket) -> None:
         """Hands a proven connection of role link to the C session."""
+        connection.settimeout(None)
+        self.home.set_silence(SILENCE)
         self.home.attach(connection.detach())
         self._broken_since = None
 
-    def send(self, control: Control, tid: int = 0, **fields: object) -> None:
-        """Queues a control frame; it survives a broken connection."""
-        self.home.send(control, tid, pack(**fields))
+    def send(self, control: Control, tid: int = 0, barrier: bool = False, **fields: object) -> None:
+        """Queues a control frame; it survives a broken connection. barrier: the remote handles nothing that follows before it
+        has dealt with this one."""
+        self.home.send(control, tid, pack(**fields), barrier)
 
     def events(self) -> list[Event]:
         """New events, connection matters taken care of. Errors: LinkLost."""
@@ -58,7 +63,8 @@ class GuestLink:
         kept = []
         for event in found:
             if event.kind in (Kind.CONNECTION_LOST, Kind.SILENT):
-                if self._broken_since is None:
+                # detach() itself is told as CONNECTION_LOST, perhaps after the next attach()
+                if self._broken_since is None and (event.kind == Kind.SILENT or not self.home.connected):
                     self._broken_since = time.monotonic()
                     log.warning("the link to %s is broken: %s", self.target.node, event.data.decode(errors="replace"))
                     self.home.detach()
@@ -81,7 +87,6 @@ class GuestLink:
         except (OSError, WireError) as error:
             log.debug("no link to %s yet: %s", self.target.node, error)
             return
-        connection.settimeout(None)
         log.info("the link to %s is made again", self.target.node)
         self.start(connection)
 

@@ -38,7 +38,7 @@ def come_home(deputy: Deputy, begun: float) -> Report:
             stub.relocate([(mapping.start, mapping.end) for mapping in context.maps])
             frozen = stub.stop()
             try:
-                refilled = refill(frozen, context, talk.connection, stub.reserved())
+                refilled = refill(frozen, context, talk.connection, stub.reserved)
             except RefillFailed as failure:
                 if not failure.stub_usable:
                     raise LinkLost(f"could not be left: {failure}") from failure

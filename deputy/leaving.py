@@ -12,9 +12,12 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from engine.refusal import why_not
 
 from deputy import freezing
 from deputy.guestlink import GuestLink
@@ -23,13 +26,11 @@ from deputy.signals import StubSignals
 from deputy.stub import Stub
 from engine import criu, files
 from engine.forkcopy import fork_copy
-from engine.refusal import why_not
-from kernel_helpers import inject
+from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
 from wire import channel
 from wire.channel import Channel
-from wire.control import Control
 from wire.frames import WireError
 
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ class Preparation:
         self.files: list[files.MappedFile] = []
         self._error: BaseException | None = None
 
-    def run(self) -> None:
+    def run(self, done: Callable[[], None]) -> None:
         """The worker's body; never raises, see check()."""
         try:
             self._run()
-        except BaseException as error:  # noqa: BLE001 - handed over to the main thread by check()
+        except BaseException as error:  # handed over to the main thread by check()
             self._error = error
+        done()
 
     def _run(self) -> None:
         reason = why_not(self.pid)
@@ -130,15 +132,26 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         size = _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk)
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-        connection.settimeout(None)
-        talk.send("commit")
+        link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
+        try:
+            stub = Stub.prepare(frozen, link)
+            try:
+                talk.send("commit")
+            except BaseException:
+                stub.undo()
+                raise
+        except BaseException:
+            link.close()
+            raise
     except BaseException:
         frozen.detach()
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
-    link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
-    deputy.stub = Stub.hollow(frozen, link)
-    deputy.signals = StubSignals(deputy, deputy.stub)
+    for thread in frozen.threads.values():
+        thread.set_options(tracing.PTRACE_O_EXITKILL)
+    deputy.stub = stub
+    deputy.signals = StubSignals(deputy, stub)
+    stub.start()
     deputy.link = GuestLink(link, preparation.target, deputy.options.link_timeout)
     deputy.link.start(connection)
     deputy.where = preparation.target.node
@@ -163,7 +176,6 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
             size = int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
             talk.expect("prepared", timeout=RESTORE_TIMEOUT)
             connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-            connection.settimeout(None)
             talk.send("commit")
         except BaseException:
             freezing.thaw(deputy)
@@ -171,8 +183,9 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         source.send("discard")
     finally:
         source.close()
-    old.home.renew(connection.detach())
+    old.home.renew()
     deputy.link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
+    deputy.link.start(connection)
     deputy.where = preparation.target.node
     frozen_until = _running(talk)
     talk.close()

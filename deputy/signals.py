@@ -31,6 +31,7 @@ class StubSignals:
         self._stopped = False
         self._own_stop: int | None = None
         self._own_death: int | None = None
+        stub.on_stop = self.handle
 
     def poll(self) -> None:
         """Handles whatever has happened to the stub's threads."""
@@ -52,7 +53,7 @@ class StubSignals:
             if self._stopped and stop.cause is Cause.TRAP:
                 self._stopped = False
                 self._tell(Control.CONTINUED)
-            tracing.proceed(stop.tid)
+            self._proceed(stop.tid)
 
     def _thread_gone(self, stop: Stop) -> None:
         self._stub.thread_gone(stop.tid)
@@ -64,7 +65,7 @@ class StubSignals:
 
     def _signal(self, stop: Stop) -> None:
         number = stop.number
-        if number == self._own_stop or number == self._own_death or number == signal.SIGSTOP:
+        if number in (self._own_stop, self._own_death, signal.SIGSTOP):
             self._own_stop = None if number == self._own_stop else self._own_stop
             tracing.proceed(stop.tid, number)
             return
@@ -76,8 +77,13 @@ class StubSignals:
             self.kill("the resident loop failed")
             return
         directed = self._stub.program_tid(stop.tid) if code == tracing.SI_TKILL else 0
-        self._tell(Control.SIGNAL, tid=directed, number=number, info=info)
-        tracing.proceed(stop.tid)
+        # Before the stub goes on: the call that caused the signal (kill, a write to a broken pipe) is replied to after it.
+        self._tell(Control.SIGNAL, tid=directed, barrier=True, number=number, info=info)
+        self._proceed(stop.tid)
+
+    def _proceed(self, tid: int) -> None:
+        self._stub.rewind_interrupted(tid)
+        tracing.proceed(tid)
 
     def stop_by(self, number: int) -> None:
         """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups)."""
@@ -105,7 +111,7 @@ class StubSignals:
             pass
         self._stub.reap(5.0)
 
-    def _tell(self, control: Control, tid: int = 0, **fields: object) -> None:
+    def _tell(self, control: Control, tid: int = 0, barrier: bool = False, **fields: object) -> None:
         link = self._deputy.link
         if link is not None:
-            link.send(control, tid, **fields)
+            link.send(control, tid, barrier, **fields)

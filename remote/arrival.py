@@ -8,9 +8,10 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
+from engine.files import FileStore, MappedFile
+
 from engine import criu
 from engine.arrival import drop_capabilities, install_filter, wake
-from engine.files import FileStore, MappedFile
 from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
@@ -66,7 +67,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    remote.guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")))
+    remote.guest = Guest(remote, frozen, sandbox, listener, link, int(request["uid"]), str(request.get("command", "?")))
     remote.attach(connection)
     remote.selector.register(link.event_fd, 1, lambda: None)
     remote.guest.run()

@@ -8,6 +8,7 @@ rewound to before the call, and the handler runs as if the signal had come just 
 from __future__ import annotations
 
 import logging
+import os
 import struct
 import time
 from pathlib import Path
@@ -37,11 +38,12 @@ _COOKIE_MARK = 0x6661_7268 << 32
 class Guest:
     """frozen is the process as long as every thread stands still for a move, else None."""
 
-    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: AwayLink, uid: int, command: str) -> None:
+    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, listener: int, link: AwayLink, uid: int, command: str) -> None:
         self._remote = remote
         self.pid = frozen.pid
         self.sandbox = sandbox
         self.link = link
+        self._listener = listener
         self.uid = uid
         self.command = command
         self.frozen: Frozen | None = frozen
@@ -77,6 +79,7 @@ class Guest:
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
         self.link.close()
+        os.close(self._listener)
         self.sandbox.destroy()
         end = time.monotonic() + 5.0
         while self._threads and time.monotonic() < end:
@@ -225,7 +228,8 @@ class Guest:
             return
         registers = tracing.registers(tid)
         number, code = inject.signed(registers.orig_rax), inject.signed(registers.rax)
-        if number >= 0 and code in inject.RESTART_CODES and self.link.is_notified(number):
+        arguments = (registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9)
+        if number >= 0 and code in inject.RESTART_CODES and self.link.is_notified(number, arguments):
             registers.rax = registers.orig_rax
             registers.rip -= 2
             registers.orig_rax = inject.U64

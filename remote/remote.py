@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.link import Kind
+from kernel_helpers.link import Event, Kind
 from remote import arrival, departure
 from remote.guest import Guest
 from wire import channel
@@ -24,6 +24,8 @@ from wire.local import LocalServer
 log = logging.getLogger("remote")
 
 TICK = 0.25
+SILENCE = 3.0
+"""Seconds without a heartbeat after which a connection is given up; the deputy makes another."""
 LEASE = 15.0
 """Seconds that an expected guest may take to come."""
 
@@ -102,7 +104,7 @@ class Remote:
             return
         for event in guest.link.events():
             if event.kind in (Kind.CONNECTION_LOST, Kind.SILENT):
-                if self._connected:
+                if self._connected and (event.kind == Kind.SILENT or not guest.link.connected):
                     log.warning("the link to %s is broken: %s", self.options.home, event.data.decode(errors="replace"))
                     guest.link.detach()
                     self._connected, self._heard = False, time.monotonic()
@@ -114,12 +116,11 @@ class Remote:
 
     # -- the deputy, over the link ------------------------------------------------------------------------------------
 
-    def _on_control(self, event: object, guest: Guest) -> None:
-        kind = getattr(event, "kind")
-        if kind == Control.KILL:
+    def _on_control(self, event: Event, guest: Guest) -> None:
+        if event.kind == Control.KILL:
             self.finish("the process ended")
         else:
-            guest.handle(event)  # type: ignore[arg-type]
+            guest.handle(event)
 
     # -- callers --------------------------------------------------------------------------------------------------------
 
@@ -147,6 +148,7 @@ class Remote:
         """Hands a proven connection of role link to the C session."""
         assert self.guest is not None
         connection.settimeout(None)
+        self.guest.link.set_silence(SILENCE)
         if self._connected:
             self.guest.link.detach()
         self.guest.link.attach(connection.detach())

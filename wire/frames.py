@@ -26,7 +26,7 @@ class WireError(Exception):
 
 def encode(message: Message, limit: int = MESSAGE_LIMIT) -> bytes:
     """Bytes of one message with its length in front. Errors: WireError if it is longer than limit."""
-    body = msgpack.packb(message, use_bin_type=True)
+    body = bytes(msgpack.packb(message, use_bin_type=True))
     if len(body) > limit:
         raise WireError(f"a message of {len(body)} bytes is longer than {limit}")
     return _LENGTH.pack(len(body)) + body
