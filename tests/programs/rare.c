@@ -119,7 +119,8 @@ static void shared_memory(void)
 static void copies(void)
 {
     char back[16];
-    int ends[2], from = open("from", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), to = open("to", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int ends[2], from = open("from", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int to = open("to", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     EXPECT(from >= 0 && to >= 0 && write(from, "0123456789", 10) == 10);
     off_t offset = 2;
     EXPECT(sendfile(to, from, &offset, 4) == 4 && offset == 6);

@@ -1,0 +1,29 @@
+"""The reference interceptor (ptrace) passes the same storms as the default one (notify)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.moves.cluster import Cluster
+from tests.moves.storm import storm
+from tests.moves.workloads import BY_NAME, scale
+
+NAMES = ("counter", "quiet", "python", "signals", "threads", "sqlite3")
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Cluster]:
+    cluster = Cluster(configuration='interception = "ptrace"\n')
+    yield cluster
+    cluster.down()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_interceptor(reference: Cluster, name: str) -> None:
+    workload = BY_NAME[name]
+    verdict = storm(reference, workload, user=workload.user, scale=0.4 * scale(), slack=60)
+    print(verdict)
+    assert not verdict.wrong, str(verdict)
