@@ -56,7 +56,7 @@ class Lab:
             for room in ("cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab"):
                 if (ROOT / room).is_dir():
                     compileall.compile_dir(str(ROOT / room), quiet=2)    # nodes see the clone read-only
-        with state.locked(lab.name) as directory:
+        with state.locked(lab.name, create=True) as directory:
             if state.load(lab.name) is not None and any(one.is_alive() for one in lab.state.nodes.values()):
                 raise LabError(f"lab {name} is up already: 'lab down' ends it.")
             lab._remove(keep=directory)
@@ -199,7 +199,7 @@ class Lab:
         """
         existed = state.directory(self.name).exists() or any(one.exists() for one in cgroups.directories(self.name))
         if existed:
-            with state.locked(self.name):
+            with state.locked(self.name, create=True):
                 self._remove()
         return existed
 

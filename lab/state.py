@@ -112,17 +112,23 @@ def names() -> list[str]:
 
 
 @contextlib.contextmanager
-def locked(name: str) -> Iterator[Path]:
-    """Hold the lab's lock (its directory, made when missing) and yield the directory. Errors: LabError without root."""
+def locked(name: str, *, create: bool = False) -> Iterator[Path]:
+    """Hold the lab's lock (its directory, made when missing and ``create``) and yield the directory.
+
+    Errors: LabError when there is no such lab or no right.
+    """
     path = directory(name)
     while True:
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            if create:
+                path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError as error:
             raise LabError("a lab needs root.") from error
-        except FileNotFoundError:
-            continue
+        except FileNotFoundError as error:
+            if create:
+                continue
+            raise LabError(f"lab {name} is not up: 'lab up' starts it.") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:

@@ -32,7 +32,8 @@ def take(run: str) -> Snapshot:
     others: set[str] = set()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = line.split(" ")[4]
-        (named if "farhome" in line else others).add(f"mount {point}")
+        ours = "farhome" in line or " - nsfs " in line    # a mount of a namespace keeps it without any process
+        (named if ours else others).add(f"mount {point}")
     others.update(f"link {entry.name}" for entry in Path("/sys/class/net").iterdir())
     for directory in _TEMPORARY:
         for entry in os.scandir(directory):
@@ -40,7 +41,7 @@ def take(run: str) -> Snapshot:
                 named.add(f"file {entry.path}")
     for path, names, _ in os.walk("/sys/fs/cgroup"):
         named.update(f"cgroup {path}/{name}" for name in names if "farhome" in name or run in name)
-    return Snapshot(frozenset(_processes(run)), frozenset(named), frozenset(others | _namespaces()))
+    return Snapshot(frozenset(_processes(run)), frozenset(named), frozenset(others))
 
 
 def _processes(run: str) -> set[str]:
@@ -59,30 +60,20 @@ def _processes(run: str) -> set[str]:
     return found
 
 
-def _namespaces() -> set[str]:
-    found: set[str] = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found.update(f"namespace {os.readlink(link)}" for link in (entry / "ns").iterdir())
-            except OSError:
-                continue
-    return found
-
-
 def difference(before: Snapshot, run: str, seconds: float = 5.0) -> tuple[list[str], list[str]]:
     """What is there now and was not before: (faults, remarks). What is about to end has ``seconds`` to do so."""
     strict = os.environ.get("FARHOME_STRICT") == "1"
     deadline = time.monotonic() + seconds
     while True:
         now = take(run)
-        foreign = {line for line in now.named - before.named if "farhome-lab" in line and run not in line}
-        faults = (now.traced - before.traced) | (now.named - before.named)
+        new = now.named - before.named
+        foreign = {line for line in new if run not in line and ("farhome-lab" in line or line.startswith("file "))}
+        faults = (now.traced - before.traced) | new
         remarks = now.others - before.others
         if strict:
             faults, remarks = faults | remarks, frozenset()
         else:
-            faults, remarks = faults - foreign, remarks | foreign    # another run's labs
+            faults, remarks = faults - foreign, remarks | foreign    # another run may have made those
         if not faults or time.monotonic() > deadline:
             return sorted(faults), sorted(remarks)
         time.sleep(0.05)

@@ -54,7 +54,7 @@ def test_the_clone_works_inside_for(bare_lab: Lab, user: str) -> None:
     shown = node.run(["/opt/farhome/.venv/bin/python", "-I", "-c", program], user=user, text=True)
     assert (shown.stdout, shown.stderr) == ("/opt/farhome/lab/__init__.py\n", "")
     assert "Version" in node.run(["/opt/farhome/.build/criu", "--version"], user=user, check=True, text=True).stdout
-    assert "exit status" in node.run(["lab", "--help"], user=user, check=True, text=True).stdout
+    assert "exit code" in node.run(["lab", "--help"], user=user, check=True, text=True).stdout
     assert node.run(["touch", "/opt/farhome/mark"]).returncode == 1
 
 
