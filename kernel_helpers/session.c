@@ -193,6 +193,9 @@ static void drain(struct session *s, int wait) {
             struct outgoing *o = s->next;
             int descriptor = s->descriptor;
             o->frame.acknowledged = s->acknowledged_sent = s->received;
+            /* Before it is written: its answer, which acknowledges it, may be here before we look again. */
+            if (o->frame.number > s->sent)
+                s->sent = o->frame.number;
             pthread_mutex_unlock(&s->lock);
             struct iovec parts[2] = {{&o->frame, sizeof o->frame + o->head}, {o->body, o->body_length}};
             int failed = send_all(descriptor, parts, o->body_length ? 2 : 1);
@@ -202,9 +205,6 @@ static void drain(struct session *s, int wait) {
                 note_broken(s, strerror(errno));
                 break;
             }
-            /* Whatever the connection's state by now: the other side may have it. A new connection waits for `sending`. */
-            if (o->frame.number > s->sent)
-                s->sent = o->frame.number;
             s->next = o->next;
             s->frames_out++;
         }
