@@ -1,0 +1,257 @@
+"""A guest and its stub without engine, sandbox or daemons: what the tests and the bench of the link layer run on.
+
+A program that knows FARHOME_SPLIT (tests/link/guest.c) forks: the parent becomes the stub, traced by this process; the
+child the guest, traced by a second Python process (`python -m bench.link_pair`). Between them is real TCP.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from deputy.stub import Stub
+from engine.arrival import install_filter
+from kernel_helpers import inject, tracing
+from kernel_helpers.filter import program
+from kernel_helpers.inject import SYS, Frozen, signed
+from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
+from kernel_helpers.tracing import Cause
+
+ROOT = Path(__file__).resolve().parent.parent
+GO_HOME, CANCEL, SIGNAL, PARKED, BLOCKED = 32, 33, 34, 35, 36
+
+
+def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None:
+    """Polls until the condition holds. Errors: TimeoutError naming what."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(what)
+        time.sleep(0.001)
+
+
+def _pauses(tid: int) -> bool:
+    try:
+        return Path(f"/proc/{tid}/syscall").read_text().split()[0] == str(SYS.pause)
+    except (OSError, IndexError):
+        return False
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
+
+
+def _child(pid: int) -> int:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    return int(children[0]) if children else 0
+
+
+class Pair:
+    """A program that runs as a guest with its stub; a context manager. The methods are those of the home side."""
+
+    def __init__(self, argv: Sequence[str], threads: int = 1, away_prefix: Sequence[str] = (), host: str = "127.0.0.1",
+                 directory: str | None = None, stdin: int = subprocess.DEVNULL) -> None:
+        self.process = subprocess.Popen(argv, env=os.environ | {"FARHOME_SPLIT": str(threads)}, cwd=directory,
+                                        stdin=stdin, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.output = b""
+        self.status: int | None = None
+        self.events: list[Event] = []
+        self.signals: list[int] = []
+        self.link: HomeLink | None = None
+        self.away: subprocess.Popen[bytes] | None = None
+        try:
+            self._become_stub(threads, away_prefix, host)
+        except BaseException:
+            self.close()
+            raise
+
+    def _become_stub(self, threads: int, away_prefix: Sequence[str], host: str) -> None:
+        pid = self.process.pid
+        wait_for(lambda: _child(pid), 5, "the program does not fork")
+        self.guest = _child(pid)
+        for who in (pid, self.guest):
+            wait_for(lambda who=who: len(_tids(who)) == threads and all(map(_pauses, _tids(who))), 5, "no pause()")
+        frozen = inject.seize(pid)
+        self.link = HomeLink(_tids(self.guest))
+        self.stub = Stub.hollow(frozen, self.link)
+        self.stub.give_up_memory()
+        self.listener = socket.create_server((host, 0))
+        port = self.listener.getsockname()[1]
+        self.away = subprocess.Popen(
+            [*away_prefix, sys.executable, "-m", "bench.link_pair", host, str(port), str(self.guest)], cwd=ROOT,
+            stdin=subprocess.PIPE)
+        self.attach()
+
+    def attach(self) -> None:
+        """Takes the next connection of the away side."""
+        assert self.link is not None
+        self.listener.settimeout(10)
+        connection, _ = self.listener.accept()
+        connection.settimeout(None)
+        self.connection = connection.dup()
+        self.link.attach(connection.detach())
+
+    def break_connection(self) -> None:
+        """Shuts the TCP connection down, as a network would, and waits for the next one (the away side connects)."""
+        try:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.connection.close()
+        self.attach()
+
+    def step(self, timeout: float = 0.05) -> None:
+        """Handles what has happened."""
+        assert self.link is not None and self.process.stdout is not None
+        ready, _, _ = select.select([self.link.event_fd, self.process.stdout], [], [], timeout)
+        if self.process.stdout in ready:
+            self.output += self.process.stdout.read() or b""
+        for event in self.link.events():
+            self.events.append(event)
+            if event.kind == CANCEL:
+                self.stub.cancel(event.tid)
+        for stop in tracing.poll(list(self.stub.tids)):
+            if stop.cause in (Cause.EXITED, Cause.KILLED):
+                self.stub.thread_gone(stop.tid)
+                if stop.tid == self.process.pid:
+                    self.status = stop.number if stop.cause is Cause.EXITED else -stop.number
+                    self.process.returncode = self.status
+            elif stop.cause is Cause.SIGNAL:
+                self.signals.append(stop.number)
+                self.stub.rewind_interrupted(stop.tid)
+                self.link.send(SIGNAL, 0, bytes([stop.number]), barrier=True)
+                tracing.proceed(stop.tid)
+            else:
+                tracing.proceed(stop.tid)
+
+    def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
+        """step() until the condition holds. Errors: TimeoutError."""
+        end = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > end:
+                raise TimeoutError(f"{what}; output so far: {self.output[-500:]!r}, events {self.events[-5:]}")
+            self.step()
+
+    def run(self, timeout: float = 60.0) -> tuple[int, bytes]:
+        """To the program's end: exit status (negative: signal) and output."""
+        self.until(lambda: self.status is not None, timeout, "the program does not end")
+        assert self.process.stdout is not None and self.status is not None
+        self.output += self.process.stdout.read() or b""
+        return self.status, self.output
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends everything."""
+        if self.away is not None:
+            assert self.away.stdin is not None
+            self.away.stdin.close()
+            try:
+                self.away.wait(5)
+            except subprocess.TimeoutExpired:
+                self.away.kill()
+                self.away.wait()
+            self.listener.close()
+        if self.link is not None:
+            self.link.close()
+        for pid in (getattr(self, "guest", 0), self.process.pid if self.status is None else 0):
+            if pid and _tids(pid):
+                os.kill(pid, 9)
+        if self.status is None:
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class _Away:
+    """The away process: the guest's filter, its end of the link, its signals in the plainest way."""
+
+    def __init__(self, host: str, port: int, guest: int) -> None:
+        self.address = (host, port)
+        self.guest = guest
+        frozen = inject.seize(guest, tracing.PTRACE_O_EXITKILL)
+        listener = install_filter(frozen, program())
+        for thread in frozen.threads.values():
+            if signed(thread.registers.orig_rax) == SYS.pause:
+                thread.registers.rax, thread.registers.orig_rax = (1 << 64) - 4, (1 << 64) - 1  # pause() returns
+        self.tids = list(frozen.threads)
+        self.link = AwayLink(listener, guest, {tid: tid for tid in self.tids})
+        self.connect()
+        frozen.resume()
+
+    def connect(self) -> None:
+        try:
+            connection = socket.create_connection(self.address, 10)
+        except OSError:
+            return
+        connection.settimeout(None)
+        self.link.attach(connection.detach())
+
+    def serve(self) -> None:
+        """Until standard input is closed."""
+        while True:
+            ready, _, _ = select.select([self.link.event_fd, 0], [], [], 0.02)
+            if 0 in ready:
+                return
+            for event in self.link.events():
+                self.handle(event)
+            for stop in tracing.poll(self.tids):
+                if stop.cause in (Cause.EXITED, Cause.KILLED):
+                    self.tids.remove(stop.tid)
+                elif stop.cause is Cause.SIGNAL:
+                    self.link.abandon(stop.tid)
+                    tracing.proceed(stop.tid, stop.number)
+                else:
+                    tracing.proceed(stop.tid)
+
+    def handle(self, event: Event) -> None:
+        if event.kind == Kind.CONNECTION_LOST:
+            self.connect()
+        elif event.kind == Kind.GO_HOME_CALL:
+            self.link.send(GO_HOME, event.tid, str(event.code).encode())
+        elif event.kind == Kind.SUSPENDED:
+            if event.tid in self.tids:
+                tracing.interrupt(event.tid)
+            self.link.answer(event.tid, error=event.code if event.code in inject.RESTART_CODES[:3] else -514)
+        elif event.kind == SIGNAL:
+            os.kill(self.guest, event.data[0])
+            for tid in self.link.parked():
+                self.link.send(CANCEL, tid)
+            self.link.release()
+        elif event.kind == PARKED:
+            names = " ".join(f"{tid}:{call.number}:{call.sequence}" for tid, call in self.link.parked().items())
+            self.link.send(PARKED, 0, names.encode())
+
+
+def main() -> None:
+    away = _Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    try:
+        away.serve()
+    finally:
+        away.link.close()
+
+
+if __name__ == "__main__":
+    main()
+
+__all__ = ["CANCEL", "GO_HOME", "PARKED", "SIGNAL", "Frozen", "Pair", "wait_for"]
