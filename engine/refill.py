@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from engine.capture import inner_tid, kernel_code, memory_layout, robust_list, scratch_page
 from engine.context import (
     ACTION_BYTES,
+    SIGINFO_BYTES,
     SIGNALS,
     BadContext,
     Context,
@@ -44,6 +45,7 @@ _RSEQ_UNREGISTER = 1
 _MLOCK_ONFAULT = 1
 _SCRATCH = 4 * PAGE
 _NO_DESCRIPTOR = (1 << 32) - 1
+_SIGINFO_KERNEL = 48  # bytes of siginfo_t that the kernel keeps
 
 
 class RefillFailed(FarhomeError):
@@ -55,6 +57,15 @@ class RefillFailed(FarhomeError):
         super().__init__(reason)
         self.stub_usable = stub_usable
         self.again = again
+
+
+@dataclass(frozen=True)
+class _Queued:
+    """A signal that was queued by `thread` to itself, or to its process."""
+
+    thread: Thread
+    info: bytes
+    shared: bool
 
 
 @dataclass
@@ -72,6 +83,7 @@ class Refilled:
     notes: list[str]
     seconds: dict[str, float]
     _before: dict[int, tuple[Registers, int]] = field(repr=False, default_factory=dict)
+    _queued: list[_Queued] = field(repr=False, default_factory=list)
 
     def undo(self) -> None:
         """Gives memory up again and makes the registers the stub's. Errors: RefillFailed, the stub being lost."""
@@ -80,6 +92,7 @@ class Refilled:
                 thread = self.stub.threads[tid]
                 thread.registers, thread.signal_mask = registers, mask
             _empty(self.stub, self.created)
+            _take_back(self.stub, self._queued)
         except OSError as error:
             raise RefillFailed(f"the stub could not be emptied again: {error}", stub_usable=False) from error
 
@@ -113,6 +126,7 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
             raise
         raise RefillFailed(str(error), stub_usable=True) from error
     notes: list[str] = []
+    queued: list[_Queued] = []
     created = tuple((m.start, m.end) for m in plan.create)
     before = {tid: (t.registers.copy(), t.signal_mask) for tid, t in stub.threads.items()}
     taken = [(m.start, m.end) for m in (*maps, *context.maps)] + reserved
@@ -129,18 +143,19 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
                 thread = threads[thread_context.tid]
                 _set_thread(stub, thread, thread_context, scratch)
                 thread.set_extended_state(states[thread_context.tid])
-            _queue_pending(stub, context, threads, scratch)
+            _queue_pending(context, threads, stub, scratch, queued)
     except OSError as error:
         reason = f"the process could not be put back together: {error}"
         try:
             _empty(stub, created)
+            _take_back(stub, queued)
         except OSError as second:
             raise RefillFailed(f"{reason}; and the stub is lost: {second}", stub_usable=False) from error
         raise RefillFailed(reason, stub_usable=not isinstance(error, ProcessLookupError)) from error
     for thread_context in context.threads:
         _load(threads[thread_context.tid], thread_context)
     _lap(seconds, "state", started)
-    return Refilled(stub, created, context, pages, notes, seconds, before)
+    return Refilled(stub, created, context, pages, notes, seconds, before, queued)
 
 
 def _lap(seconds: dict[str, float], step: str, started: float) -> float:
@@ -289,18 +304,48 @@ def _set_thread(stub: Frozen, thread: Thread, wanted: ThreadContext, scratch: in
     call(SYS.prctl, _PR_SET_NAME, scratch + len(wanted.sigaltstack))
 
 
-def _queue_pending(stub: Frozen, context: Context, threads: dict[int, Thread], scratch: int) -> None:
-    """Queued by the threads to themselves: only so may a signal bear any si_code. All of them block everything now."""
+def _queue_pending(context: Context, threads: dict[int, Thread], stub: Frozen, scratch: int, queued: list[_Queued]) -> None:
+    """Queues what waited for process and threads, telling `queued` as it goes. Threads do it to themselves: only so may a
+    signal bear any si_code. All of them block everything now."""
     for info in context.pending:
-        stub.write(scratch, info)
-        number = int.from_bytes(info[:4], "little")
-        stub.call(SYS.rt_sigqueueinfo, context.pid, number, scratch)
+        _queue(stub, _Queued(threads[context.pid], info, True), scratch)
+        queued.append(_Queued(threads[context.pid], info, True))
     for thread_context in context.threads:
         for info in thread_context.pending:
-            stub.write(scratch, info)
-            number = int.from_bytes(info[:4], "little")
-            result = threads[thread_context.tid].call(SYS.rt_tgsigqueueinfo, context.pid, thread_context.tid, number, scratch)
-            check(result, f"rt_tgsigqueueinfo in {thread_context.tid}")
+            _queue(stub, _Queued(threads[thread_context.tid], info, False), scratch)
+            queued.append(_Queued(threads[thread_context.tid], info, False))
+
+
+def _queue(stub: Frozen, item: _Queued, scratch: int) -> None:
+    stub.write(scratch, item.info)
+    number, pid = int.from_bytes(item.info[:4], "little"), inner_tid(stub.pid, stub.pid)
+    if item.shared:
+        result = item.thread.call(SYS.rt_sigqueueinfo, pid, number, scratch)
+    else:
+        tid = inner_tid(stub.pid, item.thread.tid)
+        result = item.thread.call(SYS.rt_tgsigqueueinfo, pid, tid, number, scratch)
+    check(result, f"queueing signal {number} in {item.thread.tid}")
+
+
+def _take_back(stub: Frozen, queued: Sequence[_Queued]) -> None:
+    """Takes signals that were queued off the queues again; what else waited there stays."""
+    if not queued:
+        return
+    with scratch_page(stub) as scratch:
+        for thread, number in {(item.thread, int.from_bytes(item.info[:4], "little")) for item in queued}:
+            ours = [item.info[:_SIGINFO_KERNEL] for item in queued if item.thread is thread]
+            others = []
+            while True:
+                stub.write(scratch, (1 << number - 1).to_bytes(8, "little") + bytes(16))
+                if thread.call(SYS.rt_sigtimedwait, scratch, scratch + 128, scratch + 8, 8) != number:
+                    break
+                info = stub.read(scratch + 128, SIGINFO_BYTES)
+                if info[:_SIGINFO_KERNEL] in ours:
+                    ours.remove(info[:_SIGINFO_KERNEL])
+                else:
+                    others.append(info)
+            for info in others:
+                _queue(stub, _Queued(thread, info, thread.tid == stub.pid), scratch)
 
 
 def _load(thread: Thread, wanted: ThreadContext) -> None:

@@ -5,6 +5,7 @@ The copy that engine.forkcopy makes plays the guest; the process itself is hollo
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -93,6 +94,32 @@ def end(pid: int, tids: Iterable[int]) -> None:
             os.waitpid(tid, 0x40000000)
 
 
+def take_deliverable(frozen: Frozen) -> list[tuple[int, int]]:
+    """(thread, signal) of what was just about to be delivered when the process was stopped. It is the guest that has to
+    see it: a call of raise() must not return before its handler has run."""
+    taken = []
+    context = capture(frozen)
+    for thread in context.threads:
+        stopped = frozen.threads[thread.tid]
+        for info in thread.pending:
+            number = int.from_bytes(info[:4], "little")
+            if thread.signal_mask >> (number - 1) & 1:
+                continue
+            taken.append((thread.tid, number))
+            if stopped.pending_signal == number:
+                stopped.pending_signal, stopped.pending_info = 0, b""
+                continue
+            with scratch_page(frozen) as scratch:
+                frozen.write(scratch, (1 << number - 1).to_bytes(8, "little") + bytes(16))
+                assert stopped.call(SYS.rt_sigtimedwait, scratch, 0, scratch + 8, 8) == number
+    return taken
+
+
+def os_tgkill(pid: int, tid: int, number: int) -> int:
+    """tgkill(2)."""
+    return int(ctypes.CDLL(None).syscall(SYS.tgkill, pid, tid, number))
+
+
 def start(pid: int, alternate_stack: bytes, rseq: RseqConfiguration) -> None:
     """Lets the group-stopped copy run. What its first thread has registered is not inherited from a task that shares
     memory with the process, so it may have to be done again."""
@@ -114,9 +141,12 @@ def away(pid: int) -> Iterator[Guest]:
         stub.call(SYS.sigaltstack, 0, scratch)
         alternate_stack = stub.read(scratch, 24)
     rseq = stub.leader.rseq()
+    deliverable = take_deliverable(stub)
     copy = fork_copy(stub)
     try:
         reserved = hollow(stub)
+        for tid, number in deliverable:
+            check(os_tgkill(copy.pid, copy.threads[tid], number), "tgkill")
         start(copy.pid, alternate_stack, rseq)
         tids = {new: old for old, new in copy.threads.items()}
 

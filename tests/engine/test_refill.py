@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pwd
@@ -12,19 +13,22 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
 
-from engine.capture import capture
-from engine.context import Context
+from engine.capture import capture, send_pages
+from engine.context import BadContext, Context
 from engine.layout import ReservedOverlap
 from engine.mappings import PAGE, read_mappings
 from engine.refill import RefillFailed, refill
-from kernel_helpers.inject import SYS, seize
+from kernel_helpers.inject import SYS, seize, signed
 from tests.engine import roundtrip
 from tests.engine.roundtrip import away, connection, go_on, pour, wait_until
 from tests.programs.build import program
@@ -81,7 +85,10 @@ class Running:
 @contextmanager
 def running(arguments: list[str], user: str, fields: int) -> Iterator[Running]:
     process = subprocess.Popen(
-        arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **as_user(user)  # type: ignore[call-overload]
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        **as_user(user),  # type: ignore[call-overload]
     )
     try:
         yield Running(process, fields)
@@ -154,3 +161,234 @@ def test_fifty_round_trips(letters: Path) -> None:
     with shapes(letters) as started:
         for _ in range(50):
             round_trip(started)
+
+
+def tell(pid: int, tid: int | None, number: int, value: int) -> None:
+    """rt_sigqueueinfo or rt_tgsigqueueinfo with a value."""
+    info = struct.pack("<iiiiiiq", number, 0, -1, 0, os.getpid(), 0, value).ljust(128, b"\0")
+    if tid is None:
+        result = _libc.syscall(SYS.rt_sigqueueinfo, pid, number, info)
+    else:
+        result = _libc.syscall(SYS.rt_tgsigqueueinfo, pid, tid, number, info)
+    assert result == 0, os.strerror(ctypes.get_errno())
+
+
+def queued_sum(signals: list[tuple[int, int]]) -> int:
+    """What shapes.c makes of (number, value) in the order in which it takes them."""
+    total = 0
+    for number, value in signals:
+        total = (total * 31 + value + number) % (1 << 64)
+    return total
+
+
+QUEUED = signal.SIGRTMIN + 3
+
+
+def test_waiting_signals_come_home_in_order(letters: Path) -> None:
+    with shapes(letters) as started:
+        tell(started.pid, None, QUEUED, 1)  # waits at home all the time
+
+        def meanwhile(pid: int) -> None:
+            tell(pid, pid, QUEUED, 7)
+            for value in (2, 3, 4):
+                tell(pid, None, QUEUED, value)
+            tell(pid, None, signal.SIGUSR2, 9)
+
+        round_trip(started, meanwhile)
+        started.command(1)
+        # The kernel gives a thread's own before the process's, and lower numbers first.
+        expected = [(QUEUED, 7), (signal.SIGUSR2, 9), (QUEUED, 1), (QUEUED, 2), (QUEUED, 3), (QUEUED, 4)]
+        assert started.report()[3:5] == (6, queued_sum([(int(n), v) for n, v in expected]))
+
+
+def test_refill_can_be_undone_and_done_again(letters: Path) -> None:
+    with shapes(letters) as started:
+        tell(started.pid, None, QUEUED, 1)
+        with away(started.pid) as guest:
+            started.runs(guest.pid)
+            for value in (2, 3):
+                tell(guest.pid, None, QUEUED, value)
+            _, context = guest.capture()
+            for _ in range(3):
+                stub_registers = guest.stub.leader.registers.copy()
+                pour(guest, context).undo()
+                assert guest.stub.leader.registers == stub_registers
+                assert guest.stub.call(SYS.getpid) == started.pid
+                left = [m for m in read_mappings(started.pid) if m.own and m.start not in range(*guest.reserved)]
+                assert not [m for m in left if not m.special]
+            pour(guest, context)
+            roundtrip.assert_same_memory(context, guest.pid, started.pid)
+            go_on(guest)
+        started.runs()
+        started.command(1)
+        assert started.report()[3:5] == (3, queued_sum([(QUEUED, 1), (QUEUED, 2), (QUEUED, 3)]))
+
+
+def relay(source: socket.socket, target: socket.socket, limit: int, damage: int | None) -> None:
+    """Passes `limit` bytes on, with one bit of byte `damage` changed, and then ends the connection."""
+    passed = 0
+    with contextlib.suppress(OSError):
+        while passed < limit:
+            data = bytearray(source.recv(min(65536, limit - passed)))
+            if not data:
+                break
+            if damage is not None and passed <= damage < passed + len(data):
+                data[damage - passed] ^= 1
+            target.sendall(data)
+            passed += len(data)
+        target.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(("limit", "damage"), [(0, None), (7, None), (100_000, None), (1 << 30, 0), (1 << 30, 20), (1 << 30, 100_000)])
+def test_broken_stream_leaves_a_stub_that_can_be_refilled(letters: Path, limit: int, damage: int | None) -> None:
+    with shapes(letters) as started, away(started.pid) as guest:
+        started.runs(guest.pid)
+        _, context = guest.capture()
+        with connection() as (near, middle), connection() as (relayed, far):
+
+            def send() -> None:
+                with contextlib.suppress(OSError):
+                    send_pages(guest.pid, context.maps, near, timeout=20)
+
+            threads = [
+                threading.Thread(target=send),
+                threading.Thread(target=relay, args=(middle, relayed, limit, damage)),
+            ]
+            for thread in threads:
+                thread.start()
+            with pytest.raises(RefillFailed) as caught:
+                refill(guest.stub, context, far, [guest.reserved], timeout=20)
+            assert caught.value.stub_usable
+            for end in (far, middle):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join(20)
+        assert guest.stub.call(SYS.getpid) == started.pid
+        pour(guest, context)
+        roundtrip.assert_same_memory(context, guest.pid, started.pid)
+        go_on(guest)
+        started.runs()
+
+
+def test_stream_cannot_write_outside_of_the_wanted_mappings(letters: Path) -> None:
+    with shapes(letters) as started, away(started.pid) as guest:
+        _, context = guest.capture()
+        before = guest.stub.read(guest.reserved[0], PAGE)
+        header = struct.pack("<IIQQQ", 0x67706866, 1, PAGE, guest.reserved[0], PAGE)
+        with connection() as (near, far):
+            near.sendall(header + b"\xcc" * PAGE)
+            with pytest.raises(RefillFailed, match="Protocol error") as caught:
+                refill(guest.stub, context, far, [guest.reserved], timeout=20)
+        assert caught.value.stub_usable
+        assert guest.stub.read(guest.reserved[0], PAGE) == before
+        pour(guest, context)
+        go_on(guest)
+        started.runs()
+
+
+def test_silent_stream_ends_in_time(letters: Path) -> None:
+    with shapes(letters) as started, away(started.pid) as guest:
+        _, context = guest.capture()
+        with connection() as (_, far), pytest.raises(RefillFailed, match="timed out") as caught:
+            refill(guest.stub, context, far, [guest.reserved], timeout=0.2)
+        assert caught.value.stub_usable
+        pour(guest, context)
+        go_on(guest)
+        started.runs()
+
+
+def test_wanted_memory_at_the_stubs_own_pages_is_told_before_anything_is_done(letters: Path) -> None:
+    with shapes(letters) as started, away(started.pid) as guest:
+        _, context = guest.capture()
+        intruder = replace(context.maps[0], start=guest.reserved[0], end=guest.reserved[1], is_file=False, path="", offset=0)
+        before = read_mappings(started.pid)
+        maps = tuple(sorted((*context.maps, intruder), key=lambda m: m.start))
+        with connection() as (_, far), pytest.raises(ReservedOverlap):
+            refill(guest.stub, replace(context, maps=maps), far, [guest.reserved])
+        with connection() as (_, far), pytest.raises(RefillFailed, match="threads"):
+            refill(guest.stub, replace(context, threads=context.threads[:1]), far, [guest.reserved])
+        assert read_mappings(started.pid) == before
+        pour(guest, context)
+        go_on(guest)
+        started.runs()
+
+
+def test_sleep_ends_when_it_would_have(directory: Path) -> None:
+    begun = time.monotonic()
+    process = subprocess.Popen(["sleep", "3"], stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: Path(f"/proc/{process.pid}/syscall").read_text().startswith("230 "), "sleep")
+        wait_until(lambda: time.monotonic() > begun + 1.5, "time")
+        with away(process.pid) as guest:
+            assert signed(guest.stub.leader.registers.rax) == -516
+            _, context = guest.capture()
+            threads = tuple(replace(t, resume_with_restart_syscall=True) for t in context.threads)
+            pour(guest, replace(context, threads=threads))
+            go_on(guest)
+        assert process.wait(10) == 0
+        assert 2.9 < time.monotonic() - begun < 4.2  # slept anew it would be 4.5
+    finally:
+        process.kill()
+        process.wait()
+
+
+PYTHON = """
+import array, ctypes, hashlib, time, gc
+report = (ctypes.c_uint64 * 3)()
+print(hex(ctypes.addressof(report)), flush=True)
+block = bytearray(hashlib.shake_128(b'block').digest(50 << 20))
+step, numbers, gone = 1 << 20, {}, 0
+digests = [hashlib.md5(block[at:at + step]).digest() for at in range(0, len(block), step)]
+while True:
+    which = report[0] % len(digests)
+    part = slice(which * step, (which + 1) * step)
+    if hashlib.md5(block[part]).digest() != digests[which]:
+        report[1] = 1
+    block[part] = hashlib.shake_128(str(report[0]).encode()).digest(step)
+    digests[which] = hashlib.md5(block[part]).digest()
+    numbers[report[0]] = [str(report[0])] * 100
+    if numbers.pop(report[0] - 50, ['x'] * 100)[99] not in ('x', str(report[0] - 50)):
+        report[1] = 2
+    if report[0] % 64 == 0:
+        gc.collect()
+        bytearray(3 << 20)
+    report[0] += 1
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_python_with_fifty_megabytes(user: str) -> None:
+    with running([sys.executable if user == "root" else "/usr/bin/python3", "-c", PYTHON], user, 3) as started:
+        for _ in range(5):
+            refilled = round_trip(started)
+            assert refilled.pages.bytes >= 50 << 20
+
+
+def test_context_is_refused_when_it_is_not_one(letters: Path) -> None:
+    with shapes(letters) as started, seize(started.pid) as frozen:
+        context = capture(frozen)
+    wire = context.to_wire()
+    assert Context.from_wire(wire) == context
+    for bad in (b"", b"\x00", wire[:-1], wire + b"\0", msgpack.packb([1, 2]), msgpack.packb([9, *[0] * 7])):
+        with pytest.raises(BadContext):
+            Context.from_wire(bad)
+    good = msgpack.unpackb(wire)
+    for damage in (
+        lambda c: c[2].reverse(),
+        lambda c: c[2][0].__setitem__(0, 5),
+        lambda c: c[2][0].__setitem__(1, 1 << 60),
+        lambda c: c[2][0].__setitem__(7, "zz"),
+        lambda c: c[3].pop(),
+        lambda c: c[4][0].__setitem__(0, 65),
+        lambda c: c[5].append(c[5][0]),
+        lambda c: c[5].clear(),
+        lambda c: c[5][0].__setitem__(1, b"short"),
+        lambda c: c[6].append(bytes(128)),
+    ):
+        fields = msgpack.unpackb(wire)
+        damage(fields)
+        assert fields != good
+        with pytest.raises(BadContext):
+            Context.from_wire(msgpack.packb(fields))
