@@ -163,6 +163,16 @@ def test_fifty_round_trips(letters: Path) -> None:
             round_trip(started)
 
 
+def test_mapped_file_was_renamed_at_home_meanwhile(letters: Path) -> None:
+    with shapes(letters) as started, away(started.pid) as guest:
+        _, context = guest.capture()
+        letters.rename(letters.with_name("other"))
+        assert not any(m.path == str(letters) for m in read_mappings(started.pid))
+        pour(guest, context)
+        go_on(guest)
+        started.runs()
+
+
 def tell(pid: int, tid: int | None, number: int, value: int) -> None:
     """rt_sigqueueinfo or rt_tgsigqueueinfo with a value."""
     info = struct.pack("<iiiiiiq", number, 0, -1, 0, os.getpid(), 0, value).ljust(128, b"\0")

@@ -26,7 +26,7 @@ static volatile struct {
 
 #define CHECK(condition) do { if (!(condition) && !report.bad) report.bad = __LINE__; } while (0)
 
-static char *none, *only_read, *guarded, *heap, *named, *code, *file, *moved, *lazy, *more;
+static char *none, *only_read, *guarded, *heap, *named, *code, *file, *moved, *lazy, *more, *start, *tail;
 static size_t heap_size;
 static const char *file_name;
 
@@ -103,7 +103,11 @@ static void reshape(void)
     mprotect(guarded, PAGE, PROT_READ);
     more = sbrk(300000);
     fill(more, 300000, 8);
-    mprotect(moved + PAGE, PAGE, PROT_READ | PROT_WRITE);
+    mprotect(moved + PAGE, PAGE, PROT_READ);
+    CHECK(mremap(moved, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)0x618000000000) != MAP_FAILED);
+    CHECK(mremap(moved + 3 * PAGE, PAGE, 3 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)0x61a000000000) != MAP_FAILED);
+    start = (void *)0x618000000000;
+    tail = (void *)0x61a000000000;
 }
 
 __attribute__((target("avx2"))) static void *spin(void *unused)
@@ -168,7 +172,8 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGRTMIN + 3);
     sigaddset(&set, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    pthread_create(&thread, NULL, spin, NULL);
+    for (int i = 0; i < 3; i++)
+        pthread_create(&thread, NULL, spin, NULL);
     pthread_setname_np(pthread_self(), "shapely");
     printf("%p\n", (void *)&report);
     fflush(stdout);
@@ -180,9 +185,11 @@ int main(int argc, char **argv)
         CHECK(filled(guarded + PAGE, PAGE, 3));
         CHECK(filled(named, 2 * PAGE, 4));
         CHECK(filled(heap, heap_size, 5));
-        char *mapped = file ? file : moved;
-        CHECK(filled(mapped + 2 * PAGE, PAGE, 6));
-        CHECK(mapped[0] == 'B' && mapped[3 * PAGE] == 'E');
+        CHECK(filled((file ? file : moved) + 2 * PAGE, PAGE, 6));
+        if (file)
+            CHECK(file[0] == 'B' && file[3 * PAGE] == 'E');
+        else
+            CHECK(start[0] == 'B' && start[PAGE] == 'C' && tail[0] == 'E' && tail[PAGE] == 'F' && tail[2 * PAGE] == 'G');
         if (more)
             CHECK(filled(more, 300000, 8) && (char *)sbrk(0) >= more + 300000);
         if (lazy)
