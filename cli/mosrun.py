@@ -7,6 +7,7 @@ without: neither socket (its C part alone), nor msgpack for the one message that
 
 from __future__ import annotations
 
+import _signal
 import _socket
 import os
 import sys
@@ -163,10 +164,8 @@ def original_environment() -> dict[bytes, bytes]:
 def become(command: list[str]) -> NoReturn:
     """Becomes the program. Errors: CommandError as a shell would say it."""
     # What Python ignores for itself would be ignored in the program too.
-    import signal
-
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, original_environment())
     except FileNotFoundError:
@@ -178,6 +177,8 @@ def become(command: list[str]) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Does not return if the program can be executed."""
+    if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)      # Ctrl-C ends it as it would end the program
     try:
         found, command = options(list(sys.argv[1:] if arguments is None else arguments))
         connections = []                 # kept open, so that only exec closes it

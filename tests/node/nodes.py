@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,11 @@ class Node:
             f'name = "{self.name}"\naddress = "{self.address}"\npeers = {json.dumps(self.peers)}\nspeed = 1.0\n{settings}\n'
         )
 
-    def command(self, *argv: str, uid: int = 0, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def command(self, *argv: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Runs a command of farhome on this node."""
         return subprocess.run(
             [sys.executable, "-P", "-m", f"cli.{argv[0]}", *argv[1:]], env=self.environment, cwd="/", text=True, capture_output=True,
-            timeout=timeout, check=False, user=uid or None, group=uid or None, extra_groups=[] if uid else None,
+            timeout=timeout, check=False,
         )  # fmt: skip
 
     def ok(self, *argv: str) -> str:
@@ -107,14 +108,15 @@ class Node:
         """Names of the nodes that this one has a load vector of."""
         return {node["name"] for node in json.loads(self.ok("mosctl", "nodes", "--json"))}
 
-    def mosrun(self, *argv: str, uid: int = 0) -> subprocess.Popen[bytes]:
-        """A process under mosrun, registered and become the program."""
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cli.mosrun", *argv], env=self.environment, cwd="/", stdin=subprocess.DEVNULL,
-            user=uid or None, group=uid or None, extra_groups=[] if uid else None,
-        )  # fmt: skip
-        wait_for(lambda: any(row["pid"] == child.pid and row["state"] != "starting" for row in self.processes()))
-        return child
+    def mosrun(self, *argv: str) -> subprocess.Popen[bytes]:
+        """A process under mosrun."""
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "cli.mosrun", *argv], env=self.environment, cwd="/", stdin=subprocess.DEVNULL
+        )
+
+    def wait_started(self, pid: int) -> None:
+        """Until mosrun has registered itself and become the program."""
+        wait_for(lambda: any(row["pid"] == pid and row["state"] != "starting" for row in self.processes()))
 
     def behave(self, **behaviour: str) -> None:
         """How the tests' deputies and remotes are to be from now on."""
@@ -163,10 +165,11 @@ class Cluster:
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number - 1]
 
-    def spawn(self, node: Node, *argv: str, uid: int = 0) -> int:
+    def spawn(self, node: Node, *argv: str) -> int:
         """The pid of a process under mosrun, ended with the cluster."""
-        child = node.mosrun(*argv, uid=uid)
+        child = node.mosrun(*argv)
         self.children.append(child)
+        node.wait_started(child.pid)
         return child.pid
 
     def down(self) -> None:
@@ -176,17 +179,17 @@ class Cluster:
             child.wait(10)
         for node in self.nodes:
             node.kill(signal.SIGTERM)
-            wait_for(lambda node=node: not self._remaining(node), message="deputies and remotes end")
+            wait_for(partial(self._ended, node), message="deputies and remotes end")
         for group in Path("/sys/fs/cgroup").glob(f"*/{BASE}/n[0-9]-*"):
             if int(group.name.rpartition("-")[2]) in {child.pid for child in self.children}:
                 group.rmdir()                    # a daemon that was killed could not
         GuestGroups().remove_all()
 
     @staticmethod
-    def _remaining(node: Node) -> list[int]:
+    def _ended(node: Node) -> bool:
         for pid in node.programs():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        return node.programs()
+        return not node.programs()

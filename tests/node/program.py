@@ -50,7 +50,8 @@ class Deputy(Program):
     def __init__(self, pid: int, path: Path, behaviour: str) -> None:
         super().__init__(path)
         self.pid, self.behaviour = pid, behaviour
-        self.where, self.link = "home", None
+        self.where = "home"
+        self.link: socket.socket | None = None
         self.pidfd = os.pidfd_open(pid)
         self.selector.register(self.pidfd, selectors.EVENT_READ, self.ended)
 
@@ -107,7 +108,8 @@ class Deputy(Program):
 class Remote(Program):
     def __init__(self, path: Path, secret: bytes, address: str) -> None:
         super().__init__(path)
-        self.secret, self.link, self.since = secret, None, time.time()
+        self.secret, self.since = secret, time.time()
+        self.link: socket.socket | None = None
         self.listener = socket.create_server((address, 0))
         self.selector.register(self.listener, selectors.EVENT_READ, self.caller)
         self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})

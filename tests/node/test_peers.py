@@ -144,8 +144,8 @@ def test_a_member_that_asks_nonsense_is_answered(pair: Cluster) -> None:
         frames.receive(connection)
         for number, (method, parameters) in enumerate(
             [("gossip", {"payload": b"\xc1"}), ("gossip", {}), ("reserve", {}), ("reserve", {"home": "n1"}), ("explode", {}),
-             ("cancel", {"key": 5}), ("expel", {"pid": "1"})]  # fmt: skip
-        ):
+             ("cancel", {"key": 5}), ("expel", {"pid": "1"})]
+        ):  # fmt: skip
             frames.send(connection, {"id": number, "method": method, "params": parameters})
             answer = frames.receive(connection)
             assert answer["id"] == number

@@ -1,0 +1,113 @@
+"""The registry of home processes: what a restart finds again, and what it must not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from node import process
+from node.registry import HomeProcess, Registry, from_record
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["sleep", "60"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def entry_of(pid: int, **fields: object) -> HomeProcess:
+    stat = process.read_stat(pid)
+    assert stat is not None
+    return HomeProcess(pid, stat.starttime, os.getuid(), since=time.time(), **fields)  # type: ignore[arg-type]
+
+
+async def test_an_entry_outlives_its_daemon(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    first = Registry(tmp_path, lambda entry: None)
+    first.add(entry_of(sleeper.pid, job="j"))
+    first.update(sleeper.pid, where="n2", state="away", recent=(1.0, 2.5))
+    kept = first.get(sleeper.pid)
+    first.close()
+    second = Registry(tmp_path, lambda entry: None)
+    second.load()
+    assert second.get(sleeper.pid) == kept
+    second.close()
+
+
+async def test_the_end_of_a_process_is_told_and_its_file_removed(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    ended: asyncio.Future[HomeProcess] = asyncio.get_running_loop().create_future()
+    registry = Registry(tmp_path, ended.set_result)
+    registry.add(entry_of(sleeper.pid))
+    assert list(tmp_path.glob("*.json"))
+    sleeper.kill()                                # a zombie has ended, whether its parent knows or not
+    assert (await asyncio.wait_for(ended, 5)).pid == sleeper.pid
+    assert not list(tmp_path.glob("*"))
+    assert registry.get(sleeper.pid) is None
+    assert sleeper.pid in registry.ended
+    registry.close()
+
+
+async def test_another_process_with_the_same_pid_is_not_taken_for_it(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    stale = asdict(entry_of(sleeper.pid)) | {"starttime": 1}
+    (tmp_path / f"{sleeper.pid}.json").write_text(json.dumps(stale))
+    registry = Registry(tmp_path, lambda entry: None)
+    registry.load()
+    assert registry.get(sleeper.pid) is None
+    assert not list(tmp_path.glob("*"))
+    registry.close()
+
+
+async def test_broken_files_are_dropped(tmp_path: Path) -> None:
+    for number, text in enumerate(["", "[]", "{}", '{"pid": "1", "starttime": 1, "uid": 0}', '{"pid": 1}', "\0"]):
+        (tmp_path / f"{number}.json").write_text(text)
+    registry = Registry(tmp_path, lambda entry: None)
+    registry.load()
+    assert len(registry) == 0
+    assert not list(tmp_path.glob("*"))
+
+
+def test_a_record_with_more_than_we_know_is_read() -> None:
+    assert from_record({"pid": 1, "starttime": 2, "uid": 3, "of a later version": 1}) == HomeProcess(1, 2, 3)
+
+
+async def test_grandchildren_are_adopted_with_the_settings_of_their_job(tmp_path: Path) -> None:
+    parent = subprocess.Popen(["sh", "-c", "(sleep 60 & sleep 61; :) & wait"], start_new_session=True)
+    registry = Registry(tmp_path, lambda entry: None)
+    registry.add(entry_of(parent.pid, job="j", locked=True))
+    try:
+        async with asyncio.timeout(5):
+            while len(registry) < 4 or "sleep 61" not in {entry.command for entry in registry}:
+                registry.adopt_children()
+                registry.refresh_commands()       # a child may be seen between its fork and its exec
+                await asyncio.sleep(0.01)
+        assert {entry.job for entry in registry} == {"j"}
+        assert all(entry.locked for entry in registry)
+    finally:
+        registry.close()
+        os.killpg(parent.pid, 9)
+        parent.wait()
+
+
+def test_a_command_with_parentheses_and_spaces_does_not_confuse(tmp_path: Path) -> None:
+    program = tmp_path / "a) R 1 (b"
+    program.symlink_to("/bin/sleep")
+    child = subprocess.Popen([str(program), "60"])
+    try:
+        stat = process.read_stat(child.pid)
+        assert stat is not None
+        assert stat.parent == os.getpid()
+        assert process.is_alive(child.pid, stat.starttime)
+        assert not process.is_alive(child.pid, stat.starttime + 1)
+    finally:
+        child.kill()
+        child.wait()
+    assert process.read_stat(child.pid) is None
