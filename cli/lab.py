@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("count", type=int, help="how many nodes")
     up.add_argument("--cpus", type=float, default=1.0, help="processors that each node may use (%(default)s)")
     up.add_argument("--speed", action="append", default=[], type=_speed, metavar="NODE=SHARE", help="slow a node down, 0.5 is half as fast")
+    up.add_argument(
+        "--clock", action="append", default=[], type=_clock, metavar="NODE=SECONDS", help="its uptime differs by that from the host's"
+    )
     up.add_argument("--bandwidth", metavar="RATE", help="of every node, each way: 100mbit, 1gbit")
     up.add_argument("--no-mosd", action="store_true", help="no cluster keys, no daemons")
 
@@ -82,6 +85,14 @@ def _speed(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not NODE=SHARE, such as n2=0.5") from None
 
 
+def _clock(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NODE=SECONDS, such as n2=86400") from None
+
+
 def _interval(text: str) -> tuple[float, float]:
     low, _, high = text.partition("-")
     try:
@@ -110,6 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
             name=arguments.name,
             cpus=arguments.cpus,
             speed=dict(arguments.speed),
+            clock=dict(arguments.clock),
             bandwidth=arguments.bandwidth,
             mosd=not arguments.no_mosd,
         )

@@ -99,7 +99,7 @@ int main(int argc, char **argv)
 	for (int i = 5; i < program; i++)
 		if (join_cgroup(argv[i]))
 			return fail(argv[i]);
-	if (setns(node, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP))
+	if (setns(node, CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP | CLONE_NEWTIME))
 		return fail("enter the node");
 	close(node);
 	sigset_t waited, mask;

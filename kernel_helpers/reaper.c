@@ -1,8 +1,9 @@
-// reaper [CGROUP...] -- SETUP [ARGUMENT...]: starts a virtual node of the lab and is its process 1.
+// reaper SECONDS [CGROUP...] -- SETUP [ARGUMENT...]: starts a virtual node of the lab and is its process 1.
 //
 // Joins the cgroups (directories), which the node will see as the roots of their hierarchies, makes new mount, pid, network, UTS, IPC and cgroup namespaces, runs SETUP in them, prints the new process 1's id (as the
 // caller sees it) when SETUP has succeeded, and returns. Process 1 stays and reaps whatever the node's processes leave. When
 // it dies the kernel ends all that is in its pid namespace: that is how a node dies.
+// SECONDS are added to the node's monotonic clock and uptime, which differ between real machines too; 0: they are the host's.
 // Exit status: 0 the node is up; otherwise SETUP's own, 125 when it could not be started.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -76,18 +77,35 @@ static int be_first_process(int ready, char **argv, char *arguments, size_t size
 	}
 }
 
+// Returns 0, or -1 with errno: the children of this process find their clocks that many seconds ahead (or behind).
+static int shift_clocks(const char *seconds)
+{
+	char text[128];
+	int size = snprintf(text, sizeof text, "monotonic %s 0\nboottime %s 0\n", seconds, seconds);
+	if (unshare(CLONE_NEWTIME))
+		return -1;
+	int fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	int failed = write(fd, text, (size_t)size) != size;
+	close(fd);
+	return failed ? -1 : 0;
+}
+
 int main(int argc, char **argv)
 {
-	int setup = 1;
+	int setup = 2;
 	while (setup < argc && strcmp(argv[setup], "--"))
 		setup++;
 	if (setup + 1 >= argc) {
-		fprintf(stderr, "usage: reaper [CGROUP...] -- SETUP [ARGUMENT...]\n");
+		fprintf(stderr, "usage: reaper SECONDS [CGROUP...] -- SETUP [ARGUMENT...]\n");
 		return 64;
 	}
-	for (int i = 1; i < setup; i++)
+	for (int i = 2; i < setup; i++)
 		if (join_cgroup(argv[i]))
 			return fail(argv[i]);
+	if (strcmp(argv[1], "0") && shift_clocks(argv[1]))
+		return fail("shift the clocks");
 	int ready[2];
 	if (pipe2(ready, O_CLOEXEC))
 		return fail("pipe");

@@ -33,7 +33,7 @@ def start(nodes: list[Node]) -> None:
     _await_acquaintance(nodes)
 
 
-def _await_acquaintance(nodes: list[Node], seconds: float = 20.0) -> None:
+def _await_acquaintance(nodes: list[Node], seconds: float = 40.0) -> None:
     """Return when every daemon knows of every node: from then on processes can be moved anywhere. Errors: LabError."""
     wanted = {node.name for node in nodes}
     deadline = time.monotonic() + seconds
@@ -46,7 +46,7 @@ def _await_acquaintance(nodes: list[Node], seconds: float = 20.0) -> None:
 
 def _mosctl(node: Node, *arguments: str) -> str:
     try:
-        result = node.run(["mosctl", *arguments], timeout=20, text=True)
+        result = node.run(["mosctl", *arguments], timeout=40, text=True)
     except subprocess.TimeoutExpired as error:
         raise LabError(f"'mosctl {' '.join(arguments[:2])}' on {node.name} does not end.") from error
     if result.returncode:

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -38,19 +39,21 @@ class Lab:
         *,
         cpus: float = 1.0,
         speed: Mapping[str, float] | None = None,
+        clock: Mapping[str, int] | None = None,
         bandwidth: str | None = None,
         mosd: bool = True,
         configuration: str = "",
     ) -> Lab:
         """Start a lab of ``count`` nodes n1, n2, ….
 
-        ``cpus``: processors that each node may use; ``speed``: share of them by node, 0.5 is half as fast; ``bandwidth``:
-        ``100mbit``, per node and direction; ``mosd``: make the cluster's keys and start the daemons where there are any;
+        ``cpus``: processors that each node may use; ``speed``: share of them by node, 0.5 is half as fast; ``clock``: seconds
+        by node that its monotonic clock and uptime are ahead of the host's, as on machines that were started at other times;
+        ``bandwidth``: ``100mbit``, per node and direction; ``mosd``: make the cluster's keys and start the daemons;
         ``configuration``: TOML text added to every node.toml.
         Errors: LabError; nothing is left then.
         """
         lab = cls(name)
-        speeds = lab._check(count, cpus, speed or {}, bandwidth)
+        speeds = lab._check(count, cpus, speed or {}, clock or {}, bandwidth)
         rate = network.parse_rate(bandwidth) if bandwidth else None
         if os.access(ROOT, os.W_OK):
             for room in ("cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab"):
@@ -61,7 +64,7 @@ class Lab:
                 raise LabError(f"lab {name} is up already: 'lab down' ends it.")
             lab._remove(keep=directory)
             try:
-                lab._start(directory, count, cpus, speeds, rate, configuration)
+                lab._start(directory, cpus, speeds, clock or {}, rate, configuration)
             except BaseException:
                 lab._remove()
                 raise
@@ -74,7 +77,9 @@ class Lab:
         return lab
 
     @staticmethod
-    def _check(count: int, cpus: float, speed: Mapping[str, float], bandwidth: str | None) -> dict[str, float]:
+    def _check(
+        count: int, cpus: float, speed: Mapping[str, float], clock: Mapping[str, int], bandwidth: str | None
+    ) -> dict[str, float]:
         names = [f"n{number}" for number in range(1, count + 1)]
         if not 1 <= count <= MOST_NODES:
             raise LabError(f"a lab has 1 to {MOST_NODES} nodes, not {count}.")
@@ -82,9 +87,10 @@ class Lab:
             raise LabError("a lab needs root.")
         if not 0 < cpus <= 1024:
             raise LabError(f"{cpus:g} is no number of processors for a node.")
-        for name, value in speed.items():
+        for name in (*speed, *clock):
             if name not in names:
-                raise LabError(f"a speed is given for {name}, but the nodes are {names[0]} to {names[-1]}.")
+                raise LabError(f"something is given for {name}, but the nodes are {names[0]} to {names[-1]}.")
+        for name, value in speed.items():
             if not 0.01 <= value <= 1:
                 raise LabError(f"the speed of {name} is a share between 0.01 and 1, not {value:g}.")
         if bandwidth:
@@ -100,9 +106,9 @@ class Lab:
     def _start(
         self,
         directory: Path,
-        count: int,
         cpus: float,
         speeds: Mapping[str, float],
+        clock: Mapping[str, int],
         rate: int | None,
         configuration: str,
     ) -> None:
@@ -112,7 +118,8 @@ class Lab:
         addresses = {name: f"{prefix}.{number}" for number, name in enumerate(speeds, 1)}
         hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())
         cgroups.create(self.name, cgroups.HELPERS)
-        current = LabState(self.name, self._start_switch(), rate)
+        switch = self._start_switch()
+        current = LabState(self.name, switch, state.start_time(switch) or 0, rate)
         starting: dict[str, subprocess.Popen[str]] = {}
         for name, address in addresses.items():
             files = directory / name
@@ -122,7 +129,7 @@ class Lab:
             speed = speeds[name] if speeds[name] != 1.0 else None
             (files / "node.toml").write_text(_node_configuration(name, address, seeds, speed, configuration))
             cgroups.create(self.name, name, cpus * speeds[name])
-            starting[name] = self._start_reaper(name, files)
+            starting[name] = self._start_reaper(name, files, clock.get(name, 0))
         for name, process in starting.items():
             output, errors = process.communicate(timeout=30)
             if process.returncode:
@@ -162,11 +169,11 @@ class Lab:
             raise LabError(f"a helper of the lab does not start: {' '.join(result.stderr.split())}")
         return int(result.stdout)
 
-    def _start_reaper(self, name: str, files: Path) -> subprocess.Popen[str]:
+    def _start_reaper(self, name: str, files: Path, clock: int) -> subprocess.Popen[str]:
         groups = cgroups.directories(self.name, name)    # the node sees them as the roots of their hierarchies
         arguments = [one.mount_argument() for one in cgroups.hierarchies()]
         return subprocess.Popen(
-            ["reaper", *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
+            ["reaper", str(clock), *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
             executable=build_directory() / "reaper",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -210,8 +217,10 @@ class Lab:
         except LabError:
             current = None
         cgroups.kill(self.name)
-        for one in current.nodes.values() if current else ():
-            _end(one)
+        if current:
+            for one in current.nodes.values():
+                _end(one.name, one.pid, one.start)
+            _end("switch", current.switch, current.switch_start)
         cgroups.remove(self.name)
         if keep is not None:
             for entry in keep.iterdir():
@@ -236,7 +245,7 @@ class Lab:
             if unplug:
                 network.unplug(current.switch, name)
             cgroups.kill(self.name, name)
-            _end(one)
+            _end(name, one.pid, one.start)
             cgroups.remove(self.name, name)
 
     def cut(self, first: str, second: str, seconds: float | None = None) -> None:
@@ -303,13 +312,13 @@ class Lab:
         self.down()
 
 
-def _end(one: NodeState, timeout: float = 10.0) -> None:
-    """Make sure that a node's process 1, and so all of the node, is gone."""
+def _end(name: str, pid: int, start: int, timeout: float = 10.0) -> None:
+    """Make sure that a node's process 1, and so all of the node, is gone: where there are no cgroups nothing else ends it."""
     deadline = time.monotonic() + timeout
-    while one.is_alive():
-        os.kill(one.pid, 9)
+    while state.start_time(pid) == start:
+        os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"process 1 of node {one.name} does not die")
+            raise TimeoutError(f"process 1 of {name} does not die")
         time.sleep(0.003)
 
 

@@ -52,6 +52,7 @@ class LabState:
 
     name: str
     switch: int
+    switch_start: int
     bandwidth: int | None
     nodes: dict[str, NodeState] = field(default_factory=dict)
     cuts: list[Cut] = field(default_factory=list)
@@ -85,6 +86,7 @@ def load(name: str) -> LabState | None:
         return LabState(
             name=raw["name"],
             switch=raw["switch"],
+            switch_start=raw["switch_start"],
             bandwidth=raw["bandwidth"],
             nodes={key: NodeState(**value) for key, value in raw["nodes"].items()},
             cuts=[Cut(**value) for value in raw["cuts"]],

@@ -191,3 +191,31 @@ def test_status_tells_what_is_so(bare_lab: Lab) -> None:
     status = json.loads(json.dumps(bare_lab.status()))
     assert [(node["name"], node["alive"]) for node in status["nodes"]] == [("n1", True), ("n2", False), ("n3", True)]
     assert status["cuts"] == [["n1", "n3"]]
+
+
+def test_a_node_may_have_been_up_longer_than_another(lab_name: LabName) -> None:
+    show = ["/usr/bin/python3", "-c", "import time; print(time.monotonic(), time.time())"]
+    with Lab.up(2, name=lab_name(), clock={"n2": 1_000_000}, mosd=False) as lab:
+        first, second = (node.run(show, check=True, text=True).stdout.split() for node in lab.nodes())
+        assert 999_000 < float(second[0]) - float(first[0]) < 1_001_000
+        assert abs(float(second[1]) - float(first[1])) < 60
+        assert float((lab.node("n2").run(["cat", "/proc/uptime"], check=True, text=True).stdout).split()[0]) > 1_000_000
+
+
+@pytest.mark.parametrize("versions", [(2,), (1,), ()])
+def test_a_lab_lives_and_dies_with_cgroups_of(lab_name: LabName, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, ...]) -> None:
+    real = cgroups.hierarchies()
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: [one for one in real if one.version in versions])
+    lab = Lab.up(2, name=lab_name(), mosd=False)
+    try:
+        pids = [node.state.pid for node in lab.nodes()] + [lab.state.switch]
+        sleeper = lab.node("n1").popen(["sleep", "infinity"])
+        _ = sleeper.host_pid
+        lab.kill("n1")
+        assert sleeper.wait(10) == -signal.SIGKILL
+        assert lab.node("n2").run("hostname", text=True).stdout == "n2\n"
+    finally:
+        lab.down()
+    assert all(state.start_time(pid) is None for pid in pids)
+    assert not state.directory(lab.name).exists()
+    assert not any((one.path / cgroups.TOP / lab.name).exists() for one in real)
