@@ -25,7 +25,7 @@ from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
 from kernel_helpers.tracing import Cause
 
 ROOT = Path(__file__).resolve().parent.parent
-GO_HOME, CANCEL, SIGNAL, PARKED, BLOCKED = 32, 33, 34, 35, 36
+GO_HOME, CANCEL, SIGNAL, PARKED, THREAD_EXITED = 32, 33, 34, 35, 36
 
 
 def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None:
@@ -128,6 +128,7 @@ class Pair:
         for stop in tracing.poll(list(self.stub.tids)):
             if stop.cause in (Cause.EXITED, Cause.KILLED):
                 self.stub.thread_gone(stop.tid)
+                self.link.send(THREAD_EXITED, self.stub.program_tid(stop.tid))
                 if stop.tid == self.process.pid:
                     self.status = stop.number if stop.cause is Cause.EXITED else -stop.number
                     self.process.returncode = self.status
@@ -238,6 +239,8 @@ class _Away:
             for tid in self.link.parked():
                 self.link.send(CANCEL, tid)
             self.link.release()
+        elif event.kind == THREAD_EXITED:
+            self.link.answer(event.tid, proceed=True)
         elif event.kind == PARKED:
             names = " ".join(f"{tid}:{call.number}:{call.sequence}" for tid, call in self.link.parked().items())
             self.link.send(PARKED, 0, names.encode())

@@ -50,8 +50,9 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 
 #define OUTS_LIMIT 4096
 #define RELOCATIONS_LIMIT 8192
-/* An address that makes every kernel say EFAULT, in place of a pointer that the guest could not read. */
-#define FAULT_ADDRESS 0x8000000000000000ULL
+/* In place of a pointer that the guest could not read: nothing is mapped there (mmap_min_addr), and the kernel finds out
+ * only when it gets to it, so that a vector's parts before it still count. */
+#define FAULT_ADDRESS 16ULL
 
 /* ---- the table ---- */
 

@@ -51,6 +51,9 @@ static int guest_read(int tid, uint64_t address, void *to, size_t length) {
     return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
 }
 
+/* What home gets for a pointer that cannot be read: outside user space it fails the same way there. */
+static uint64_t fault(uint64_t address) { return address >> 47 ? address : FAULT_ADDRESS; }
+
 /* ---- the data area ---- */
 
 static int grow(void **array, uint32_t *room, uint32_t needed, size_t size, uint32_t limit) {
@@ -252,7 +255,7 @@ static void vector(struct marshalled *m, int tid, uint32_t at, uint64_t count, u
         if (!length || readable || !guest_read(tid, address, m->image + offset, length))
             point(m, where, offset);
         else
-            set_u64(m, where, FAULT_ADDRESS);
+            set_u64(m, where, fault(address));
         if (traffic != SENT)
             add_segment(m, address, length);
         offset += length;
@@ -267,7 +270,7 @@ static void nested(struct marshalled *m, int tid, uint32_t where, uint64_t lengt
         return;
     int64_t at = copy_in(m, tid, address, length);
     if (at == -2)
-        set_u64(m, where, FAULT_ADDRESS);
+        set_u64(m, where, fault(address));
     if (at < 0)
         return;
     point(m, where, at);
@@ -292,7 +295,7 @@ static void message(struct marshalled *m, int tid, uint32_t at, uint64_t address
     uint64_t total;
     int64_t iov = copy_vector(m, tid, (uint64_t)h.msg_iov, h.msg_iovlen, &total);
     if (iov == -2)
-        set_u64(m, at + offsetof(struct msghdr, msg_iov), FAULT_ADDRESS);
+        set_u64(m, at + offsetof(struct msghdr, msg_iov), fault((uint64_t)h.msg_iov));
     if (iov < 0)
         return;
     if (h.msg_iovlen)
@@ -326,7 +329,7 @@ static int64_t message_vector(struct marshalled *m, int tid, uint64_t address, u
 
 static void set_offset(struct marshalled *m, int i, int64_t at) {
     if (at == -2)
-        m->call.arguments[i] = FAULT_ADDRESS;
+        m->call.arguments[i] = fault(m->call.arguments[i]);
     else if (at >= 0) {
         m->call.arguments[i] = at;
         m->call.offsets |= 1u << i;
@@ -373,7 +376,7 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
     }
     error = buffer_size(a, arguments, tid, &size);
     if (error == -EFAULT) {
-        m->call.arguments[i] = FAULT_ADDRESS;
+        m->call.arguments[i] = fault(address);
         return;
     }
     int is_vector = a->shape == SHAPE_IOV_IN || a->shape == SHAPE_IOV_OUT;

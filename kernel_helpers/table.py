@@ -111,8 +111,8 @@ class Row:
 
 _CLASSES = {name.lower().replace("_", "-"): member for name, member in Class.__members__.items()}
 _VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT}
-_SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "mask": Shape.MASK,
-           "mask6": Shape.MASK6, "zero": Shape.ZERO}
+_SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "sigmask": Shape.MASK,
+           "sigmask6": Shape.MASK6, "zero": Shape.ZERO}
 _SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
 _RULE = re.compile(r"ret(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
 _HOW = {"@": SizeKind.ARGUMENT, "*@": SizeKind.BEHIND, "bits@": SizeKind.BITS}

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from kernel_helpers.inject import Registers
 from ptrace import PtraceError
 from ptrace.binding.func import ptrace
 
 PTRACE_CONT = 7
+PTRACE_GETREGS = 12
+PTRACE_SETREGS = 13
 PTRACE_SETOPTIONS = 0x4200
 PTRACE_GETSIGINFO = 0x4202
 PTRACE_SETSIGINFO = 0x4203
@@ -127,6 +130,18 @@ def interrupt(tid: int) -> None:
 def set_options(tid: int, options: int) -> None:
     """PTRACE_SETOPTIONS on a stopped thread."""
     ptrace(PTRACE_SETOPTIONS, tid, 0, options)
+
+
+def registers(tid: int) -> Registers:
+    """Registers of a stopped thread, as they are now."""
+    found = Registers()
+    ptrace(PTRACE_GETREGS, tid, 0, ctypes.addressof(found))
+    return found
+
+
+def set_registers(tid: int, values: Registers) -> None:
+    """Writes the registers of a stopped thread."""
+    ptrace(PTRACE_SETREGS, tid, 0, ctypes.addressof(values))
 
 
 def _quietly(request: int, tid: int, data: int) -> None:
