@@ -24,8 +24,8 @@ from engine.context import (
     ThreadContext,
     fit_extended_state,
 )  # fmt: skip
-from engine.layout import LayoutImpossible, Plan, Span, make_plan
-from engine.mappings import PAGE, Mapping, free_address, read_mappings
+from engine.layout import LayoutImpossible, Plan, Span, make_plan, subtract
+from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
@@ -44,6 +44,7 @@ _PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
 _RSEQ_UNREGISTER = 1
 _MLOCK_ONFAULT = 1
 _SCRATCH = 4 * PAGE
+_KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
 _NO_DESCRIPTOR = (1 << 32) - 1
 _SIGINFO_KERNEL = 48  # bytes of siginfo_t that the kernel keeps
 
@@ -68,6 +69,14 @@ class _Queued:
     shared: bool
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A little memory that the stub has besides its reserved pages (what ps shows), and what is in it."""
+
+    mapping: Mapping
+    content: bytes
+
+
 @dataclass
 class Refilled:
     """A stub that holds the context; nothing of it runs yet. Registers and masks are set in stub.threads: letting go
@@ -84,6 +93,8 @@ class Refilled:
     seconds: dict[str, float]
     _before: dict[int, tuple[Registers, int]] = field(repr=False, default_factory=dict)
     _queued: list[_Queued] = field(repr=False, default_factory=list)
+    _kept: list[_Kept] = field(repr=False, default_factory=list)
+    _reserved: Sequence[Span] = ()
 
     def undo(self) -> None:
         """Gives memory up again and makes the registers the stub's. Errors: RefillFailed, the stub being lost."""
@@ -91,7 +102,7 @@ class Refilled:
             for tid, (registers, mask) in self._before.items():
                 thread = self.stub.threads[tid]
                 thread.registers, thread.signal_mask = registers, mask
-            _empty(self.stub, self.created)
+            _empty(self.stub, self.created, self._kept, self._reserved)
             _take_back(self.stub, self._queued)
         except OSError as error:
             raise RefillFailed(f"the stub could not be emptied again: {error}", stub_usable=False) from error
@@ -119,6 +130,7 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
         threads = _match_threads(stub, context)
         states = {t.tid: fit_extended_state(t.extended_state, threads[t.tid].extended_state()) for t in context.threads}
         _check_kernel_code(stub, maps, context)
+        kept = _keep(stub, maps, reserved)
     except (BadContext, OSError) as error:
         raise RefillFailed(str(error), stub_usable=not isinstance(error, ProcessLookupError)) from error
     except LayoutImpossible as error:
@@ -147,7 +159,7 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
     except OSError as error:
         reason = f"the process could not be put back together: {error}"
         try:
-            _empty(stub, created)
+            _empty(stub, created, kept, reserved)
             _take_back(stub, queued)
         except OSError as second:
             raise RefillFailed(f"{reason}; and the stub is lost: {second}", stub_usable=False) from error
@@ -155,7 +167,7 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
     for thread_context in context.threads:
         _load(threads[thread_context.tid], thread_context)
     _lap(seconds, "state", started)
-    return Refilled(stub, created, context, pages, notes, seconds, before, queued)
+    return Refilled(stub, created, context, pages, notes, seconds, before, queued, kept, reserved)
 
 
 def _lap(seconds: dict[str, float], step: str, started: float) -> float:
@@ -167,6 +179,8 @@ def _lap(seconds: dict[str, float], step: str, started: float) -> float:
 def _match_threads(stub: Frozen, context: Context) -> dict[int, Thread]:
     threads = {inner_tid(stub.pid, tid): thread for tid, thread in stub.threads.items()}
     wanted = {thread.tid for thread in context.threads}
+    if inner_tid(stub.pid, stub.pid) != context.pid:
+        raise BadContext(f"the context is that of process {context.pid}, not of {inner_tid(stub.pid, stub.pid)}")
     if threads.keys() != wanted:
         raise BadContext(f"the stub has threads {sorted(threads)}, the context {sorted(wanted)}")
     return threads
@@ -211,10 +225,7 @@ def _shape(stub: Frozen, plan: Plan, taken: Sequence[Span], notes: list[str]) ->
         stub.call(SYS.mremap, source, length, length, _MREMAP_MOVE, destination)
     _drop_pages(stub, plan.stale)
     for m in plan.create:
-        flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE
-        flags |= _MAP_GROWSDOWN if "gd" in m.vmflags else 0
-        flags |= _MAP_NORESERVE if "nr" in m.vmflags else 0
-        stub.call(SYS.mmap, m.start, m.length, m.prot, flags, -1, 0)
+        _create(stub, m)
     for start, end, prot in plan.protect:
         stub.call(SYS.mprotect, start, end - start, prot)
     for start, end, advice in plan.advise:
@@ -249,13 +260,33 @@ def _drop_pages(stub: Frozen, spans: Sequence[Span]) -> None:
             stub.call(SYS.madvise, start, end - start, _MADV_DONTNEED)
 
 
-def _empty(stub: Frozen, created: Sequence[Span]) -> None:
-    """The stub without memory again, and without a restartable sequence the kernel would look for there."""
+def _keep(stub: Frozen, maps: Sequence[Mapping], reserved: Sequence[Span]) -> list[_Kept]:
+    """The stub's own little memory; a big one was not given up and is not worth a copy."""
+    own = [m for m in maps if not m.is_file and not m.special and not any(start <= m.start < end for start, end in reserved)]
+    return [_Kept(m, stub.read(m.start, m.length)) for m in own if m.prot & PROT_READ and m.length <= _KEPT_MOST]
+
+
+def _empty(stub: Frozen, created: Sequence[Span], kept: Sequence[_Kept], reserved: Sequence[Span]) -> None:
+    """The stub as before: without memory but what it kept, and without a restartable sequence that the kernel would
+    look for there."""
     for thread in stub.threads.values():
         _unregister_rseq(thread)
     for start, end in created:
         stub.call(SYS.munmap, start, end - start)
-    _drop_pages(stub, [(m.start, m.end) for m in read_mappings(stub.pid) if m.is_file and m.private and m.own])
+    files = [(m.start, m.end) for m in read_mappings(stub.pid) if m.is_file and m.private and m.own]
+    _drop_pages(stub, [part for span in files for part in subtract(span, reserved)])
+    for item in kept:
+        # Still there when it failed before anything was unmapped.
+        stub.call(SYS.munmap, item.mapping.start, item.mapping.length)
+        _create(stub, item.mapping)
+        stub.write_forced(item.mapping.start, item.content)
+
+
+def _create(stub: Frozen, m: Mapping) -> None:
+    flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE
+    flags |= _MAP_GROWSDOWN if "gd" in m.vmflags else 0
+    flags |= _MAP_NORESERVE if "nr" in m.vmflags else 0
+    stub.call(SYS.mmap, m.start, m.length, m.prot, flags, -1, 0)
 
 
 def _set_memory_layout(stub: Frozen, context: Context, scratch: int) -> None:

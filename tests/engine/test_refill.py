@@ -219,13 +219,16 @@ def test_refill_can_be_undone_and_done_again(letters: Path) -> None:
             for value in (2, 3):
                 tell(guest.pid, None, QUEUED, value)
             _, context = guest.capture()
+            shown = Path(f"/proc/{started.pid}/cmdline").read_bytes()
+            assert str(letters).encode() in shown
             for _ in range(3):
                 stub_registers = guest.stub.leader.registers.copy()
                 pour(guest, context).undo()
                 assert guest.stub.leader.registers == stub_registers
                 assert guest.stub.call(SYS.getpid) == started.pid
                 left = [m for m in read_mappings(started.pid) if m.own and m.start not in range(*guest.reserved)]
-                assert not [m for m in left if not m.special]
+                assert [m.path for m in left if not m.special] == ["[stack]"]
+                assert Path(f"/proc/{started.pid}/cmdline").read_bytes() == shown
             pour(guest, context)
             roundtrip.assert_same_memory(context, guest.pid, started.pid)
             go_on(guest)
@@ -275,6 +278,7 @@ def test_broken_stream_leaves_a_stub_that_can_be_refilled(letters: Path, limit: 
             for thread in threads:
                 thread.join(20)
         assert guest.stub.call(SYS.getpid) == started.pid
+        assert str(letters).encode() in Path(f"/proc/{started.pid}/cmdline").read_bytes()
         pour(guest, context)
         roundtrip.assert_same_memory(context, guest.pid, started.pid)
         go_on(guest)
