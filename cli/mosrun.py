@@ -7,7 +7,7 @@ without: neither socket (its C part alone), nor msgpack for the one message that
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import os
 import sys

@@ -114,7 +114,7 @@ class Mover:
             if left is not None and left.where != HOME and pid not in self._deputies:
                 self._mourn(left)
             raise MoveFailed(pid, sentence, left.where if left is not None else HOME) from None
-        self._arrived(pid, report, begun)
+        self._arrived(entry, report, begun)
         return report
 
     async def _send(self, entry: HomeProcess, target: str) -> MoveReport:
@@ -199,8 +199,8 @@ class Mover:
         self._deputies[pid] = deputy
         return deputy
 
-    def _arrived(self, pid: int, report: MoveReport, begun: float) -> None:
-        entry = self._registry.get(pid)
+    def _arrived(self, before: HomeProcess, report: MoveReport, begun: float) -> None:
+        pid, entry = before.pid, self._registry.get(before.pid)
         if entry is None:
             return
         now = time.time()
@@ -211,7 +211,7 @@ class Mover:
         self.cost = self.cost.learn(now - begun, report.size)
         log.info(
             "process %d: %s -> %s, frozen %.1f ms, total %.1f ms, %d bytes (%s)",
-            pid, entry.where, report.where, report.frozen_ms, report.total_ms, report.size, report.engine,
+            pid, before.where, report.where, report.frozen_ms, report.total_ms, report.size, report.engine,
         )  # fmt: skip
 
     def _failed(self, pid: int, target: str, sentence: str) -> None:

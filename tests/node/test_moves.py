@@ -245,3 +245,25 @@ def _python() -> list[str]:
     import sys
 
     return [sys.executable, "-P", "-m"]
+
+
+def test_systemd_is_told_when_it_is_ready_and_when_it_stops(tmp_path: Path) -> None:
+    import socket
+
+    from tests.node.nodes import Node
+
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(str(tmp_path / "notify"))
+    listener.settimeout(15)
+    node = Node(tmp_path, "n1", "127.0.0", 1)
+    node.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+    node.start()
+    try:
+        assert node.daemon is not None
+        assert listener.recv(1024).decode() == f"READY=1\nMAINPID={node.daemon.pid}"
+        assert node.command("mosctl", "status").returncode == 0
+    finally:
+        node.kill(signal.SIGTERM)
+    assert listener.recv(1024) == b"STOPPING=1"
+    assert not (node.run / "mosd.sock").exists()
+    listener.close()

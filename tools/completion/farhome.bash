@@ -1,0 +1,82 @@
+# Completion of farhome's commands for bash: source this file, or copy it to /usr/share/bash-completion/completions/.
+
+_farhome_nodes() { mosctl nodes 2>/dev/null | awk 'NR > 1 { sub(/\*$/, "", $1); print $1 }'; }
+_farhome_pids() { mosps 2>/dev/null | awk 'NR > 1 { print $1 }'; }
+_farhome_jobs() { mosps --json 2>/dev/null | sed -n 's/^ *"job": "\(..*\)",$/\1/p' | sort -u; }
+_farhome_guests() { mosps --guests 2>/dev/null | awk 'NR > 1 { print $1 }'; }
+_farhome_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "${COMP_WORDS[COMP_CWORD]}"); }
+
+# Where among the words the program of mosrun begins; nothing if it has not begun.
+_farhome_program_at() {
+    local i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+            --) echo $((i + 1)); return ;;
+            -r | -m | -J | --node | --memory | --job) ((i++)) ;;
+            -*) ;;
+            *) echo "$i"; return ;;
+        esac
+    done
+}
+
+_farhome_mosrun() {
+    local at
+    at=$(_farhome_program_at)
+    if [ -n "$at" ]; then
+        declare -F _command_offset >/dev/null && _command_offset "$at" || mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
+        return
+    fi
+    case ${COMP_WORDS[COMP_CWORD - 1]} in
+        -r | --node) _farhome_words "$(_farhome_nodes)" ;;
+        -J | --job) _farhome_words "$(_farhome_jobs)" ;;
+        -m | --memory) ;;
+        *) case ${COMP_WORDS[COMP_CWORD]} in
+            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job --help" ;;
+            *) mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}") ;;
+        esac ;;
+    esac
+}
+
+_farhome_migrate() {
+    case ${COMP_WORDS[COMP_CWORD]} in -*) _farhome_words "--async --json --help"; return ;; esac
+    if [ "$COMP_CWORD" = 1 ]; then _farhome_words "$(_farhome_pids)"; else _farhome_words "home out balance $(_farhome_nodes)"; fi
+}
+
+_farhome_mosps() {
+    case ${COMP_WORDS[COMP_CWORD - 1]} in
+        -J | --job) _farhome_words "$(_farhome_jobs)" ;;
+        *) _farhome_words "-a --all -J --job --guests --json --help" ;;
+    esac
+}
+
+_farhome_mosctl() {
+    if [ "$COMP_CWORD" = 1 ]; then
+        _farhome_words "status cluster nodes reload block unblock expel bring why --help"
+        return
+    fi
+    case ${COMP_WORDS[1]} in
+        cluster) if [ "$COMP_CWORD" = 2 ]; then _farhome_words "init token join"; else _farhome_words "--name --minutes --help"; fi ;;
+        expel) _farhome_words "$(_farhome_guests) --json" ;;
+        why) _farhome_words "$(_farhome_pids) --json" ;;
+        bring) case ${COMP_WORDS[COMP_CWORD - 1]} in -J | --job) _farhome_words "$(_farhome_jobs)" ;; *) _farhome_words "-J --job --json" ;; esac ;;
+        status | nodes) _farhome_words "--json" ;;
+    esac
+}
+
+_farhome_mosd() {
+    case ${COMP_WORDS[COMP_CWORD - 1]} in
+        --config) mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}") ;;
+        --run | --state) mapfile -t COMPREPLY < <(compgen -d -- "${COMP_WORDS[COMP_CWORD]}") ;;
+        --log-level) _farhome_words "debug info warning error" ;;
+        *) _farhome_words "--config --run --state --check --log-level --help" ;;
+    esac
+}
+
+_farhome_mon() { _farhome_words "-n --once --json --help"; }
+
+complete -F _farhome_mosrun mosrun
+complete -F _farhome_migrate migrate
+complete -F _farhome_mosps mosps
+complete -F _farhome_mosctl mosctl
+complete -F _farhome_mosd mosd
+complete -F _farhome_mon mon
