@@ -20,12 +20,12 @@ from deputy.stub import Stub
 from engine.arrival import install_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.filter import program
-from kernel_helpers.inject import SYS, Frozen, signed
+from kernel_helpers.inject import SYS, signed
 from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
-from kernel_helpers.tracing import Cause
+from kernel_helpers.tracing import Cause, Stop
 
 ROOT = Path(__file__).resolve().parent.parent
-GO_HOME, CANCEL, SIGNAL, PARKED, THREAD_EXITED = 32, 33, 34, 35, 36
+GO_HOME, CANCEL, SIGNAL, PARKED, THREAD_EXITED, PAUSE, UNPAUSE = range(32, 39)
 
 
 def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None:
@@ -89,6 +89,7 @@ class Pair:
         frozen = inject.seize(pid)
         self.link = HomeLink(_tids(self.guest))
         self.stub = Stub.hollow(frozen, self.link)
+        self.stub.on_stop = self._handle
         self.stub.give_up_memory()
         self.listener = socket.create_server((host, 0))
         port = self.listener.getsockname()[1]
@@ -126,19 +127,22 @@ class Pair:
             if event.kind == CANCEL:
                 self.stub.cancel(event.tid)
         for stop in tracing.poll(list(self.stub.tids)):
-            if stop.cause in (Cause.EXITED, Cause.KILLED):
-                self.stub.thread_gone(stop.tid)
-                self.link.send(THREAD_EXITED, self.stub.program_tid(stop.tid))
-                if stop.tid == self.process.pid:
-                    self.status = stop.number if stop.cause is Cause.EXITED else -stop.number
-                    self.process.returncode = self.status
-            elif stop.cause is Cause.SIGNAL:
-                self.signals.append(stop.number)
-                self.stub.rewind_interrupted(stop.tid)
-                self.link.send(SIGNAL, 0, bytes([stop.number]), barrier=True)
-                tracing.proceed(stop.tid)
-            else:
-                tracing.proceed(stop.tid)
+            self._handle(stop)
+
+    def _handle(self, stop: Stop) -> None:
+        assert self.link is not None
+        if stop.cause in (Cause.EXITED, Cause.KILLED):
+            self.stub.thread_gone(stop.tid)
+            self.link.send(THREAD_EXITED, self.stub.program_tid(stop.tid))
+            if stop.tid == self.process.pid:
+                self.status = stop.number if stop.cause is Cause.EXITED else -stop.number
+                self.process.returncode = self.status
+            return
+        if stop.cause is Cause.SIGNAL:
+            self.signals.append(stop.number)
+            self.stub.rewind_interrupted(stop.tid)
+            self.link.send(SIGNAL, 0, bytes([stop.number]), barrier=True)
+        tracing.proceed(stop.tid)
 
     def until(self, condition: Callable[[], object], timeout: float, what: str) -> None:
         """step() until the condition holds. Errors: TimeoutError."""
@@ -241,7 +245,10 @@ class _Away:
             self.link.release()
         elif event.kind == THREAD_EXITED:
             self.link.answer(event.tid, proceed=True)
-        elif event.kind == PARKED:
+        elif event.kind == UNPAUSE:
+            self.link.unpause()
+        elif event.kind == PAUSE:
+            self.link.pause()
             names = " ".join(f"{tid}:{call.number}:{call.sequence}" for tid, call in self.link.parked().items())
             self.link.send(PARKED, 0, names.encode())
 
@@ -257,4 +264,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 
-__all__ = ["CANCEL", "GO_HOME", "PARKED", "SIGNAL", "Frozen", "Pair", "wait_for"]
+__all__ = ["GO_HOME", "PARKED", "PAUSE", "UNPAUSE", "Pair", "wait_for"]

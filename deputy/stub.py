@@ -176,9 +176,10 @@ class Stub:
 
         Errors: TimeoutError when the call can neither be ended nor ends by itself.
         """
-        host = self._host(tid)
         end = time.monotonic() + timeout
-        while host is not None and self._is_busy(tid):
+        while self._is_busy(tid) and (host := self._host(tid)) is not None:
+            if self.link.standing(tid).number in (SYS.exit, SYS.exit_group):
+                return False  # there is no way back, and nothing to wait for
             if time.monotonic() > end:
                 raise TimeoutError(f"call {self.link.standing(tid).number} of thread {tid} does not end")
             if self._interrupt(host, min(0.5, timeout)) is None:
