@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 from collections.abc import Sequence
 
@@ -183,12 +184,14 @@ def _status(lab: Lab, as_json: bool) -> None:
 def _storm(lab: Lab, arguments: argparse.Namespace) -> int:
     from lab.storm import storm  # only here: the other verbs start faster without it
 
+    seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
+    print(f"storm with seed {seed} begins", flush=True)    # first of all: it may never come to its end
     result = storm(
         lab,
         arguments.job,
         home=arguments.home,
         every=arguments.every,
-        seed=arguments.seed,
+        seed=seed,
         seconds=arguments.seconds,
         report=(lambda line: None) if arguments.quiet else (lambda line: print(line, flush=True)),
     )
