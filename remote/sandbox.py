@@ -23,7 +23,7 @@ from kernel_helpers.library import build_directory
 CRIU_INSIDE = "/.farhome/criu"
 IMAGES_INSIDE = "/.farhome/images"
 _KERNEL_DATA = "run/criu.kdat"
-_FORBIDDEN = ("/proc", "/sys", "/dev", "/.farhome")
+_FORBIDDEN = ("/proc", "/sys", "/.farhome")
 
 log = logging.getLogger("remote.sandbox")
 
@@ -41,6 +41,7 @@ def checked_target(path: str) -> str:
         or "\0" in path
         or any(part in ("", ".", "..") for part in parts[1:])
         or any(path == root or path.startswith(root + "/") for root in _FORBIDDEN)
+        or (path.startswith("/dev/") and not path.startswith("/dev/shm/"))
     ):
         raise FarhomeError(f"a file cannot be shown to a guest at {path!r}")
     return path
