@@ -22,6 +22,7 @@ from deputy.leaving import Preparation, Target
 from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
+from engine.files import MappedFile
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.frames import Message, WireError
@@ -55,6 +56,7 @@ class Deputy:
         self.stub: Stub | None = None
         self.link: GuestLink | None = None
         self.signals: StubSignals | None = None
+        self.files: list[MappedFile] = []
         self.finished = False
         self._request: int | None = None
         self._preparing: Callable[[], None] | None = None
@@ -169,7 +171,7 @@ class Deputy:
     def _prepare(self, target: Target, number: int | None) -> None:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
-        preparation = Preparation(self.pid, target, self.options.node)
+        preparation = Preparation(self.pid, target, self.options.node, None if self.where == "home" else self.files)
         worker = threading.Thread(target=preparation.run, args=(self.wake,), daemon=True)
         worker.start()
 

@@ -54,12 +54,13 @@ class Target:
 class Preparation:
     """Asks a target to prepare, in a worker thread, while the process runs on."""
 
-    def __init__(self, pid: int, target: Target, home: str) -> None:
+    def __init__(self, pid: int, target: Target, home: str, known: list[files.MappedFile] | None = None) -> None:
         self.pid = pid
         self.target = target
         self.home = home
         self.channel: Channel | None = None
-        self.files: list[files.MappedFile] = []
+        self.files = known or []
+        self._is_hop = known is not None
         self._error: BaseException | None = None
 
     def run(self, done: Callable[[], None]) -> None:
@@ -71,13 +72,14 @@ class Preparation:
         done()
 
     def _run(self) -> None:
-        reason = why_not(self.pid)
+        reason = None if self._is_hop else why_not(self.pid)
         if reason is not None:
             raise MoveRefused(self.pid, reason)
         self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=30.0))
         uname = os.uname()
         status = _status(self.pid)
-        self.files = files.mapped_files(self.pid)
+        if not self._is_hop:  # a guest maps nothing new
+            self.files = files.mapped_files(self.pid)
         self.channel.send(
             "prepare", pid=_program_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
             uid=int(status["Uid"].split()[0]), command=status["Name"].strip(), files=[file.to_wire() for file in self.files],
@@ -155,6 +157,7 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     deputy.link = GuestLink(link, preparation.target, deputy.options.link_timeout)
     deputy.link.start(connection)
     deputy.where = preparation.target.node
+    deputy.files = preparation.files
     deputy.selector.register(link.event_fd, 1, lambda: None)
     frozen_until = _running(talk)
     deputy.stub.give_up_memory()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import select
+import signal
 import struct
 import time
 from pathlib import Path
@@ -29,6 +31,9 @@ log = logging.getLogger("remote")
 
 FREEZE_PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
+
+REAP_PATIENCE = 5.0
+"""Seconds for the threads of a killed guest to end."""
 
 _COOKIE = struct.Struct("<iiiiiiQ")
 """Head of a siginfo_t with si_code SI_QUEUE: signo, errno, code, pad, pid, uid, value."""
@@ -80,15 +85,24 @@ class Guest:
         """Ends the guest and everything that was made for it."""
         self.link.close()
         os.close(self._listener)
-        self.sandbox.destroy()
-        end = time.monotonic() + 5.0
+        # First the guest: what we trace stays a zombie until we look, and would hold up the end of its pid namespace.
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        end = time.monotonic() + REAP_PATIENCE
+        pidfd = _pidfd(self.pid)
         while self._threads and time.monotonic() < end:
             for stop in tracing.poll(list(self._threads)):
                 if stop.cause in (Cause.EXITED, Cause.KILLED):
                     self._threads.pop(stop.tid, None)
                 else:
                     tracing.proceed(stop.tid)
-            time.sleep(0.002)
+            if self._threads:
+                select.select([pidfd] if pidfd is not None else [], [], [], 0.005)
+        if pidfd is not None:
+            os.close(pidfd)
+        self.sandbox.destroy()
 
     def expel(self, reason: str) -> None:
         """Asks the deputy to take it home."""
@@ -261,8 +275,8 @@ class Guest:
             for thread in threads.values():
                 inject.normalise_restart(thread.registers)
             self._answered.clear()
-            for tid in threads:
-                tracing.set_options(tid, tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+            for thread in threads.values():
+                thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             self.frozen = frozen
         except (OSError, TimeoutError) as error:
             log.warning("the guest did not freeze", exc_info=True)
@@ -275,8 +289,8 @@ class Guest:
         if self.frozen is None:
             self.link.unpause()
             return
-        for tid in self.frozen.threads:
-            tracing.set_options(tid, tracing.PTRACE_O_EXITKILL)
+        for thread in self.frozen.threads.values():
+            thread.set_options(tracing.PTRACE_O_EXITKILL)
         self.run()
         self.link.unpause()
 
@@ -289,3 +303,10 @@ def program_tids(pid: int) -> dict[int, int]:
             if line.startswith("NSpid:"):
                 result[int(entry.name)] = int(line.split()[-1])
     return result
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
