@@ -20,6 +20,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.files import mappings
+from kernel_helpers.errors import MoveRefused
 from kernel_helpers.inject import SYS, Frozen, Thread, check, normalise_restart
 
 CLONE_VM = 0x100
@@ -211,7 +213,7 @@ def fork_copy(frozen: Frozen, wiped: list[tuple[int, int]] | None = None) -> Cop
     a seccomp filter of ours with PTRACE_O_SUSPEND_SECCOMP; the copy inherits the option. `wiped`: what wiped_ranges()
     told (asked here when None).
 
-    Errors: OSError (nothing is left then).
+    Errors: OSError, MoveRefused (memory that cannot be copied); nothing is left then.
     """
     if wiped is None:
         wiped = wiped_ranges(frozen.pid)
@@ -227,6 +229,7 @@ def fork_copy(frozen: Frozen, wiped: list[tuple[int, int]] | None = None) -> Cop
             tasks = _furnish(frozen, copy.pid, states, scratch)
         # The program's own bytes where the injection had its scratch, and what fork() leaves empty.
         tasks.write(scratch, original)
+        _refuse_missing_memory(frozen.pid, copy.pid)
         for start, end in wiped:
             _copy_memory(frozen, tasks, start, end)
         copy.threads = dict(zip(frozen.threads, tasks.threads, strict=True))
@@ -277,6 +280,27 @@ def _furnish(source: Frozen, pid: int, states: dict[int, ThreadState], scratch: 
         normalise_restart(thread.registers)
     copy.threads = ordered
     return copy
+
+
+def _refuse_missing_memory(source: int, copy: int) -> None:
+    """Memory that fork() does not give to the child (MADV_DONTFORK) would be missing in the guest."""
+    there = _spans(copy)
+    known = set(there)
+    for start, end in _spans(source):
+        # In the copy two neighbours may be one mapping.
+        if (start, end) not in known and not _covered(start, end, there):
+            raise MoveRefused(source, f"its memory at {start:x} is not passed on by fork (MADV_DONTFORK)")
+
+
+def _spans(pid: int) -> list[tuple[int, int]]:
+    return [(mapping.start, mapping.end) for mapping in mappings(pid)]
+
+
+def _covered(start: int, end: int, spans: list[tuple[int, int]]) -> bool:
+    for first, last in spans:
+        if first <= start < last:
+            start = last
+    return start >= end
 
 
 def _copy_memory(source: Frozen, target: Frozen, start: int, end: int) -> None:

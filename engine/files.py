@@ -1,0 +1,289 @@
+"""The files that a process has mapped, told by content, and a node's store of files of other nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kernel_helpers.errors import FarhomeError
+
+HASHES = Path("/var/lib/farhome/hashes")
+MAX_FILE = 64 << 30
+_CHUNK = 1 << 20
+_RACY_NS = 3_000_000_000
+_NO_FILES = ("[", "anon_inode:", "/memfd:", "/SYSV", "/dev/zero", "//anon", "/anon_hugepage", "dmabuf:")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class FileMapping:
+    """One line of /proc/PID/maps."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    device: str
+    inode: int
+    path: str
+
+
+def mappings(pid: int) -> list[FileMapping]:
+    """Errors: ProcessLookupError, PermissionError."""
+    found = []
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            for line in maps:
+                span, permissions, offset, device, inode, *rest = line.rstrip("\n").split(" ", 5)
+                start, end = (int(part, 16) for part in span.split("-"))
+                path = rest[0].lstrip(" ") if rest else ""
+                found.append(FileMapping(start, end, permissions, int(offset, 16), device, int(inode), _unescape(path)))
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {pid}") from None
+    return found
+
+
+def _unescape(path: str) -> str:
+    # seq_file writes a newline (and nothing else) in a mapped file's name as \012.
+    return path.replace("\\012", "\n") if "\\012" in path else path
+
+
+def is_file(mapping: FileMapping) -> bool:
+    """Whether it maps a file that can be found by its path. What is mapped but deleted travels in the images."""
+    return bool(mapping.inode and mapping.path) and not mapping.path.startswith(_NO_FILES) and (
+        not mapping.path.endswith(" (deleted)")
+    )
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A file by its path at home and its content."""
+
+    path: str
+    size: int
+    sha256: str
+    source: str = field(default="", compare=False)
+    """where to read it on the node that has it mapped"""
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"path": os.fsencode(self.path), "size": self.size, "sha256": self.sha256}
+
+    @classmethod
+    def from_wire(cls, message: Mapping[str, Any]) -> MappedFile:
+        """Errors: FarhomeError for what is no such thing."""
+        path, size, sha256 = message.get("path"), message.get("size"), message.get("sha256")
+        if isinstance(path, str):
+            path = os.fsencode(path)
+        if (
+            not isinstance(path, bytes)
+            or not path.startswith(b"/")
+            or len(path) >= 4096
+            or b"\0" in path
+            or any(part in (b"", b".", b"..") for part in path.split(b"/")[1:])
+        ):
+            raise FarhomeError("a mapped file without a sound path")
+        if not isinstance(size, int) or not 0 <= size <= MAX_FILE:
+            raise FarhomeError("a mapped file without a sound size")
+        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+            raise FarhomeError("a mapped file without a sound hash")
+        return cls(os.fsdecode(path), size, sha256)
+
+    def open(self) -> BinaryIO:
+        """The content, for sending. Errors: OSError."""
+        try:
+            return open(self.source or self.path, "rb", buffering=0)
+        except FileNotFoundError:
+            return open(self.path, "rb", buffering=0)  # unmapped meanwhile
+
+
+class HashCache:
+    """Hashes of files by (device, inode, size, mtime, ctime), kept in a file that many processes append to.
+
+    A hash is kept only when the file had not changed for some seconds: a later change might not show in the times.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._known: dict[str, str] | None = None
+
+    def _load(self) -> dict[str, str]:
+        if self._known is None:
+            self._known = {}
+            with contextlib.suppress(OSError):
+                for line in (self._path or HASHES).read_text(encoding="ascii", errors="replace").splitlines():
+                    key, _, value = line.rpartition(" ")
+                    if _SHA256.fullmatch(value):
+                        self._known[key] = value
+        return self._known
+
+    def hash(self, file: BinaryIO) -> str:
+        """SHA-256 of an open regular file, as hexadecimal digits. Errors: OSError."""
+        status = os.fstat(file.fileno())
+        key = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+        known = self._load()
+        if key in known:
+            return known[key]
+        value = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        after = os.fstat(file.fileno())
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _RACY_NS and (
+            (after.st_mtime_ns, after.st_ctime_ns) == (status.st_mtime_ns, status.st_ctime_ns)
+        ):
+            known[key] = value
+            self._append(f"{key} {value}\n")
+        return value
+
+    def _append(self, line: str) -> None:
+        path = self._path or HASHES
+        with contextlib.suppress(OSError):  # without it every hash is made anew, no more
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.fstat(descriptor).st_size > 4 << 20:
+                    os.ftruncate(descriptor, 0)  # years of package upgrades
+                os.write(descriptor, line.encode("ascii"))
+            finally:
+                os.close(descriptor)
+
+
+hashes = HashCache()
+
+
+def mapped_files(pid: int) -> list[MappedFile]:
+    """All files that the process has mapped, and its program, each once. Errors: ProcessLookupError, OSError."""
+    found: dict[tuple[str, str, int], str] = {}
+    for mapping in mappings(pid):
+        if is_file(mapping):
+            key = (mapping.path, mapping.device, mapping.inode)
+            # By the mapping itself, so that the very inode is read even if another is at that path now.
+            found.setdefault(key, f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+    files = []
+    for (path, _, inode), by_mapping in found.items():
+        file = _describe(path, by_mapping) or _describe(path, path, inode)
+        if file is not None:
+            files.append(file)
+    program = os.readlink(f"/proc/{pid}/exe")
+    if not program.endswith(" (deleted)") and not any(file.path == program for file in files):
+        file = _describe(program, f"/proc/{pid}/exe")
+        if file is not None:
+            files.append(file)
+    return files
+
+
+def _describe(path: str, source: str, inode: int = 0) -> MappedFile | None:
+    try:
+        with open(source, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or (inode and status.st_ino != inode):
+                return None
+            return MappedFile(path, status.st_size, hashes.hash(file), source)
+    except FileNotFoundError:
+        return None  # unmapped (or deleted) meanwhile; what is mapped at the freeze is asked for again then
+
+
+class FileStore:
+    """Files of other nodes by content, in one directory; and this node's own where they are the same."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+
+    def find(self, file: MappedFile) -> Path | None:
+        """A file on this node with that content: this node's own at the same path if only root can change it, else one
+        of the store. None: it has to come from the home. Errors: OSError when the store's disk is full."""
+        entry = self.directory / file.sha256
+        own = self._own(file)
+        if own is not None:
+            return own
+        try:
+            if entry.stat().st_size == file.size:
+                os.utime(entry)  # trim() takes the least recently used first
+                return entry
+        except FileNotFoundError:
+            pass
+        return None
+
+    def _own(self, file: MappedFile) -> Path | None:
+        try:
+            with open(file.path, "rb", buffering=0, opener=_open_regular) as own:
+                status = os.fstat(own.fileno())
+                if status.st_size != file.size or not stat.S_ISREG(status.st_mode):
+                    return None
+                if hashes.hash(own) != file.sha256:
+                    return None
+                if status.st_uid == 0 and not status.st_mode & 0o022:
+                    return Path(file.path)
+                # Somebody may write into it while a guest has it mapped: a copy, but without the network.
+                own.seek(0)
+                return self.receive(file, iter(lambda: own.read(_CHUNK), b""))
+        except OSError:
+            return None
+
+    def receive(self, file: MappedFile, chunks: Iterable[bytes]) -> Path:
+        """Stores the content, after it proved to be the right one. Whatever goes wrong leaves nothing behind.
+        Errors: FarhomeError (wrong content), OSError (disk full), and what `chunks` raises."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, name = tempfile.mkstemp(dir=self.directory, prefix=".incoming-")
+        try:
+            with open(descriptor, "wb", buffering=0) as out:
+                digest = hashlib.sha256()
+                size = 0
+                for chunk in chunks:
+                    size += len(chunk)
+                    if size > file.size:
+                        raise FarhomeError(f"{file.path} arrived longer than it was announced")
+                    digest.update(chunk)
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[out.write(view) :]
+                if size != file.size or digest.hexdigest() != file.sha256:
+                    raise FarhomeError(f"{file.path} arrived with other content than it was announced with")
+                # Executable, or it could not be a process's program; for everybody, as its directory is for nobody.
+                os.fchmod(out.fileno(), 0o555)
+                os.fdatasync(out.fileno())
+            entry = self.directory / file.sha256
+            os.rename(name, entry)
+            return entry
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def open(self, file: MappedFile) -> BinaryIO:
+        """The stored content. Errors: FileNotFoundError."""
+        return open(self.directory / file.sha256, "rb", buffering=0)
+
+    def trim(self, limit: int) -> int:
+        """Removes least recently used entries until `limit` bytes are kept; returns the bytes freed. Guests that
+        have one mapped keep it."""
+        entries = sorted(self._entries(), key=lambda entry: entry[0], reverse=True)
+        kept = freed = 0
+        for _, size, path in entries:
+            if kept + size <= limit:
+                kept += size
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                freed += size
+        return freed
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.directory.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    # An abandoned arrival (power loss) counts as old.
+                    yield (0.0 if path.name.startswith(".") and status.st_mtime < time.time() - 3600 else
+                           status.st_mtime), status.st_size, path  # fmt: skip
+
+
+def _open_regular(path: str, flags: int) -> int:
+    # A home's path may name a FIFO or a device here: no waiting, no terminal; fstat tells the rest.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
