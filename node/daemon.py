@@ -28,6 +28,7 @@ from node.registry import HOME, HomeProcess, Registry
 
 ADOPT_PERIOD = 0.5
 SEED_PERIOD = 2.0
+GUEST_PERIOD = 1.0
 
 log = logging.getLogger("mosd")
 
@@ -93,6 +94,7 @@ class Daemon:
             self.balancer.start()
             self._spawn(self._adopt_loop())
             self._spawn(self._seed_loop())
+            self._spawn(self._guest_loop())
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
             notify_systemd(f"READY=1\nMAINPID={os.getpid()}")
@@ -151,6 +153,15 @@ class Daemon:
         while True:
             self.registry.adopt_children()
             await asyncio.sleep(ADOPT_PERIOD)
+
+    async def _guest_loop(self) -> None:
+        """Keeps guests within the memory that the owner lends: the greatest goes home."""
+        while True:
+            await asyncio.sleep(GUEST_PERIOD)
+            key = self.guests.in_excess()
+            if key is not None:
+                log.info("guest %s goes home: the guests use more memory than this node lends", key)
+                await self.guests.expel(key, f"the guests on {self.config.name} use more memory than it lends")
 
     async def _seed_loop(self) -> None:
         """Dials seeds until their names are known; gossip keeps what it brings."""

@@ -66,6 +66,7 @@ class Guests:
         self._guests: dict[str, Guest] = {}
         self._remotes: dict[str, Program] = {}
         self._arriving: set[str] = set()
+        self._expelling: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.groups = GuestGroups()
 
@@ -223,15 +224,27 @@ class Guests:
         keys = [key] if key is not None else list(self._remotes)
         return [k for k, gone in zip(keys, await asyncio.gather(*(self._expel(k, reason) for k in keys)), strict=True) if not gone]
 
+    def in_excess(self) -> str | None:
+        """The greatest guest if all together use more memory than the owner lends, else None."""
+        limit = self._policy().max_memory
+        if limit is None or len(self._expelling) > 0:
+            return None
+        used = {key: self.groups.memory(key) for key in self._remotes}
+        return max(used, key=lambda key: used[key]) if sum(used.values()) > limit else None
+
     async def _expel(self, key: str, reason: str) -> bool:
         program = self._remotes.get(key)
         if program is None:
             return True
+        self._expelling.add(key)
         try:
             await program.request("expel", reason=reason)
+            return await program.wait_gone(EXPEL_TIMEOUT)
         except ProgramError as error:
             log.warning("guest %s: %s", key, error)
-        return await program.wait_gone(EXPEL_TIMEOUT)
+            return program.gone.is_set()
+        finally:
+            self._expelling.discard(key)
 
     async def restore(self) -> None:
         """Finds the remotes that a daemon before this one started."""

@@ -22,6 +22,8 @@ from wire.frames import Message, WireError
 APPEAR_TIMEOUT = 5.0
 """Seconds within which a started program must have its socket."""
 APPEAR_POLL = 0.01
+KEPT_LOGS = 100
+"""Log files of deputies and remotes that are kept; they lie in memory."""
 REQUEST_TIMEOUT = 10.0
 
 log = logging.getLogger("mosd.programs")
@@ -69,6 +71,7 @@ class Program:
         """Starts a program in a session of its own and connects to its socket. Errors: ProgramError, OSError."""
         program = cls(path, what, on_event, on_gone)
         path.unlink(missing_ok=True)
+        _remove_old_logs(log_path.parent)
         environment = {key: os.environ[key] for key in ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE") if key in os.environ}
         environment["PYTHONPATH"] = str(ROOT)
         with open(log_path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_CLOEXEC, 0o600)) as output:
@@ -202,3 +205,11 @@ class Program:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._child.returncode = 0     # ours to reap no longer: keeps Popen's destructor silent
+
+
+def _remove_old_logs(directory: Path) -> None:
+    """Keeps the newest KEPT_LOGS files."""
+    logs = list(directory.glob("*.log"))
+    if len(logs) > KEPT_LOGS:
+        for path in sorted(logs, key=lambda log_file: log_file.stat().st_mtime)[:-KEPT_LOGS]:
+            path.unlink(missing_ok=True)

@@ -8,6 +8,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.node.nodes import Cluster, wait_for
 
 
@@ -245,6 +247,32 @@ def _python() -> list[str]:
     import sys
 
     return [sys.executable, "-P", "-m"]
+
+
+def test_the_greatest_guest_goes_home_when_they_use_more_memory_than_is_lent(pair: Cluster) -> None:
+    n1, n2 = pair.nodes
+    small, great = pair.spawn(n1, "sleep", "60"), pair.spawn(n1, "sleep", "61")
+    for pid in (small, great):
+        n1.ok("migrate", str(pid), "n2")
+    groups = [group for group in Path("/sys/fs/cgroup").rglob(f"farhome/guests/n1-{great}") if (group / "memory.stat").exists()]
+    if not groups:
+        pytest.skip("no memory controller here")
+    n2.configure('[lend]\nmax_memory = "64M"')
+    n2.ok("mosctl", "reload")
+    # Its guest moves nothing in these tests: something else that is as big stands in its group.
+    eater = subprocess.Popen([*_python()[:1], "-c", "import os; os.read(0, 1); x = b'x' * (100 << 20); os.read(0, 1)"], stdin=subprocess.PIPE)
+    try:
+        (groups[0] / "cgroup.procs").write_text(str(eater.pid))
+        assert eater.stdin is not None
+        eater.stdin.write(b"g")
+        eater.stdin.flush()
+        wait_for(lambda: n1.process(great)["where"] == "home", message="the greatest goes home")
+        assert "more memory than it lends" in n1.process(great)["why"]
+        assert n1.process(small)["where"] == "n2"
+    finally:
+        eater.kill()
+        eater.communicate()
+    wait_for(lambda: not groups[0].exists(), message="its group is removed")
 
 
 def test_systemd_is_told_when_it_is_ready_and_when_it_stops(tmp_path: Path) -> None:
