@@ -184,6 +184,7 @@ def _status(lab: Lab, as_json: bool) -> None:
 def _storm(lab: Lab, arguments: argparse.Namespace) -> int:
     from lab.storm import storm  # only here: the other verbs start faster without it
 
+    lab.node(arguments.home)    # a mistake is told before anything else
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     print(f"storm with seed {seed} begins", flush=True)    # first of all: it may never come to its end
     result = storm(
