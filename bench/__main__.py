@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"bench: there is no bench {arguments.name} yet", file=sys.stderr)
         return EXIT_UNAVAILABLE
+    # Asked to end, a bench takes its nodes with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with _output_elsewhere():
             results: list[Result] = module.run()

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lab import Lab
 
 ROOT = Path(__file__).resolve().parent.parent
-ROUNDS = 4
-PIECES = 8
+ROUNDS = 6
+PIECES = 6
 #: Pieces of work that are let go after a move: the one that was cut by it, and one with the caches cold.
 SKIPPED = 2
 

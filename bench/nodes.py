@@ -21,7 +21,7 @@ INSIDE = "/opt/farhome"
 @contextlib.contextmanager
 def bench_lab(count: int, **options: Any) -> Iterator[Lab]:
     """Give a lab of its own with a daemon in each node. Errors: BenchFailed if it does not come up."""
-    from lab import Lab  # noqa: PLC0415  a bench that needs no nodes needs no lab
+    from lab import Lab  # a bench that needs no nodes needs no lab
 
     if os.geteuid() != 0:
         raise BenchFailed("virtual nodes need root")

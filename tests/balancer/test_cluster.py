@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
@@ -73,3 +74,27 @@ def test_policy_is_applied_live_and_a_wrong_one_leaves_the_old_in_force(lab_name
         assert nodes(n1)["n2"]["state"] == "closed"
         assert write("[lend]\\nmax_guests = 3\\n").returncode == 0
         wait_for(lambda: nodes(n1)["n2"]["state"] == "lends", "a lending n2 at n1")
+
+
+LOOP = "while True: pass"
+
+
+def where(node: Node, job: str) -> dict[int, str]:
+    done = node.run(["mosps", "--json", "-J", job], timeout=20, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {row["pid"]: row["where"] for row in json.loads(done.stdout)}
+
+
+@pytest.mark.timeout(240)
+def test_three_loops_started_at_one_node_end_up_one_on_each_and_stay(lab3: Lab) -> None:
+    n1 = lab3.node("n1")
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            process = stack.enter_context(n1.popen(["mosrun", "-J", "7", "/usr/bin/python3", "-c", LOOP]))
+            stack.callback(process.kill)
+        wait_for(lambda: sorted(where(n1, "7").values()) == ["home", "n2", "n3"], "one loop on each node")
+        settled = where(n1, "7")
+        watched_until = time.monotonic() + 10
+        while time.monotonic() < watched_until:
+            assert where(n1, "7") == settled
+            time.sleep(0.5)
