@@ -85,7 +85,17 @@ class Preparation:
             uid=int(status["Uid"].split()[0]), command=status["Name"].strip(), files=[file.to_wire() for file in self.files],
         )  # fmt: skip
         self._send_wanted(self.files)
-        self.channel.expect("ready", timeout=30.0)
+        self._tell_clocks()
+
+    def _tell_clocks(self) -> None:
+        """Until the target is ready: it asks how late it is here, for the guest's clocks are those of its home."""
+        assert self.channel is not None
+        while (message := self.channel.next(timeout=30.0))["op"] == "clocks":
+            self.channel.send(
+                "clocks", monotonic=time.clock_gettime_ns(time.CLOCK_MONOTONIC), boottime=time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            )
+        if message["op"] != "ready":
+            raise WireError(f"the target said {message['op']!r} where 'ready' was due")
 
     def _send_wanted(self, offered: list[files.MappedFile]) -> None:
         assert self.channel is not None

@@ -81,6 +81,10 @@ def strip(directory: Path) -> None:
         for entry in image["entries"]:
             _strip_core(entry)
         store(path, image)
+    # CRIU would give the process a time namespace in which its clocks go on where they stood at the dump. They must be those of
+    # its home, where its absolute time-outs are kept.
+    for path in directory.glob("timens-*.img"):
+        path.unlink()
     seccomp = directory / "seccomp.img"
     if seccomp.exists():
         store(seccomp, {"magic": "SECCOMP", "entries": [{}]})

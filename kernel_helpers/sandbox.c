@@ -8,7 +8,8 @@
  *                                         except CAP_SYS_RESOURCE. LAST (0: as it comes): the pid before the one that the
  *                                         program gets in there. Exit status: the program's, 128 + signal when killed
  *
- * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `bind ro|rw SOURCE TARGET`
+ * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
+ * many ns ahead of the caller's they are inside), `bind ro|rw SOURCE TARGET`
  * (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
  * root has become the only root: no target can lead out of it. CGROUP is the directory of a cgroup to join.
  *
@@ -50,6 +51,9 @@ struct mount_attributes { /* struct mount_attr */
 #define ATTRIBUTE_RDONLY 1
 #define ATTRIBUTE_NOSUID 2
 #define ATTRIBUTE_NODEV 4
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
 #define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
 #define MAX_REQUEST (16 << 20)
 #define MAX_BINDS 20000
@@ -90,7 +94,7 @@ struct bind {
 };
 
 struct requests {
-    const char *hostname, *domainname, *size;
+    const char *hostname, *domainname, *size, *clocks;
     struct bind *binds;
     int count;
 };
@@ -153,6 +157,8 @@ static struct requests read_requests(void)
             q.domainname = words[1];
         else if (!strcmp(words[0], "size"))
             q.size = words[1];
+        else if (!strcmp(words[0], "clocks"))
+            q.clocks = words[1];
         else if (want == 4 && q.count < MAX_BINDS) {
             open_source(&q.binds[q.count], words[1], words[2]);
             q.binds[q.count++].target = words[3];
@@ -262,6 +268,44 @@ static void reap_forever(void)
     }
 }
 
+/* The children's clocks run ahead of ours. Offsets are told against the first time namespace of all, so that ours count too. */
+static void shift_clocks(const char *ahead)
+{
+    static const char *names[] = {"monotonic", "boottime"};
+    long long shift[2], offset[2] = {0, 0};
+    char line[128], name[32];
+    long long seconds, nanoseconds;
+    if (sscanf(ahead, "%lld:%lld", &shift[0], &shift[1]) != 2) {
+        errno = EINVAL;
+        fail("clocks");
+    }
+    if (unshare(CLONE_NEWTIME))
+        fail("time namespace");
+    FILE *file = fopen("/proc/self/timens_offsets", "re");
+    if (!file)
+        fail("timens_offsets");
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "%31s %lld %lld", name, &seconds, &nanoseconds) == 3)
+            for (int i = 0; i < 2; i++)
+                if (!strcmp(name, names[i]))
+                    offset[i] = seconds * 1000000000LL + nanoseconds;
+    fclose(file);
+    int fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+    for (int i = 0; i < 2; i++) {
+        long long wanted = offset[i] + shift[i];
+        seconds = wanted / 1000000000LL;
+        nanoseconds = wanted % 1000000000LL;
+        if (nanoseconds < 0) {
+            nanoseconds += 1000000000LL;
+            seconds--;
+        }
+        int size = snprintf(line, sizeof line, "%s %lld %lld\n", names[i], seconds, nanoseconds);
+        if (fd < 0 || write(fd, line, size) != size)
+            fail("timens_offsets");
+    }
+    close(fd);
+}
+
 static int create(char **cgroups)
 {
     int up[2];
@@ -272,6 +316,8 @@ static int create(char **cgroups)
         join_cgroup(*cgroups);
     if (unshare(NAMESPACES | CLONE_NEWCGROUP))
         fail("unshare");
+    if (q.clocks)
+        shift_clocks(q.clocks);
     if (pipe2(up, O_CLOEXEC))
         fail("pipe");
     pid_t self = getpid(), first = fork();
@@ -394,7 +440,7 @@ static int run(char **arguments)
     }
     die_with_parent(0);
     if (strcmp(pid, "0"))
-        enter(pid, NAMESPACES | CLONE_NEWCGROUP);
+        enter(pid, NAMESPACES | CLONE_NEWCGROUP | CLONE_NEWTIME);
     if (strcmp(last, "0"))
         set_last_pid(last);
     pid_t child = fork();

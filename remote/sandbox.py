@@ -90,14 +90,17 @@ class Sandbox:
         domainname: str | None = None,
         cgroup: str | None = None,
         images: str | os.PathLike[str] | None = None,
+        clocks: tuple[int, int] | None = None,
         timeout: float = 20.0,
     ) -> Sandbox:
-        """`files`: (path at home, local file). `images`: directory that CRIU shall restore from; until seal() it is
+        """`clocks`: how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's. `files`: (path at home, local file). `images`: directory that CRIU shall restore from; until seal() it is
         there, and CRIU too. Errors: FarhomeError; nothing is left then."""
         requests = _file_requests(files) + _bind("dev", "/dev/null", "/dev/null")
         for word, value in (("hostname", nodename), ("domainname", domainname)):
             if value and value != "(none)":
                 requests += word.encode() + b"\0" + os.fsencode(value) + b"\0"
+        if clocks is not None:
+            requests += b"clocks\0%d:%d\0" % clocks
         if images is not None:
             requests += _bind("ro", criu.tool().root, CRIU_INSIDE) + _bind("rw", images, IMAGES_INSIDE)
         cgroups = cgroup_directories(cgroup)

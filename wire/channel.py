@@ -105,13 +105,20 @@ class Channel:
         """Errors: OSError, TimeoutError."""
         frames.send(self.connection, {"op": op, **fields})
 
-    def expect(self, op: str, timeout: float | None = None) -> Message:
-        """The next message, which must be op. Errors: Refused with the peer's sentence, WireError, TimeoutError."""
+    def next(self, timeout: float | None = None) -> Message:
+        """The next message. Errors: Refused with the peer's sentence, WireError, TimeoutError."""
         if timeout is not None:
             self.connection.settimeout(timeout)
         message = frames.receive(self.connection)
         if message.get("op") == "refused":
             raise Refused(str(message.get("reason")))
+        if not isinstance(message.get("op"), str):
+            raise WireError("a message says nothing")
+        return message
+
+    def expect(self, op: str, timeout: float | None = None) -> Message:
+        """The next message, which must be op. Errors: as next()."""
+        message = self.next(timeout)
         if message.get("op") != op:
             raise WireError(f"the peer said {message.get('op')!r} where {op!r} was due")
         return message
