@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 from kernel_helpers import library
@@ -414,10 +415,17 @@ class Frozen:
     def scratch(self, size: int = 4096) -> Iterator[int]:
         """Writable memory below the leader's stack pointer and red zone, 64-byte aligned; its contents come back.
 
-        Errors: OSError when there is no such memory below the stack (a tiny stack of its own).
+        Where no memory lies below (the kernel grows a stack only for its own thread) other bytes of the stack serve.
+        Errors: OSError when the stack is smaller than that.
         """
         address = (self.leader.registers.rsp - RED_ZONE - size) & ~63
-        saved = self.read(address, size)
+        try:
+            saved = self.read(address, size)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+            address = self._stack_start()
+            saved = self.read(address, size)
         try:
             yield address
         finally:
@@ -425,6 +433,15 @@ class Frozen:
                 self.write(address, saved)
             except ProcessLookupError:
                 pass  # it ended meanwhile, and its memory with it
+
+    def _stack_start(self) -> int:
+        """The lowest address of the mapping that the leader's stack pointer is in. Errors: OSError EFAULT."""
+        pointer = self.leader.registers.rsp
+        for line in Path(f"/proc/{self.pid}/maps").read_text(errors="replace").splitlines():
+            start, end = (int(bound, 16) for bound in line.split(" ", 1)[0].split("-"))
+            if start <= pointer < end:
+                return start
+        raise OSError(errno.EFAULT, f"no stack at {pointer:x} in {self.pid}")
 
     def call(self, number: int, *args: int) -> int:
         """One system call on the leader. Errors: OSError(errno, "mmap in 123: ...")."""

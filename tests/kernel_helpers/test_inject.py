@@ -17,6 +17,7 @@ import pytest
 
 from kernel_helpers import inject
 from kernel_helpers.inject import SYS
+from tests.programs.build import program as build_program
 
 
 @contextlib.contextmanager
@@ -76,6 +77,26 @@ def test_calls_happen_in_the_process_and_memory_comes_back() -> None:
         process.stdin.flush()
         assert line(process) == b"native again\n"
         assert process.wait(10) == 0
+
+
+def test_scratch_where_nothing_lies_below_the_stack_pointer() -> None:
+    """A stack that has never been that deep, or ends just there: other bytes of it serve, and come back."""
+    with subprocess.Popen([str(build_program("low_stack"))], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert line(process) == b"waiting\n"
+            blocked_in(process.pid, SYS.read)
+            with inject.seize(process.pid) as frozen, frozen.scratch(512) as address:
+                frozen.write(address, b"injected\n".ljust(512, b"."))
+                assert frozen.call(SYS.write, 1, address, 9) == 9
+            assert line(process) == b"injected\n"
+            assert process.stdin is not None
+            process.stdin.write(b"native again\n")
+            process.stdin.flush()
+            assert line(process) == b"native again\n"
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+
 
 
 def test_sleep_goes_on_and_is_not_longer_for_it() -> None:
