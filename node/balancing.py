@@ -32,8 +32,9 @@ class Balancer:
     """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
 
     def __init__(
-        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, speed: float, seed: int | None = None
-    ) -> None:
+        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, speed: float,
+        seed: int | None = None,
+    ) -> None:  # fmt: skip
         self._config = config
         self._registry = registry
         self._mover = mover

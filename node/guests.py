@@ -17,7 +17,8 @@ from balancer.policy import LendingPolicy, LendingState
 from node.cgroups import GuestGroups
 from node.config import Config
 from node.paths import Paths, write_atomically
-from node.peers import Caller, PeerRefused
+from node.peer_server import Caller
+from node.peers import PeerRefused
 from node.programs import Program, ProgramError, Programs
 from wire.frames import Message
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from node.config import format_endpoint
 from node.paths import Paths, write_atomically
-from node.peers import Caller, PeerRefused
+from node.peer_server import Caller
+from node.peers import PeerRefused
 from node.pki import KeyStore, PkiError, Token, check_joined_peer, joining_context, new_key
 from wire import frames
 from wire.frames import WireError

@@ -26,6 +26,8 @@ KEPT_LOGS = 100
 """Log files of deputies and remotes that are kept; they lie in memory."""
 REQUEST_TIMEOUT = 10.0
 
+_PASSED_ON = ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE", "FARHOME_LOG")
+
 log = logging.getLogger("mosd.programs")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,7 +74,7 @@ class Program:
         program = cls(path, what, on_event, on_gone)
         path.unlink(missing_ok=True)
         _remove_old_logs(log_path.parent)
-        environment = {key: os.environ[key] for key in ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE") if key in os.environ}
+        environment = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
         environment["PYTHONPATH"] = str(ROOT)
         with open(log_path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_CLOEXEC, 0o600)) as output:
             child = subprocess.Popen(

@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(ROOT / "bin" / argv[0]), *argv[1:]], env={**os.environ, "FARHOME_RUN": str(tmp_path), "FARHOME_CONFIG": str(tmp_path / "x.toml")},
-        text=True, capture_output=True, timeout=20, check=False,
+        [str(ROOT / "bin" / argv[0]), *argv[1:]], text=True, capture_output=True, timeout=20, check=False,
+        env={**os.environ, "FARHOME_RUN": str(tmp_path), "FARHOME_CONFIG": str(tmp_path / "x.toml")},
     )  # fmt: skip
 
 

@@ -36,7 +36,9 @@ def test_without_a_daemon_it_runs_at_home_and_says_so_once(environment: dict[str
 
 
 def test_the_program_has_the_pid_of_mosrun(environment: dict[str, str]) -> None:
-    child = subprocess.Popen([ROOT / "bin" / "mosrun", "sh", "-c", "echo $$"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [ROOT / "bin" / "mosrun", "sh", "-c", "echo $$"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     output, _ = child.communicate(timeout=20)
     assert int(output) == child.pid
 
@@ -47,7 +49,9 @@ def test_the_program_sees_what_it_would_see_natively(environment: dict[str, str]
     assert run(environment, "sh", "-c", show, cwd=tmp_path).stdout == native.stdout
 
 
-@pytest.mark.parametrize(("program", "code"), [("/nonexistent/program", 127), ("no-such-program-at-all", 127), ("/etc", 126), ("/etc/passwd", 126)])
+@pytest.mark.parametrize(
+    ("program", "code"), [("/nonexistent/program", 127), ("no-such-program-at-all", 127), ("/etc", 126), ("/etc/passwd", 126)]
+)
 def test_a_program_that_cannot_run_is_told_as_a_shell_does(environment: dict[str, str], program: str, code: int) -> None:
     done = run(environment, program)
     assert done.returncode == code
@@ -56,8 +60,8 @@ def test_a_program_that_cannot_run_is_told_as_a_shell_does(environment: dict[str
 
 @pytest.mark.parametrize(
     "argv",
-    [[], ["-x", "true"], ["-r"], ["-m", "lots", "true"], ["-m", "-5", "true"], ["-h", "-b", "true"], ["-hr", "n2", "true"], ["--what", "true"],
-     ["-m", "²", "true"], ["--node"], ["--"]],
+    [[], ["-x", "true"], ["-r"], ["-m", "lots", "true"], ["-m", "-5", "true"], ["-h", "-b", "true"], ["-hr", "n2", "true"],
+     ["--what", "true"], ["-m", "²", "true"], ["--node"], ["--"]],
 )  # fmt: skip
 def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: list[str]) -> None:
     done = run(environment, *argv)

@@ -73,8 +73,9 @@ class Node:
         """Starts the daemon and waits until it answers."""
         with self.log.open("ab") as log:
             self.daemon = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("mosd_for_tests.py"))], env=self.environment, stdout=log, stderr=log, cwd="/"
-            )
+                [sys.executable, "-P", str(Path(__file__).with_name("mosd_for_tests.py"))],
+                env=self.environment, stdout=log, stderr=log, cwd="/",
+            )  # fmt: skip
         wait_for(lambda: " is ready " in self.log.read_text().rpartition("start of test daemon")[2] and (self.run / "mosd.sock").exists())
 
     def kill(self, number: int = signal.SIGKILL) -> None:

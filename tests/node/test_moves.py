@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.node.nodes import Cluster, wait_for
+from tests.node.nodes import Cluster, Node, wait_for
 
 
 def is_running(pid: int) -> bool:
@@ -234,19 +236,13 @@ def test_a_command_that_waits_survives_the_daemons_death_with_a_sentence(pair: C
     pid = pair.spawn(pair[1], "sleep", "60")
     pair[1].behave(deputy="hang")
     waiting = subprocess.Popen(
-        [*_python(), "cli.migrate", str(pid), "n2"], env=pair[1].environment, stderr=subprocess.PIPE, cwd="/", text=True
+        [sys.executable, "-P", "-m", "cli.migrate", str(pid), "n2"], env=pair[1].environment, stderr=subprocess.PIPE, cwd="/", text=True
     )
     wait_for(lambda: pair[1].process(pid)["state"] == "leaving")
     pair[1].kill()
     _, complaint = waiting.communicate(timeout=10)
     assert waiting.returncode == 69
     assert complaint == "migrate: the mosd of this node went away before it answered\n"
-
-
-def _python() -> list[str]:
-    import sys
-
-    return [sys.executable, "-P", "-m"]
 
 
 def test_the_greatest_guest_goes_home_when_they_use_more_memory_than_is_lent(pair: Cluster) -> None:
@@ -260,7 +256,8 @@ def test_the_greatest_guest_goes_home_when_they_use_more_memory_than_is_lent(pai
     n2.configure('[lend]\nmax_memory = "64M"')
     n2.ok("mosctl", "reload")
     # Its guest moves nothing in these tests: something else that is as big stands in its group.
-    eater = subprocess.Popen([*_python()[:1], "-c", "import os; os.read(0, 1); x = b'x' * (100 << 20); os.read(0, 1)"], stdin=subprocess.PIPE)
+    eats = "import os; os.read(0, 1); x = b'x' * (100 << 20); os.read(0, 1)"
+    eater = subprocess.Popen([sys.executable, "-c", eats], stdin=subprocess.PIPE)
     try:
         (groups[0] / "cgroup.procs").write_text(str(eater.pid))
         assert eater.stdin is not None
@@ -276,10 +273,6 @@ def test_the_greatest_guest_goes_home_when_they_use_more_memory_than_is_lent(pai
 
 
 def test_systemd_is_told_when_it_is_ready_and_when_it_stops(tmp_path: Path) -> None:
-    import socket
-
-    from tests.node.nodes import Node
-
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener.bind(str(tmp_path / "notify"))
     listener.settimeout(15)

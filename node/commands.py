@@ -1,0 +1,196 @@
+"""What the commands ask of the node daemon: one method for each operation of the control socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from kernel_helpers.errors import MoveRefused
+from node import process
+from node.control import BadRequest, Client, NotPermitted
+from node.moves import MoveReport
+from node.peers import PROTOCOL_VERSION
+from node.registry import HOME, HomeProcess
+
+if TYPE_CHECKING:
+    from node.daemon import Daemon
+
+Command = Callable[[Client, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class Commands:
+    """Answers clients of the control socket; who may do what is decided here."""
+
+    def __init__(self, node: Daemon) -> None:
+        self._node = node
+        self._commands: dict[str, Command] = {
+            "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
+            "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
+            "why": self._why,
+        }  # fmt: skip
+
+    async def handle(self, client: Client, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one request. Errors: FarhomeError with the sentence and exit code for the client."""
+        command = self._commands.get(operation)
+        if command is None:
+            raise BadRequest(f"unknown operation {operation!r}")
+        return await command(client, request)
+
+    async def _register(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """mosrun tells of itself: the peer of this connection, which becomes the program when it closes it by exec."""
+        stat = process.read_stat(client.pid)
+        if stat is None:
+            raise BadRequest("no such process")
+        job, wanted, memory = request.get("job", ""), request.get("node", ""), request.get("memory", 0)
+        command = request.get("command", "")
+        if not isinstance(job, str) or len(job) > 64 or not isinstance(wanted, str) or not isinstance(command, str):
+            raise BadRequest("job, node and command must be short texts")
+        if not isinstance(memory, int) or not 0 <= memory < 1 << 60:
+            raise BadRequest("memory must be a number of bytes")
+        if wanted and wanted not in ("best", self._node.config.name) and wanted not in self._node.balancer.gossip.peers():
+            raise BadRequest(f"no node {wanted} is known")
+        entry = HomeProcess(
+            client.pid, stat.starttime, client.uid, job=job, command=command[:200], home_only=bool(request.get("home_only")),
+            locked=bool(request.get("locked")), memory=memory, wanted=wanted, state="starting", since=time.time(),
+        )  # fmt: skip
+        self._node.registry.add(entry)
+        self._node.spawn(self._started(client, entry))
+        return {}
+
+    async def _started(self, client: Client, entry: HomeProcess) -> None:
+        """The connection is closed by exec (or by the end): from now on the process may move."""
+        await client.closed.wait()
+        current = self._node.registry.get(entry.pid)
+        if current is None or current.starttime != entry.starttime:
+            return
+        self._node.registry.update(entry.pid, state="home", command=process.command_line(entry.pid) or entry.command)
+        if entry.wanted:
+            self._node.balancer.decide()
+
+    def _visible(self, client: Client, everybody: bool) -> list[HomeProcess]:
+        return [entry for entry in self._node.registry if everybody or client.may_act_on(entry.uid)]
+
+    def _movable(self, client: Client, pid: object) -> HomeProcess:
+        """The process that a command names. Errors: MoveRefused, NotPermitted."""
+        if not isinstance(pid, int):
+            raise BadRequest("pid must be a number")
+        entry = self._node.registry.get(pid)
+        if entry is None:
+            self._node.registry.adopt_children()
+            entry = self._node.registry.get(pid)
+        if entry is None:
+            known = process.read_stat(pid) is not None
+            raise MoveRefused(pid, "it was not started by mosrun" if known else "there is no such process")
+        if not client.may_act_on(entry.uid):
+            raise NotPermitted(f"process {pid} belongs to {process.user_name(entry.uid)}")
+        return entry
+
+    async def _ps(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("guests"):
+            return {"guests": await self._node.guests.rows()}
+        self._node.registry.adopt_children()
+        self._node.registry.refresh_commands()
+        now, job = time.time(), request.get("job")
+        rows = [entry.row(now) for entry in self._visible(client, bool(request.get("all"))) if job is None or entry.job == job]
+        return {"processes": sorted(rows, key=lambda row: row["pid"])}
+
+    async def _migrate(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        entry, target = self._movable(client, request.get("pid")), request.get("target")
+        if not isinstance(target, str):
+            raise BadRequest("target must be home, out, balance or a node")
+        if target in ("out", "balance"):
+            decision = self._node.balancer.place(entry, away=target == "out")
+            if decision.target is None:
+                if target == "out":
+                    raise MoveRefused(entry.pid, decision.reason)
+                stays = {"frozen_ms": 0.0, "total_ms": 0.0, "moved": False, "reason": decision.reason}
+                return {"pid": entry.pid, "where": entry.where, **stays}
+            target = decision.target
+        elif target not in (HOME, self._node.config.name) and target not in self._node.balancer.gossip.peers():
+            raise BadRequest(f"no node {target} is known")
+        if request.get("async"):
+            self._node.spawn(self._move_quietly(entry.pid, target))
+            return {"pid": entry.pid, "where": entry.where, "target": target, "started": True}
+        return _told(await self._node.mover.move(entry.pid, target))
+
+    async def _move_quietly(self, pid: int, target: str) -> None:
+        try:
+            await self._node.mover.move(pid, target)
+        except MoveRefused:
+            pass                                 # the registry's why tells
+
+    async def _status(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        node = self._node
+        entries, refusal = list(node.registry), node.guests.lends()
+        return {
+            "name": node.config.name, "address": node.config.address, "port": node.config.port, "version": PROTOCOL_VERSION,
+            "cluster": node.keys.cluster() if node.keys.exists() else None, "authority": node.keys.is_authority(),
+            "uptime": time.time() - node.started, "pid": os.getpid(),
+            "processes": len(entries), "away": sum(1 for entry in entries if entry.where != HOME), "guests": len(node.guests.all()),
+            "blocked": node.guests.blocked, "lending": refusal is None, "why_not_lending": refusal or "",
+            "balance": node.config.balance, "interception": node.config.interception,
+            "peers": sorted(node.balancer.gossip.peers()), "connected": sorted(node.peers.connected()),
+        }  # fmt: skip
+
+    async def _nodes(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        return {"nodes": self._node.balancer.view().rows()}
+
+    async def _reload(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        client.require_root()
+        self._node.reload()
+        return {"name": self._node.config.name}
+
+    async def _block(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        client.require_root()
+        self._node.guests.block(True)
+        return {"guests": len(self._node.guests.all())}
+
+    async def _unblock(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        client.require_root()
+        self._node.guests.block(False)
+        return {}
+
+    async def _expel(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        client.require_root()
+        key = request.get("guest")
+        keys = [guest.key for guest in self._node.guests.all()]
+        if key is not None and key not in keys:
+            raise BadRequest(f"there is no guest {key}")
+        left = await self._node.guests.expel(key, f"{self._node.config.name} wants its machine back")
+        return {"expelled": [k for k in ([key] if key else keys) if k not in left], "left": left}
+
+    async def _bring(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """Brings the client's processes home (root: everybody's), all or those of a job."""
+        job = request.get("job")
+        entries = [e for e in self._visible(client, False) if e.where != HOME and (job is None or e.job == job)]
+        outcomes = await asyncio.gather(*(self._node.mover.move(entry.pid, HOME) for entry in entries), return_exceptions=True)
+        home = [entry.pid for entry, outcome in zip(entries, outcomes, strict=True) if not isinstance(outcome, BaseException)]
+        failed = {str(e.pid): str(o) for e, o in zip(entries, outcomes, strict=True) if isinstance(o, BaseException)}
+        return {"home": home, "failed": failed}
+
+    async def _why(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """What is known of why a process is where it is, also of one that has ended."""
+        pid = request.get("pid")
+        if isinstance(pid, int) and self._node.registry.get(pid) is None and pid in self._node.registry.ended:
+            ended = self._node.registry.ended[pid]
+            if not client.may_act_on(ended.uid):
+                raise NotPermitted(f"process {pid} belongs to {process.user_name(ended.uid)}")
+            return {**ended.row(time.time()), "state": "ended" if ended.state != "lost" else "lost", "decision": "it has ended"}
+        entry = self._movable(client, pid)
+        decision = self._node.balancer.decisions.get(entry.pid)
+        none_yet = "nothing has been decided yet" if self._node.config.balance else "balancing is off"
+        return {
+            **entry.row(time.time()),
+            "decision": decision.reason if decision else none_yet,
+            "target": decision.target if decision else None,
+        }  # fmt: skip
+
+
+def _told(report: MoveReport) -> dict[str, Any]:
+    return {
+        "pid": report.pid, "where": report.where, "frozen_ms": report.frozen_ms, "total_ms": report.total_ms, "bytes": report.size,
+        "engine": report.engine, "moved": report.engine != "none",
+    }  # fmt: skip
