@@ -331,7 +331,14 @@ def _set_thread(stub: Frozen, thread: Thread, wanted: ThreadContext, scratch: in
         if wanted.rseq.address:
             call(SYS.rseq, wanted.rseq.address, wanted.rseq.size, 0, wanted.rseq.signature)
     stub.write(scratch, wanted.sigaltstack + wanted.comm + b"\0")
-    call(SYS.sigaltstack, scratch, 0)
+    # Refused to a thread that stands on its alternate stack; where this one stands now means nothing.
+    registers = thread.registers
+    thread.registers = registers.copy()
+    thread.registers.rsp = scratch + _SCRATCH
+    try:
+        call(SYS.sigaltstack, scratch, 0)
+    finally:
+        thread.registers = registers
     call(SYS.prctl, _PR_SET_NAME, scratch + len(wanted.sigaltstack))
 
 

@@ -203,9 +203,12 @@ int main(int argc, char **argv)
         CHECK(!strcmp(name, "shapely"));
         sigaltstack(NULL, &now);
         CHECK(now.ss_sp == alternate && now.ss_size == 65536 && now.ss_flags == 0);
+        /* raise() trusts a cached thread id, and a copy that is made between these calls has other ids than it asks with. */
         sig_atomic_t before = handled;
-        syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGUSR1); /* raise() trusts a cached thread id */
-        CHECK(handled == before + 1 && on_alternate == handled);
+        do
+            syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGUSR1);
+        while (handled == before);
+        CHECK(on_alternate == handled);
         if (report.command == 1) {
             take_signals();
             report.command = 0;
