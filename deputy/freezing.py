@@ -25,18 +25,26 @@ PATIENCE = 10.0
 """Seconds for each answer of the remote."""
 
 
-def freeze_guest(deputy: Deputy) -> None:
-    """Errors: FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
-    assert deputy.link is not None and deputy.stub is not None
+Pending = list[tuple[int, bytes]]
+"""Signals: (tid as the program sees it, 0 for the process; siginfo)."""
+
+
+def freeze_guest(deputy: Deputy) -> Pending:
+    """Returns the signals that wait for the guest; those that come to the stub from here on are held by deputy.signals.
+
+    Errors: FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
+    assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     try:
         deputy.link.send(Control.PAUSE)
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
         for tid in deputy.stub.busy():
             deputy.stub.cancel(tid)
+        deputy.signals.hold()
         deputy.link.send(Control.QUIET)
         answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
         if answer.get("error"):
             raise FarhomeError(f"the guest could not be frozen: {answer['error']}")
+        return [(int(tid), bytes(info)) for tid, info in answer["pending"]]
     except BaseException:
         thaw(deputy)
         raise
@@ -44,5 +52,6 @@ def freeze_guest(deputy: Deputy) -> None:
 
 def thaw(deputy: Deputy) -> None:
     """The move is off: the guest runs on where it is. Goes over the link, which delivers it even across a break."""
-    assert deputy.link is not None
+    assert deputy.link is not None and deputy.signals is not None
     deputy.link.send(Control.THAW)
+    deputy.signals.let_go([])

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, HomeLink, Kind
@@ -94,7 +94,7 @@ class GuestLink:
         """Events to be handled now."""
         return self.events()
 
-    def wait(self, control: Control, deputy: Deputy, timeout: float) -> dict[str, object]:
+    def wait(self, control: Control, deputy: Deputy, timeout: float) -> dict[str, Any]:
         """The fields of the next frame of that kind; everything else meanwhile is handled. Errors: LinkLost, TimeoutError."""
         end = time.monotonic() + timeout
         while True:

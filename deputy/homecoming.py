@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
-from engine.context import Context
+from engine.context import Context, with_pending
 from engine.refill import RefillFailed, refill
 from wire import channel
 from wire.channel import Channel
@@ -25,18 +25,19 @@ CONTEXT_LIMIT = 64 << 20
 
 def come_home(deputy: Deputy, begun: float) -> Report:
     """Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
-    assert deputy.link is not None and deputy.stub is not None
+    assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     link, stub = deputy.link, deputy.stub
     talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))
     try:
         frozen_at = time.monotonic()
-        freezing.freeze_guest(deputy)
+        pending = freezing.freeze_guest(deputy)
         try:
             talk.send("capture")
             talk.expect("context")
             context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
             stub.relocate([(mapping.start, mapping.end) for mapping in context.maps])
             frozen = stub.stop()
+            context = with_pending(context, pending + deputy.signals.held())
             try:
                 refilled = refill(frozen, context, talk.connection, stub.reserved)
             except RefillFailed as failure:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.refusal import why_not
-
 from deputy import freezing
 from deputy.guestlink import GuestLink
 from deputy.report import Report
@@ -26,6 +24,7 @@ from deputy.signals import StubSignals
 from deputy.stub import Stub
 from engine import criu, files
 from engine.forkcopy import fork_copy
+from engine.refusal import why_not
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
@@ -177,13 +176,13 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
 
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     """From one away node to another. Errors: as leave; the guest runs on where it was."""
-    assert preparation.channel is not None and deputy.link is not None and deputy.stub is not None
+    assert preparation.channel is not None and deputy.link is not None and deputy.signals is not None
     talk = preparation.channel
     old = deputy.link
     source = Channel(channel.connect(old.target.address, "move", old.target.secret, timeout=30.0))
     frozen_at = time.monotonic()
     try:
-        freezing.freeze_guest(deputy)
+        pending = freezing.freeze_guest(deputy)
         try:
             source.send("hop", address=list(preparation.target.address), secret=preparation.target.secret)
             size = int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
@@ -199,6 +198,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     old.home.renew()
     deputy.link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
     deputy.link.start(connection)
+    deputy.signals.let_go(pending)
     deputy.where = preparation.target.node
     frozen_until = _running(talk)
     talk.close()

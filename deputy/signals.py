@@ -11,6 +11,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from deputy.freezing import Pending
 from kernel_helpers import tracing
 from kernel_helpers.tracing import Cause, Stop
 from wire.control import Control
@@ -31,6 +32,7 @@ class StubSignals:
         self._stopped = False
         self._own_stop: int | None = None
         self._own_death: int | None = None
+        self._held: Pending | None = None
         stub.on_stop = self.handle
 
     def poll(self) -> None:
@@ -77,6 +79,10 @@ class StubSignals:
             self.kill("the resident loop failed")
             return
         directed = self._stub.program_tid(stop.tid) if code == tracing.SI_TKILL else 0
+        if self._held is not None:
+            self._held.append((directed, info))
+            self._proceed(stop.tid)
+            return
         # Before the stub goes on: the call that caused the signal (kill, a write to a broken pipe) is replied to after it.
         self._tell(Control.SIGNAL, tid=directed, barrier=True, number=number, info=info)
         self._proceed(stop.tid)
@@ -84,6 +90,21 @@ class StubSignals:
     def _proceed(self, tid: int) -> None:
         self._stub.rewind_interrupted(tid)
         tracing.proceed(tid)
+
+    def hold(self) -> None:
+        """From now on signals are kept: the guest is about to stand still for a move."""
+        if self._held is None:
+            self._held = []
+
+    def held(self) -> Pending:
+        """What was kept since hold()."""
+        return list(self._held or [])
+
+    def let_go(self, pending: Pending) -> None:
+        """Sends what waited for the guest where it was, and what was kept meanwhile, to the guest where it is now."""
+        kept, self._held = self._held or [], None
+        for tid, info in [*pending, *kept]:
+            self._tell(Control.SIGNAL, tid=tid, barrier=True, number=int.from_bytes(info[:4], "little"), info=info)
 
     def stop_by(self, number: int) -> None:
         """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups)."""

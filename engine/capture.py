@@ -61,7 +61,7 @@ def capture(frozen: Frozen, regs_normalised: bool = True) -> Context:
         memory=memory_layout(frozen.pid, brk),
         signal_actions=actions,
         threads=threads,
-        pending=tuple(_pending(frozen.pid, shared=True)),
+        pending=tuple(pending_signals(frozen.pid, shared=True)),
         kernel_code=kernel_code(frozen, maps),
     )
 
@@ -174,7 +174,7 @@ def _thread_context(frozen: Frozen, thread: Thread, scratch: int, normalise: boo
     rseq = thread.rseq()
     with open(f"/proc/{thread.pid}/task/{thread.tid}/comm", "rb") as comm:
         name = comm.read()[:-1]
-    pending = list(_pending(thread.tid, shared=False))
+    pending = list(pending_signals(thread.tid, shared=False))
     if thread.pending_signal and thread.pending_signal not in _UNCATCHABLE:
         pending.insert(0, thread.pending_info)
     return ThreadContext(
@@ -191,7 +191,7 @@ def _thread_context(frozen: Frozen, thread: Thread, scratch: int, normalise: boo
     )
 
 
-def _pending(tid: int, shared: bool) -> Iterator[bytes]:
+def pending_signals(tid: int, shared: bool) -> Iterator[bytes]:
     """siginfo_t of what waits for the thread (or, shared, for its process), in order of arrival."""
     room = 64
     buffer = ctypes.create_string_buffer(room * SIGINFO_BYTES)

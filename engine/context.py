@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import msgpack
@@ -266,6 +266,17 @@ def _threads(value: Any) -> tuple[ThreadContext, ...]:
     if not threads or len({thread.tid for thread in threads}) != len(threads):
         raise BadContext("no thread, or two with one tid")
     return threads
+
+
+def with_pending(context: Context, pending: Iterable[tuple[int, bytes]]) -> Context:
+    """The same context with these signals waiting, and no others: (tid as the program sees it, 0 for the process; siginfo)."""
+    waiting = list(pending)
+    known = {thread.tid for thread in context.threads}
+    return replace(
+        context,
+        pending=tuple(info for tid, info in waiting if tid not in known),
+        threads=tuple(replace(t, pending=tuple(info for tid, info in waiting if tid == t.tid)) for t in context.threads),
+    )
 
 
 def fit_extended_state(state: bytes, template: bytes) -> bytes:

@@ -8,10 +8,9 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from engine.files import FileStore, MappedFile
-
 from engine import criu
 from engine.arrival import drop_capabilities, install_filter, wake
+from engine.files import FileStore, MappedFile
 from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError

@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.capture import pending_signals
 from kernel_helpers import inject, tracing
-from kernel_helpers.inject import Frozen, Thread
+from kernel_helpers.inject import SYS, Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
@@ -54,7 +55,7 @@ class Guest:
         self.frozen: Frozen | None = frozen
         self._threads: dict[int, Thread] = dict(frozen.threads)
         self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
-        self._infos: dict[int, tuple[int, bytes]] = {}
+        self._infos: dict[int, bytes] = {}
         self._next_info = 1
         self._halted: set[int] = set()
         self._stopped = False
@@ -127,7 +128,7 @@ class Guest:
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
             error = self._freeze()
-            self.link.send(Control.FROZEN, 0, pack(error=error))
+            self.link.send(Control.FROZEN, 0, pack(error=error, pending=[] if error else self.pending()))
         elif event.kind == Control.THAW:
             self.thaw()
         elif event.kind == Control.STOPPED:
@@ -158,7 +159,7 @@ class Guest:
         if code >= 0 or code == tracing.SI_TKILL:
             cookie = self._next_info
             self._next_info += 1
-            self._infos[cookie] = (number, info)
+            self._infos[cookie] = info
             info = _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie)
         tracing.queue_signal(self.pid, host, number, info)
         self._cancel_interruptible()
@@ -212,21 +213,20 @@ class Guest:
 
     def _thread_gone(self, stop: Stop) -> None:
         self._threads.pop(stop.tid, None)
-        if stop.tid == self.pid or not self._threads:
-            if stop.cause is Cause.KILLED and not self._remote.finished:
-                log.info("guest %d was killed by signal %d", self.pid, stop.number)
-                self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core))
-                self.link.flush(1.0)
+        is_last = stop.tid == self.pid or not self._threads
+        if is_last and stop.cause is Cause.KILLED and not self._remote.finished:
+            log.info("guest %d was killed by signal %d", self.pid, stop.number)
+            self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core))
+            self.link.flush(1.0)
 
     def _signal_stop(self, stop: Stop) -> None:
         number, tid = stop.number, stop.tid
         info = tracing.signal_info(tid)
         self._rewind_from_door(tid)
-        if tracing.signal_code(info) == tracing.SI_QUEUE:
-            value = _COOKIE.unpack_from(info)[6]
-            known = self._infos.pop(value & 0xFFFF_FFFF, None) if value >> 32 << 32 == _COOKIE_MARK else None
-            if known is not None:
-                tracing.set_signal_info(tid, known[1])
+        true = self._true_info(info)
+        if true != info:
+            self._infos.pop(_cookie(info), None)
+            tracing.set_signal_info(tid, true)
         state = tracing.signal_state(self.pid, tid)
         if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
             self.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number))
@@ -235,6 +235,10 @@ class Guest:
         if state.is_caught(number):
             self.link.abandon(self._program(tid))
         tracing.proceed(tid, number)
+
+    def _true_info(self, info: bytes) -> bytes:
+        """What home's kernel said of a signal that was queued with a cookie."""
+        return self._infos.get(_cookie(info), info)
 
     def _rewind_from_door(self, tid: int) -> None:
         if tid in self._answered:
@@ -266,23 +270,61 @@ class Guest:
             for tid in self.link.parked():
                 # Calls that only home makes, and whatever was suspended just now: back to before the call.
                 self.link.answer(tid, error=-513)
-            threads = {}
+            threads, taken = {}, []
             for tid in list(self._threads):
-                thread = Thread(tid, self.pid)
-                thread.wait_stopped(FREEZE_PATIENCE)
-                threads[tid] = thread
+                taken += self._await_trap(tid)
+                threads[tid] = Thread(tid, self.pid)
+                threads[tid].capture()
             frozen = Frozen(self.pid, threads)
             for thread in threads.values():
                 inject.normalise_restart(thread.registers)
             self._answered.clear()
             for thread in threads.values():
                 thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+            self._put_back(frozen, taken)
             self.frozen = frozen
         except (OSError, TimeoutError) as error:
             log.warning("the guest did not freeze", exc_info=True)
             self.link.unpause()
             return str(error) or "the guest did not freeze"
         return ""
+
+    def _await_trap(self, tid: int) -> list[tuple[int, bytes]]:
+        """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo)."""
+        taken: list[tuple[int, bytes]] = []
+        end = time.monotonic() + FREEZE_PATIENCE
+        while time.monotonic() < end:
+            stops = tracing.poll([tid])
+            if not stops:
+                time.sleep(0.0001)  # no descriptor tells of a ptrace stop
+                continue
+            stop = stops[0]
+            if stop.cause is Cause.TRAP:
+                return taken
+            if stop.cause in (Cause.EXITED, Cause.KILLED):
+                self._thread_gone(stop)
+                raise ProcessLookupError(3, "the guest has ended")
+            if stop.cause is Cause.SIGNAL:
+                self._rewind_from_door(tid)
+                taken.append((tid, self._true_info(tracing.signal_info(tid))))
+            tracing.proceed(tid)
+        raise TimeoutError(f"thread {tid} of the guest does not stop")
+
+    def _put_back(self, frozen: Frozen, taken: list[tuple[int, bytes]]) -> None:
+        """Signals that were taken become pending again: sent by each thread to itself, for only so may they bear any si_code."""
+        with frozen.scratch(tracing.SIGINFO_SIZE) as address:
+            for tid, info in taken:
+                frozen.write(address, info)
+                number = int.from_bytes(info[:4], "little")
+                frozen.threads[tid].call(SYS.rt_tgsigqueueinfo, self._program(self.pid), self._program(tid), number, address)
+
+    def pending(self) -> list[tuple[int, bytes]]:
+        """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo)."""
+        assert self.frozen is not None
+        found = [(0, self._true_info(info)) for info in pending_signals(self.pid, True)]
+        for tid in self.frozen.threads:
+            found += [(self._program(tid), self._true_info(info)) for info in pending_signals(tid, False)]
+        return found
 
     def thaw(self) -> None:
         """The move is off: the guest runs on, and takes calls again."""
@@ -303,6 +345,14 @@ def program_tids(pid: int) -> dict[int, int]:
             if line.startswith("NSpid:"):
                 result[int(entry.name)] = int(line.split()[-1])
     return result
+
+
+def _cookie(info: bytes) -> int:
+    """The number of a cookie, or 0."""
+    if tracing.signal_code(info) != tracing.SI_QUEUE:
+        return 0
+    value = int(_COOKIE.unpack_from(info)[6])
+    return value & 0xFFFF_FFFF if value >> 32 << 32 == _COOKIE_MARK else 0
 
 
 def _pidfd(pid: int) -> int | None:

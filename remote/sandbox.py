@@ -93,7 +93,8 @@ class Sandbox:
         clocks: tuple[int, int] | None = None,
         timeout: float = 20.0,
     ) -> Sandbox:
-        """`clocks`: how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's. `files`: (path at home, local file). `images`: directory that CRIU shall restore from; until seal() it is
+        """`clocks`: how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's.
+        `files`: (path at home, local file). `images`: directory that CRIU shall restore from; until seal() it is
         there, and CRIU too. Errors: FarhomeError; nothing is left then."""
         requests = _file_requests(files) + _bind("dev", "/dev/null", "/dev/null")
         for word, value in (("hostname", nodename), ("domainname", domainname)):

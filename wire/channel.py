@@ -151,7 +151,7 @@ class Channel:
                     target.write(chunk)
             total += size
 
-    def chunks(self, size: int) -> Iterator[memoryview]:
+    def chunks(self, size: int) -> Iterator[bytes]:
         """size bytes of the stream, piece by piece. Errors: WireError if it ends early."""
         buffer = memoryview(bytearray(min(size, _CHUNK) or 1))
         left = size
@@ -159,7 +159,7 @@ class Channel:
             count = self.connection.recv_into(buffer[: min(left, len(buffer))])
             if count == 0:
                 raise WireError("the peer closed the connection in the middle of a stream")
-            yield buffer[:count]
+            yield bytes(buffer[:count])
             left -= count
 
     def send_block(self, data: bytes) -> None:
