@@ -117,6 +117,7 @@ static void take(struct away *a, const struct seccomp_notif *n) {
 
 static void *listen_loop(void *argument) {
     struct away *a = argument;
+    pthread_setname_np(pthread_self(), "link-listen");
     struct pollfd watched[2] = {{a->listener, POLLIN, 0}, {a->wake, POLLIN, 0}};
     for (;;) {
         if (poll(watched, 2, -1) < 0)

@@ -13,6 +13,8 @@
 
 #define RELEASE_AT (4u << 20)   /* bytes: a data area that grew beyond is given back to the system after the call */
 #define RESTART_SYSCALL 219
+#define WAIT_LIMIT_NS 200000
+#define QUICK_CYCLES 500000u
 
 enum state { IDLE, BUSY };
 
@@ -23,7 +25,8 @@ struct home_thread {
     struct call call;
     struct out outs[OUTS_LIMIT];
     uint64_t sequence;          /* of the last call taken */
-    uint32_t patience;          /* ns that the receiver looks on before it leaves the call to the finisher */
+    int quick;                  /* its last call ended soon: the receiver stays with the next one */
+    uint64_t begun;             /* cycles */
     /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. */
     struct call resumable;
     unsigned char *resumable_image;
@@ -40,7 +43,7 @@ struct home {
     pthread_mutex_t lock;
     pthread_t finisher;
     int stopping, event_fd;
-    uint32_t patience_limit;
+    uint32_t look_cycles, crowded;  /* the receiver's, as the loop's own in slot.h */
     uint64_t calls, quick;
 };
 
@@ -52,12 +55,6 @@ static unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t
 
 static long futex(uint32_t *word, int operation, uint32_t value) {
     return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
-}
-
-static uint64_t nanoseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
 static struct home_thread *by_tid(struct home *h, uint32_t tid) {
@@ -116,6 +113,7 @@ static int finish(struct home *h, struct home_thread *t) {
         o = make_reply(t, t->slot->value, 0);
         if (o)
             t->state = IDLE;
+        t->quick = __builtin_ia32_rdtsc() - t->begun < QUICK_CYCLES;
     }
     pthread_mutex_unlock(&h->lock);
     if (o)
@@ -126,40 +124,51 @@ static int finish(struct home *h, struct home_thread *t) {
 /* Answers calls that took longer than the receiver looked on. */
 static void *finish_loop(void *argument) {
     struct home *h = argument;
+    pthread_setname_np(pthread_self(), "link-finish");
     for (;;) {
         uint32_t seen = __atomic_load_n(&control(h)->completions, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&h->stopping, __ATOMIC_SEQ_CST))
             return NULL;
         for (unsigned i = 0; i < h->count; i++)
-            if (__atomic_load_n(&h->threads[i]->slot->watched, __ATOMIC_SEQ_CST))
+            if (__atomic_load_n(&h->threads[i]->slot->watched, __ATOMIC_SEQ_CST) == WATCHED_AT_CONTROL)
                 finish(h, h->threads[i]);
         futex(&control(h)->completions, FUTEX_WAIT, seen);
     }
 }
 
-/* Looks on for a while: most calls are quick, and to be woken costs more than they do. */
+/* Stays for a while: most calls are quick, and one wake-up more costs more than they do. First it looks on, if there is
+ * a processor to spare, then it sleeps until the end of the call, and after WAIT_LIMIT leaves it to the finisher. */
 static void look_on(struct home *h, struct home_thread *t, int others_wait) {
-    uint64_t begin = 0;
-    uint32_t patience = others_wait ? 0 : t->patience;
+    struct slot *slot = t->slot;
+    uint32_t wanted = slot->request;
     h->calls++;
-    for (unsigned round = 0; __atomic_load_n(&t->slot->done, __ATOMIC_ACQUIRE) != t->slot->request; round++) {
-        __builtin_ia32_pause();
-        if (round % 32)
-            continue;
-        uint64_t now = nanoseconds();
-        if (!begin)
-            begin = now;
-        if (now - begin >= patience) {
-            t->patience = t->patience / 2 + 1000;
-            __atomic_store_n(&t->slot->watched, 1, __ATOMIC_SEQ_CST);
-            if (__atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request)
-                finish(h, t);
-            return;
+    if (!others_wait && !h->crowded) {
+        uint64_t begin = __builtin_ia32_rdtsc(), before = begin, now = begin;
+        while (__atomic_load_n(&slot->done, __ATOMIC_ACQUIRE) != wanted && now - begin < h->look_cycles) {
+            __builtin_ia32_pause();
+            now = __builtin_ia32_rdtsc();
+            if (now - before > CROWDED_CYCLES) {
+                h->crowded = CROWDED_FOR;
+                break;
+            }
+            before = now;
         }
+    } else if (h->crowded)
+        h->crowded--;
+    if (!others_wait && t->quick) {
+        struct timespec limit = {0, WAIT_LIMIT_NS};
+        __atomic_store_n(&slot->watched, WATCHED_HERE, __ATOMIC_SEQ_CST);
+        uint32_t done = __atomic_load_n(&slot->done, __ATOMIC_SEQ_CST);
+        if (done != wanted)
+            syscall(SYS_futex, &slot->done, FUTEX_WAIT, done, &limit, NULL, 0);
     }
-    h->quick++;
-    t->patience = t->patience * 2 > h->patience_limit ? h->patience_limit : t->patience * 2;
-    finish(h, t);
+    if (__atomic_load_n(&slot->done, __ATOMIC_SEQ_CST) != wanted) {
+        __atomic_store_n(&slot->watched, WATCHED_AT_CONTROL, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&slot->done, __ATOMIC_SEQ_CST) != wanted)
+            return;
+    }
+    if (finish(h, t))
+        h->quick++;
 }
 
 /* Whether this is the suspended call made again: the same number, arguments and bytes. */
@@ -187,8 +196,9 @@ static void start(struct home *h, struct home_thread *t) {
         memset(slot->arguments, 0, sizeof slot->arguments);
     }
     forget_resumable(t);
-    slot->watched = 0;
+    slot->watched = WATCHED_NOT;
     t->state = BUSY;
+    t->begun = __builtin_ia32_rdtsc();
     __atomic_store_n(&slot->request, slot->request + 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&slot->sleeping, __ATOMIC_SEQ_CST))
         futex(&slot->request, FUTEX_WAKE, 1);
@@ -257,14 +267,14 @@ nonsense:
     return -1;
 }
 
-struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, uint64_t patience_limit) {
+struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, uint32_t look_cycles) {
     struct home *h = calloc(1, sizeof *h);
     if (!h)
         return NULL;
     h->memory = memory;
     h->count = count;
     h->event_fd = event_fd;
-    h->patience_limit = patience_limit;
+    h->look_cycles = look_cycles;
     h->size = slot_offset(count);
     h->threads = calloc(count, sizeof *h->threads);
     h->map = ftruncate(memory, h->size) ? MAP_FAILED
@@ -276,7 +286,7 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
             goto failed;
         h->threads[i]->tid = tids[i];
         h->threads[i]->slot = (struct slot *)(h->map + slot_offset(i));
-        h->threads[i]->patience = patience_limit;
+        h->threads[i]->quick = 1;
         h->threads[i]->resumable.number = -1;
     }
     pthread_mutex_init(&h->lock, NULL);

@@ -20,7 +20,8 @@ from kernel_helpers.errors import FarhomeError
 from kernel_helpers.filter import RET_NOTIFY, evaluate
 
 CONTROL_FIRST, CONTROL_LIMIT = 16, 1 << 20
-SPIN_ROUNDS, PATIENCE_NS = 4000, 50_000
+LOOP_LOOKS, RECEIVER_LOOKS = 150_000, 60_000
+"""Cycles of the time-stamp counter."""
 
 
 class Kind(IntEnum):
@@ -97,7 +98,7 @@ def _native() -> ctypes.CDLL:
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
         ("away_free", None, [pointer]),
-        ("home_new", pointer, [pointer, unsigned, i, i, u64]), ("home_session", pointer, [pointer]),
+        ("home_new", pointer, [pointer, unsigned, i, i, ctypes.c_uint32]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, u64, ctypes.c_uint32]), ("home_slot_offset", u64, [unsigned]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
         ("home_standing", i, [pointer, i, pointer]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
@@ -217,12 +218,12 @@ class HomeLink(_Link):
     stub has to map (`size` bytes) at the address told by set_stub().
     """
 
-    def __init__(self, threads: list[int], patience_ns: int = PATIENCE_NS) -> None:
+    def __init__(self, threads: list[int], look_cycles: int = RECEIVER_LOOKS) -> None:
         super().__init__()
         self.threads = list(threads)
         self.memfd = os.memfd_create("farhome", os.MFD_CLOEXEC)
         tids = (ctypes.c_int * len(threads))(*threads)
-        self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd, patience_ns)
+        self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd, look_cycles)
         if not self._handle:
             os.close(self.memfd)
             os.close(self.event_fd)
@@ -244,8 +245,8 @@ class HomeLink(_Link):
         """Where the slot of threads[index] begins."""
         return int(_native().home_slot_offset(index))
 
-    def set_stub(self, address: int, spin: int = SPIN_ROUNDS) -> None:
-        """Where the stub has mapped memfd; how many rounds its loops look before they sleep. Before the first attach,
+    def set_stub(self, address: int, spin: int = LOOP_LOOKS) -> None:
+        """Where the stub has mapped memfd; how many cycles its loops look on before they sleep. Before the first attach,
         and whenever it moves (no call being under way)."""
         _native().home_set_stub(self.handle, address, spin)
 

@@ -31,22 +31,40 @@ __asm__(".section .text.entry,\"ax\"\n"
         "  pop %rbx\n  ret\n");
 long farhome_call(struct slot *slot) __attribute__((visibility("hidden")));
 
+static inline void look_on(struct slot *slot, uint32_t last) {
+    if (slot->crowded) {
+        slot->crowded--;
+        return;
+    }
+    uint64_t begin = __builtin_ia32_rdtsc(), before = begin, now;
+    while (*(volatile uint32_t *)&slot->request == last) {
+        __builtin_ia32_pause();
+        now = __builtin_ia32_rdtsc();
+        if (now - before > CROWDED_CYCLES)
+            slot->crowded = CROWDED_FOR;
+        if (now - begin > slot->spin || slot->crowded)
+            return;
+        before = now;
+    }
+}
+
 __attribute__((noreturn, used, visibility("hidden"))) void loop(struct slot *slot) {
-    volatile uint32_t *request = &slot->request;
     uint32_t last = slot->done;
     for (;;) {
-        for (uint32_t round = slot->spin; *request == last && round; round--)
-            __builtin_ia32_pause();
+        look_on(slot, last);
         while (__atomic_load_n(&slot->request, __ATOMIC_ACQUIRE) == last) {
             __atomic_store_n(&slot->sleeping, 1, __ATOMIC_SEQ_CST);
             if (__atomic_load_n(&slot->request, __ATOMIC_SEQ_CST) == last)
                 raw(FUTEX, (long)&slot->request, FUTEX_WAIT, last, 0, 0, 0);
             __atomic_store_n(&slot->sleeping, 0, __ATOMIC_SEQ_CST);
         }
-        last = *request;
+        last = __atomic_load_n(&slot->request, __ATOMIC_ACQUIRE);
         slot->value = farhome_call(slot);
         __atomic_store_n(&slot->done, last, __ATOMIC_SEQ_CST);
-        if (__atomic_load_n(&slot->watched, __ATOMIC_SEQ_CST)) {
+        uint32_t watched = __atomic_load_n(&slot->watched, __ATOMIC_SEQ_CST);
+        if (watched == WATCHED_HERE)
+            raw(FUTEX, (long)&slot->done, FUTEX_WAKE, 1, 0, 0, 0);
+        else if (watched) {
             struct control_page *control = (struct control_page *)slot->control;
             __atomic_add_fetch(&control->completions, 1, __ATOMIC_SEQ_CST);
             raw(FUTEX, (long)&control->completions, FUTEX_WAKE, 1, 0, 0, 0);

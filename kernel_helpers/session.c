@@ -391,6 +391,7 @@ static int take_frame(struct session *s) {
 
 static void *receive_loop(void *argument) {
     struct session *s = argument;
+    pthread_setname_np(pthread_self(), "link-receive");
     for (;;) {
         pthread_mutex_lock(&s->lock);
         while (s->fresh < 0 && !s->stopping)
@@ -436,6 +437,7 @@ static void *receive_loop(void *argument) {
 /* Sends what others may not wait for, and once a second a sign of life; notices the other side's silence. */
 static void *send_loop(void *argument) {
     struct session *s = argument;
+    pthread_setname_np(pthread_self(), "link-send");
     pthread_mutex_lock(&s->lock);
     while (!s->stopping) {
         if (!s->later) {

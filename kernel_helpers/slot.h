@@ -12,13 +12,20 @@ struct control_page {
     uint32_t completions;   /* futex: grows with each call that ends after the receiver stopped to look */
 };
 
+enum { WATCHED_NOT = 0, WATCHED_HERE = 1, WATCHED_AT_CONTROL = 2 };   /* a futex on `done`, on `completions` */
+
+/* Looking on is good only while there is a processor to spare. A gap of that many cycles between two looks means that
+ * there was none; so nobody looks on for the next CROWDED_FOR requests. */
+#define CROWDED_CYCLES 40000u
+#define CROWDED_FOR 200u
+
 struct slot {               /* followed, in the same page, by the loop's stack (grows down from the page's end) */
     uint32_t request;       /* futex: grows with each call */
     uint32_t done;          /* the last request that has ended */
     uint32_t sleeping;      /* the loop waits in the futex, or is about to */
-    uint32_t watched;       /* somebody waits on control_page.completions */
-    uint32_t spin;          /* rounds of looking before the loop sleeps */
-    uint32_t zero;
+    uint32_t watched;       /* WATCHED_*: who is to be woken when the request has ended */
+    uint32_t spin;          /* cycles of the time-stamp counter that the loop looks on before it sleeps; 0: none */
+    uint32_t crowded;       /* that many requests to come find no looking on: the last one was preempted */
     int64_t number;
     uint64_t arguments[6];
     int64_t value;
