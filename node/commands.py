@@ -46,8 +46,11 @@ class Commands:
             raise BadRequest("no such process")
         job, wanted, memory = request.get("job", ""), request.get("node", ""), request.get("memory", 0)
         command = request.get("command", "")
-        if not isinstance(job, str) or len(job) > 64 or not isinstance(wanted, str) or not isinstance(command, str):
-            raise BadRequest("job, node and command must be short texts")
+        if not isinstance(job, str) or len(job) > 64 or not job.isprintable():
+            raise BadRequest("a job's name has at most 64 printable characters")
+        if not isinstance(wanted, str) or not isinstance(command, str):
+            raise BadRequest("node and command must be texts")
+        command = "".join(c if c.isprintable() else " " for c in command)
         if not isinstance(memory, int) or not 0 <= memory < 1 << 60:
             raise BadRequest("memory must be a number of bytes")
         if wanted and wanted not in ("best", self._node.config.name) and wanted not in self._node.balancer.gossip.peers():
@@ -111,6 +114,7 @@ class Commands:
             target = decision.target
         elif target not in (HOME, self._node.config.name) and target not in self._node.balancer.gossip.peers():
             raise BadRequest(f"no node {target} is known")
+        self._node.registry.update(entry.pid, wanted="")         # what is asked by hand takes the place of an earlier wish
         if request.get("async"):
             self._node.spawn(self._move_quietly(entry.pid, target))
             return {"pid": entry.pid, "where": entry.where, "target": target, "started": True}

@@ -127,32 +127,41 @@ class Mover:
             changes |= {"state": "leaving", "resident": stat.resident}
         entry = self._registry.update(entry.pid, **changes) or entry
         memory = max(entry.memory, entry.resident)
-        try:
-            place = await self._peers.call(
-                target,
-                "reserve",
-                {
-                    "pid": entry.pid, "home": self._config().name, "user": process.user_name(entry.uid), "uid": entry.uid,
-                    "memory": memory, "from": entry.where, "command": entry.command,
-                },
-                RESERVE_TIMEOUT,
-            )  # fmt: skip
-        except PeerRefused as refusal:
-            raise MoveRefused(entry.pid, f"{target} refuses it: {refusal}") from None
-        deputy: Program | None = None
+        # The target makes a place while the deputy starts here: both take as long as a Python interpreter does.
+        place, deputy = await asyncio.gather(self._reserve(entry, target, memory), self._deputy(entry), return_exceptions=True)
+        if isinstance(place, BaseException):
+            if isinstance(deputy, Program) and entry.where == HOME:
+                await self._abort(deputy)
+            raise place
+        if isinstance(deputy, BaseException):
+            await self._cancel(target, place)
+            raise deputy
         try:
             host, port = place["address"]
             fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
-            deputy = await self._deputy(entry)
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
             return _report(entry.pid, answer)
         except (KeyError, TypeError, ValueError):
             raise MoveRefused(entry.pid, f"{target} did not answer as it should") from None
         except BaseException as error:
-            if isinstance(error, ProgramError) and deputy is not None and not deputy.gone.is_set():
+            if isinstance(error, ProgramError) and not deputy.gone.is_set():
                 await self._abort(deputy)
             await self._cancel(target, place)
             raise
+
+    async def _reserve(self, entry: HomeProcess, target: str, memory: int) -> dict[str, Any]:
+        """A place on the target. Errors: PeerError, MoveRefused with the target's reason."""
+        request = {
+            "pid": entry.pid, "home": self._config().name, "user": process.user_name(entry.uid), "uid": entry.uid,
+            "memory": memory, "from": entry.where, "command": entry.command,
+        }  # fmt: skip
+        try:
+            place = await self._peers.call(target, "reserve", request, RESERVE_TIMEOUT)
+        except PeerRefused as refusal:
+            raise MoveRefused(entry.pid, f"{target} refuses it: {refusal}") from None
+        if not isinstance(place, dict):
+            raise MoveRefused(entry.pid, f"{target} did not answer as it should")
+        return place
 
     async def _bring_home(self, entry: HomeProcess, reason: str) -> MoveReport:
         deputy = self._deputies.get(entry.pid)
@@ -207,6 +216,7 @@ class Mover:
         self._registry.update(
             pid, state="home" if report.where == HOME else "away", where=report.where, since=now, moves=entry.moves + 1,
             frozen_ms=report.frozen_ms, total_ms=report.total_ms, why="", not_before=0.0, recent=(*entry.recent, now)[-KEPT_MOVES:],
+            cpu_at_leave=before.cpu_seconds(now),
         )  # fmt: skip
         self.cost = self.cost.learn(now - begun, report.size)
         log.info(
@@ -234,8 +244,10 @@ class Mover:
                 self._registry.update(pid, where=where)     # the move that is under way counts and tells the rest
             elif where != entry.where:
                 frozen = message.get("frozen_ms", 0.0)
+                now = time.time()
                 self._registry.update(
-                    pid, where=where, state="home" if where == HOME else "away", since=time.time(), why=reason, moves=entry.moves + 1,
+                    pid, where=where, state="home" if where == HOME else "away", since=now, why=reason, moves=entry.moves + 1,
+                    recent=(*entry.recent, now)[-KEPT_MOVES:], cpu_at_leave=entry.cpu_seconds(now),
                     frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
                 )  # fmt: skip
                 log.info("process %d: %s -> %s (%s)", pid, entry.where, where, reason)
