@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.pending import Pending
 from kernel_helpers.errors import FarhomeError
 from wire.control import Control
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds for each answer of the remote."""
-
-
-Pending = list[tuple[int, bytes]]
-"""Signals: (tid as the program sees it, 0 for the process; siginfo)."""
 
 
 def freeze_guest(deputy: Deputy) -> Pending:
@@ -54,4 +51,4 @@ def thaw(deputy: Deputy) -> None:
     """The move is off: the guest runs on where it is. Goes over the link, which delivers it even across a break."""
     assert deputy.link is not None and deputy.signals is not None
     deputy.link.send(Control.THAW)
-    deputy.signals.let_go([])
+    deputy.signals.let_go()

@@ -24,6 +24,7 @@ from deputy.signals import StubSignals
 from deputy.stub import Stub
 from engine import criu, files
 from engine.forkcopy import fork_copy
+from engine.pending import put, take
 from engine.refusal import why_not
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -146,9 +147,11 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
         try:
             stub = Stub.prepare(frozen, link)
+            waiting = take(frozen)
             try:
-                talk.send("commit")
+                talk.send("commit", pending=waiting)
             except BaseException:
+                put(frozen, waiting)
                 stub.undo()
                 raise
         except BaseException:
@@ -188,7 +191,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
             size = int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
             talk.expect("prepared", timeout=RESTORE_TIMEOUT)
             connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-            talk.send("commit")
+            talk.send("commit", pending=pending)
         except BaseException:
             freezing.thaw(deputy)
             raise
@@ -198,7 +201,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     old.home.renew()
     deputy.link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
     deputy.link.start(connection)
-    deputy.signals.let_go(pending)
+    deputy.signals.let_go()
     deputy.where = preparation.target.node
     frozen_until = _running(talk)
     talk.close()

@@ -11,7 +11,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from deputy.freezing import Pending
+from engine.pending import Pending
 from kernel_helpers import tracing
 from kernel_helpers.tracing import Cause, Stop
 from wire.control import Control
@@ -100,10 +100,10 @@ class StubSignals:
         """What was kept since hold()."""
         return list(self._held or [])
 
-    def let_go(self, pending: Pending) -> None:
-        """Sends what waited for the guest where it was, and what was kept meanwhile, to the guest where it is now."""
+    def let_go(self) -> None:
+        """Sends what was kept to the guest where it is now."""
         kept, self._held = self._held or [], None
-        for tid, info in [*pending, *kept]:
+        for tid, info in kept:
             self._tell(Control.SIGNAL, tid=tid, barrier=True, number=int.from_bytes(info[:4], "little"), info=info)
 
     def stop_by(self, number: int) -> None:

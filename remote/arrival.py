@@ -60,7 +60,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
         connection, role = channel.accept(remote.listener, remote.options.secret)
         if role != "link":
             raise WireError(f"a connection of role {role} where the link was due")
-        talk.expect("commit", timeout=30.0)
+        pending = [(int(tid), bytes(info)) for tid, info in talk.expect("commit", timeout=30.0)["pending"]]
     except BaseException as error:
         if sandbox is not None:
             sandbox.destroy()
@@ -72,7 +72,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
     remote.guest = Guest(remote, frozen, sandbox, listener, link, int(request["uid"]), str(request.get("command", "?")))
     remote.attach(connection)
     remote.selector.register(link.event_fd, 1, lambda: None)
-    remote.guest.run()
+    remote.guest.run(pending)
     talk.send("running")
     talk.close()
     remote.server.tell({"event": "running", "uid": remote.guest.uid, "command": remote.guest.command})

@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
+from engine.pending import Pending, put
 from kernel_helpers import inject, tracing
-from kernel_helpers.inject import SYS, Frozen, Thread
+from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
@@ -63,9 +65,12 @@ class Guest:
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Lets the frozen guest go, for the first time or after thaw()."""
+    def run(self, pending: Pending | None = None) -> None:
+        """Lets the frozen guest go, for the first time (with the signals that waited for it where it was) or after thaw()."""
         assert self.frozen is not None
+        if pending:
+            with seccomp_suspended(self.frozen):
+                put(self.frozen, pending)
         frozen, self.frozen = self.frozen, None
         for thread in frozen.threads.values():
             thread.restore()
@@ -281,7 +286,7 @@ class Guest:
             self._answered.clear()
             for thread in threads.values():
                 thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
-            self._put_back(frozen, taken)
+            put(frozen, [(self._program(tid), info) for tid, info in taken])
             self.frozen = frozen
         except (OSError, TimeoutError) as error:
             log.warning("the guest did not freeze", exc_info=True)
@@ -310,15 +315,7 @@ class Guest:
             tracing.proceed(tid)
         raise TimeoutError(f"thread {tid} of the guest does not stop")
 
-    def _put_back(self, frozen: Frozen, taken: list[tuple[int, bytes]]) -> None:
-        """Signals that were taken become pending again: sent by each thread to itself, for only so may they bear any si_code."""
-        with frozen.scratch(tracing.SIGINFO_SIZE) as address:
-            for tid, info in taken:
-                frozen.write(address, info)
-                number = int.from_bytes(info[:4], "little")
-                frozen.threads[tid].call(SYS.rt_tgsigqueueinfo, self._program(self.pid), self._program(tid), number, address)
-
-    def pending(self) -> list[tuple[int, bytes]]:
+    def pending(self) -> Pending:
         """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo)."""
         assert self.frozen is not None
         found = [(0, self._true_info(info)) for info in pending_signals(self.pid, True)]

@@ -1,0 +1,57 @@
+"""Signals that wait for a frozen process: taken out of the kernel's queues, and put back, with their siginfo."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+from engine.capture import inner_tid, pending_signals
+from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen, check
+
+Pending = list[tuple[int, bytes]]
+"""(tid as the program sees it, 0 for the process; siginfo)."""
+
+_ALL = (1 << 64) - 1
+
+
+def take(frozen: Frozen) -> Pending:
+    """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
+    the freeze itself had caught on its way to a handler. Errors: OSError."""
+    taken: Pending = []
+    shared = list(pending_signals(frozen.pid, True))
+    with frozen.scratch(8 + 16 + SIGINFO_SIZE) as address:
+        frozen.write(address, struct.pack("<QQQ", _ALL, 0, 0))
+        for thread in frozen.threads.values():
+            tid = inner_tid(frozen.pid, thread.tid)
+            if thread.pending_signal:
+                taken.append((tid, thread.pending_info))
+                thread.pending_signal, thread.pending_info = 0, b""
+            while (number := thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)) > 0:
+                info = frozen.read(address + 24, SIGINFO_SIZE)
+                if info in shared:
+                    shared.remove(info)
+                    tid_of_signal = 0
+                else:
+                    tid_of_signal = tid
+                taken.append((tid_of_signal, info))
+            if number not in (-errno.EAGAIN, -errno.EINTR):
+                check(number, f"rt_sigtimedwait in {thread.tid}")
+    return taken
+
+
+def put(frozen: Frozen, pending: Pending) -> None:
+    """Makes signals pending: sent by the threads to themselves, for only so may they bear any si_code (signal.c,
+    do_rt_sigqueueinfo). Errors: OSError."""
+    if not pending:
+        return
+    threads = {inner_tid(frozen.pid, tid): thread for tid, thread in frozen.threads.items()}
+    leader = inner_tid(frozen.pid, frozen.pid)
+    with frozen.scratch(SIGINFO_SIZE) as address:
+        for tid, info in pending:
+            frozen.write(address, info)
+            number = int.from_bytes(info[:4], "little")
+            if tid in threads:
+                result = threads[tid].call(SYS.rt_tgsigqueueinfo, leader, tid, number, address)
+            else:
+                result = frozen.leader.call(SYS.rt_sigqueueinfo, leader, number, address)
+            check(result, f"rt_sigqueueinfo in {frozen.pid}")
