@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -24,14 +25,14 @@ with open(sys.argv[1], "wb+") as log:
         table[step] = digest * 64
         log.seek(0, 2)
         log.write(digest.hex().encode() + b"\n")
-        if step % 20 == 19:
+        if step % 200 == 199:
             log.seek(65 * (step // 2))
             assert log.read(64).decode() == table[step // 2][:32].hex()
             print(step + 1, digest.hex(), flush=True)
 print("table", hashlib.sha256(b"".join(table.values())).hexdigest())
 """
 
-STEPS = "900"
+STEPS = "6000"
 NEXT = """
 What to type next (the lab is gone; this makes a new one):
   bin/lab up 3                        three nodes n1, n2, n3 on this machine
@@ -67,13 +68,21 @@ class Demo:
             if seen and (seen[0]["where"] != "home") == away and seen[0]["state"] in ("home", "away"):
                 return seen[0]
             time.sleep(0.2)
-        sys.exit(f"demo: the process did not come to where it should: {seen}")
+        self.fail(f"the process did not come to where it should: {seen}")
+
+    def fail(self, sentence: str) -> NoReturn:
+        """Says what was not so, with the ends of the logs that may tell why."""
+        logs = "tail -n 15 /run/farhome/mosd.log /run/farhome/log/*.log"
+        for name in ("n1", "n2", "n3"):
+            shown = self.lab.node(name).run(["sh", "-c", logs], text=True, timeout=10)
+            print(f"--- {name}\n{shown.stdout}", file=sys.stderr)
+        sys.exit(f"demo: {sentence}")
 
     def move(self, pid: object, target: str) -> None:
         """`migrate`, by hand."""
         done = self.node.run(["migrate", str(pid), target], capture_output=True, text=True, timeout=60)
         if done.returncode != 0:
-            sys.exit(f"demo: migrate {pid} {target} failed: {done.stderr.strip()}")
+            self.fail(f"migrate {pid} {target} failed: {done.stderr.strip()}")
         self.say(f"migrate {pid} {target}: {done.stdout.strip()}")
 
     def run(self) -> None:
@@ -101,7 +110,7 @@ class Demo:
         logs = self.node.run(["cmp", "/tmp/native.log", "/tmp/away.log"], timeout=20).returncode == 0
         self.say(f"its output: {len(output)} bytes, {hashlib.sha256(output).hexdigest()[:16]}; exit status {moved.returncode}")
         if not same or not logs:
-            sys.exit("demo: the output differs from the native run's")
+            self.fail("the output differs from the native run's")
         self.say("byte for byte what the native run gave, and so is the file it wrote")
 
 
