@@ -200,8 +200,8 @@ def _environment() -> dict[str, str]:
 
 def telling_line(text: str) -> str:
     """The first error of a CRIU log (those after it are its consequences), without time and source position."""
-    # A node without /dev/net/tun is told as an error by the kernel probes, and is none.
-    errors = re.findall(r"^(?:\([\d.]+\)\s*)?(?:\d+: )?Error \((?!criu/tun)[^)]*\): (.*)$", text, re.MULTILINE)
+    # A node without /dev/net/tun is told as an error by the kernel probes, and is none; nor is a limit that CRIU keeps.
+    errors = re.findall(r"^(?:\([\d.]+\)\s*)?(?:\s*\d+: )?Error \((?!criu/tun)[^)]*\): (?!rlimit: )(.*)$", text, re.MULTILINE)
     plain = [line.strip() for line in text.splitlines() if line.strip()]
     return (errors[0] if errors else plain[-1] if plain else "").strip()
 

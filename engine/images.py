@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 import sys
 from collections.abc import Iterable
@@ -71,7 +72,7 @@ def renumber(directory: Path, pid: tuple[int, int], tids: dict[int, int]) -> Non
 
 def strip(directory: Path) -> None:
     """Takes out what belongs to the node (or the home) that was left: seccomp filters, no_new_privs, security label,
-    login id, out-of-memory score, parent-death signal, file modes.
+    login id, out-of-memory score, parent-death signal, modes of files and of their opening.
 
     The process's capabilities are replaced by CAP_SYS_ADMIN alone, with which it can be given its seccomp filter without
     no_new_privs; the arrival takes that one away before the guest's first instruction.
@@ -88,6 +89,14 @@ def strip(directory: Path) -> None:
     seccomp = directory / "seccomp.img"
     if seccomp.exists():
         store(seccomp, {"magic": "SECCOMP", "entries": [{}]})
+    for path in directory.glob("mm-*.img"):
+        image = load(path)
+        for entry in image["entries"]:
+            for mapping in entry["vmas"]:
+                if mapping["flags"] & mmap.MAP_PRIVATE:
+                    # How the program had opened the file; a file from the cache can only be read, and that is all it takes.
+                    mapping.pop("fdflags", None)
+        store(path, image)
     files = directory / "files.img"
     if files.exists():
         image = load(files)
