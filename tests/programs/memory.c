@@ -19,7 +19,7 @@
 enum { PAGE = 4096, PAGES = 64 };
 
 static __thread uint64_t thread_local_word = 0x1122334455667788u;
-static volatile int faulted_on_alternate_stack;
+static volatile int faults, faults_on_alternate_stack;
 static char *alternate;
 
 static void fail(const char *what, long step)
@@ -29,7 +29,7 @@ static void fail(const char *what, long step)
     _exit(3);
 }
 
-/* Steps over the faulting store (three bytes, see write_faults). No longjmp: only sigreturn gives back the rounding mode,
+/* Steps over the faulting store (three bytes, see must_fault). No longjmp: only sigreturn gives back the rounding mode,
  * since a handler starts with a fresh floating point state. */
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
@@ -37,15 +37,19 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     (void)signal;
     (void)info;
     ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += 3;
-    faulted_on_alternate_stack = &here >= alternate && &here < alternate + SIGSTKSZ;
+    faults++;
+    faults_on_alternate_stack += &here >= alternate && &here < alternate + SIGSTKSZ;
 }
 
-/* Returns 1 if writing to the address raises SIGSEGV, and the handler ran on the alternate stack. */
-static int write_faults(char *address)
+/* Writing to the address must raise SIGSEGV once, with its handler on the alternate stack. */
+static void must_fault(char *address, const char *what, long step)
 {
-    faulted_on_alternate_stack = 0;
+    faults = faults_on_alternate_stack = 0;
     __asm__ volatile("movb $1, (%%rax)" : : "a"(address) : "memory");
-    return faulted_on_alternate_stack;
+    if (faults != 1)
+        fail(what, step);
+    if (faults_on_alternate_stack != 1)
+        fail("a handler ran on the wrong stack", step);
 }
 
 /* Computes for `rounds` with values that live in vector and general registers alone; returns their digest. */
@@ -130,8 +134,9 @@ int main(int argc, char **argv)
                 read_only_file[page * PAGE] != (char)(page + 1))
                 fail("a file mapping changed", step);
         }
-        if (!write_faults(no_access) || !write_faults(sealed) || !write_faults(read_only_file))
-            fail("a protected page could be written, or its handler ran on the wrong stack", step);
+        must_fault(no_access, "a page without access could be written", step);
+        must_fault(sealed, "a read-only page could be written", step);
+        must_fault(read_only_file, "a read-only mapping of a file could be written", step);
         if (strcmp(sealed, "sealed"))
             fail("a read-only page changed", step);
         memset(dropped, 0x55, 4 * PAGE);
