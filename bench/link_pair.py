@@ -6,6 +6,7 @@ child the guest, traced by a second Python process (`python -m bench.link_pair`)
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import socket
@@ -39,8 +40,8 @@ def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None
 
 def _pauses(tid: int) -> bool:
     try:
-        return Path(f"/proc/{tid}/syscall").read_text().split()[0] == str(SYS.pause)
-    except (OSError, IndexError):
+        return int(Path(f"/proc/{tid}/syscall").read_text().split()[0]) in (SYS.pause, SYS.clock_nanosleep, SYS.poll)
+    except (OSError, IndexError, ValueError):
         return False
 
 
@@ -49,6 +50,11 @@ def _tids(pid: int) -> list[int]:
         return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return []
+
+
+def _stands(pid: int, threads: int) -> bool:
+    tids = _tids(pid)
+    return len(tids) == threads and all(map(_pauses, tids))
 
 
 def _child(pid: int) -> int:
@@ -63,7 +69,8 @@ class Pair:
     """A program that runs as a guest with its stub; a context manager. The methods are those of the home side."""
 
     def __init__(self, argv: Sequence[str], threads: int = 1, away_prefix: Sequence[str] = (), host: str = "127.0.0.1",
-                 directory: str | None = None, stdin: int = subprocess.DEVNULL) -> None:
+                 directory: str | None = None, stdin: int = subprocess.DEVNULL,
+                 ready: Callable[[], object] = lambda: True) -> None:
         self.process = subprocess.Popen(argv, env=os.environ | {"FARHOME_SPLIT": str(threads)}, cwd=directory,
                                         stdin=stdin, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
@@ -75,17 +82,18 @@ class Pair:
         self.link: HomeLink | None = None
         self.away: subprocess.Popen[bytes] | None = None
         try:
-            self._become_stub(threads, away_prefix, host)
+            self._become_stub(threads, away_prefix, host, ready)
         except BaseException:
             self.close()
             raise
 
-    def _become_stub(self, threads: int, away_prefix: Sequence[str], host: str) -> None:
+    def _become_stub(self, threads: int, away_prefix: Sequence[str], host: str, ready: Callable[[], object]) -> None:
         pid = self.process.pid
         wait_for(lambda: _child(pid), 5, "the program does not fork")
         self.guest = _child(pid)
         for who in (pid, self.guest):
-            wait_for(lambda who=who: len(_tids(who)) == threads and all(map(_pauses, _tids(who))), 5, "no pause()")
+            wait_for(functools.partial(_stands, who, threads), 5, "no pause()")
+        wait_for(ready, 10, "not ready")
         frozen = inject.seize(pid)
         self.link = HomeLink(_tids(self.guest))
         self.stub = Stub.hollow(frozen, self.link)
@@ -119,8 +127,9 @@ class Pair:
     def step(self, timeout: float = 0.05) -> None:
         """Handles what has happened."""
         assert self.link is not None and self.process.stdout is not None
-        ready, _, _ = select.select([self.link.event_fd, self.process.stdout], [], [], timeout)
-        if self.process.stdout in ready:
+        stdout = self.process.stdout.fileno()
+        ready, _, _ = select.select([self.link.event_fd, stdout], [], [], timeout)
+        if stdout in ready:
             self.output += self.process.stdout.read() or b""
         for event in self.link.events():
             self.events.append(event)

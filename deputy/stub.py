@@ -38,6 +38,7 @@ _CALL_END_AT = 8  # of the blob: where the address after its `syscall` is told
 _WALL = 0x40000000
 _SIGNAL_ACTION = 32  # bytes of the kernel's struct sigaction
 _RESTART = (-errno.EINTR, *inject.RESTART_CODES)
+_RESUMABLE = (SYS.nanosleep, SYS.clock_nanosleep, SYS.poll)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Span = tuple[int, int]
@@ -101,8 +102,19 @@ class Stub:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise MoveRefused(frozen.pid, f"it is at a limit of its own ({error})") from error
             raise
-        link.set_stub(stub._slots)
+        link.set_stub(frozen.pid, stub._slots)
+        stub._expect_restarts(frozen)
         return stub
+
+    def _expect_restarts(self, frozen: Frozen) -> None:
+        """Sleeps and polls that the freeze interrupted go on with the time that is left, for the kernel keeps it in the
+        thread: the guest makes them again and finds them under way."""
+        for tid, thread in frozen.threads.items():
+            found = inject.syscall_at(thread.registers)
+            if found is not None and found[1] == -516 and found[0] in _RESUMABLE:
+                r = thread.registers
+                arguments = (r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9)
+                self.link.expect_restart(self._program[tid], found[0], arguments)
 
     def undo(self) -> None:
         """Takes out what prepare() put in; the process is frozen still."""
@@ -199,6 +211,11 @@ class Stub:
                 os.sched_yield()
         return False
 
+    def resumable(self, tid: int) -> int | None:
+        """The number of the suspended call of a thread (the program's id) that its kernel can go on with after a refill:
+        then the thread has to make restart_syscall(2) in place of the call, if it still stands at it."""
+        return self.link.resumable(tid)
+
     def rewind_interrupted(self, tid: int) -> None:
         """For a thread in a stop that is to go on as if nothing had been: a call that the mere stop ended with EINTR
         (epoll_wait and others) is begun again."""
@@ -290,13 +307,21 @@ class Stub:
         After the commit only: there is no way back but a refill. The arguments on the stack stay, for ps."""
         maps = read_maps(self.pid)
         arguments = _arguments(self.pid)
-        with self._injecting() as thread:
-            for start, end in _merged(_droppable(maps, self.reserved, arguments)):
-                thread.call(SYS.munmap, start, end - start)
-            for mapping in maps:
-                if mapping.is_file and mapping.private and not any(_overlap(mapping.span, r) for r in self.reserved):
-                    if thread.call(SYS.madvise, *_extent(mapping.span), _MADV_DONTNEED) == -errno.EINVAL:
-                        thread.call(SYS.madvise, *_extent(mapping.span), _MADV_DONTNEED_LOCKED)
+        # The guest may run already and wait in calls that have their buffers here.
+        places = [(page, page + PAGE) for page in sorted(set(self.link.hold_places(True)))]
+        try:
+            with self._injecting() as thread:
+                for span in _merged(_droppable(maps, self.reserved, arguments)):
+                    for start, end in _without(span, places):
+                        thread.call(SYS.munmap, start, end - start)
+                for mapping in maps:
+                    if not mapping.is_file or not mapping.private:
+                        continue
+                    for start, end in _without(mapping.span, places):
+                        if thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED) == -errno.EINVAL:
+                            thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED_LOCKED)
+        finally:
+            self.link.hold_places(False)
 
     def default_action(self, number: int) -> None:
         """The stub takes the default action of a signal from now on: it is about to die by it."""
@@ -396,7 +421,7 @@ class Stub:
         self._code = base
         frozen.call(SYS.mremap, self._slots, self.link.size, self.link.size, _MREMAP_MAYMOVE_FIXED, base + PAGE)
         self._slots = base + PAGE
-        self.link.set_stub(self._slots)
+        self.link.set_stub(self.pid, self._slots)
         frozen.instruction = self._code + self._call_end - 2
         if was_running:
             self.resume_as_stub()
@@ -434,8 +459,17 @@ def _overlap(a: Span, b: Span) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
 
-def _extent(span: Span) -> tuple[int, int]:
-    return span[0], span[1] - span[0]
+def _without(span: Span, holes: list[Span]) -> Iterator[Span]:
+    """The parts of span outside the sorted holes."""
+    at = span[0]
+    for start, end in holes:
+        if end <= at or start >= span[1]:
+            continue
+        if at < start:
+            yield (at, start)
+        at = end
+    if at < span[1]:
+        yield (at, span[1])
 
 
 def _free_base(maps: Iterable[Map], size: int) -> int:

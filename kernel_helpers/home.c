@@ -1,5 +1,10 @@
 /* The home side of the link: puts a guest's calls into the slots of the stub's resident loops and sends back what they
- * gave. It knows no call: sizes and pointers come with the CALL, and every one of them is checked against the slot. */
+ * gave. It knows no call: sizes and pointers come with the CALL, and every one of them is checked against the slot.
+ *
+ * Places. When poll, nanosleep or clock_nanosleep is interrupted, the kernel keeps what is left of it in the thread's
+ * restart block, user pointer included, for restart_syscall(2). Such a call can go on after a move: when the guest makes
+ * it again, and even at home when the stub has become the process again. So that the pointer is right then as well, the
+ * buffer is put at the guest's own address in the stub. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -7,12 +12,17 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 #include "link.h"
 
 #define RELEASE_AT (4u << 20)   /* bytes: a data area that grew beyond is given back to the system after the call */
 #define RESTART_SYSCALL 219
+#define PLACES 64
+#define PLACE_LIMIT (8u * PAGE)
+#define PLACED UINT32_MAX
+#define PAGE 4096u
 #define WAIT_LIMIT_NS 200000
 #define QUICK_CYCLES 500000u
 
@@ -27,9 +37,13 @@ struct home_thread {
     uint64_t sequence;          /* of the last call taken */
     int quick;                  /* its last call ended soon: the receiver stays with the next one */
     uint64_t begun;             /* cycles */
+    int placed;                 /* the call's place is in use: the buffer is there and not in the slot */
+    uint32_t placing;           /* bytes of the place that have been mapped or found mapped; PLACED: all */
     /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. */
     struct call resumable;
-    unsigned char *resumable_image;
+    unsigned char *resumable_image;     /* NULL: of the time before the process left, known by its arguments */
+    int resumable_placed;               /* the restart block points to the place, not into the slot */
+    int resuming;
 };
 
 struct home {
@@ -39,6 +53,10 @@ struct home {
     unsigned char *map;
     size_t size;
     uint64_t stub;              /* where the same memory is in the stub */
+    int stub_pid;
+    uint64_t places[PLACES];    /* pages of the stub known to be mapped, the newest over the oldest */
+    unsigned places_count;
+    int places_held;
     struct home_thread **threads;
     pthread_mutex_t lock;
     pthread_t finisher;
@@ -52,6 +70,10 @@ static struct control_page *control(struct home *h) { return (struct control_pag
 static uint64_t slot_offset(unsigned i) { return CONTROL_PAGE + (uint64_t)i * SLOT_STRIDE; }
 
 static unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
+
+static unsigned char *place_data(struct home_thread *t) {
+    return data_of(t) + t->call.arguments[t->call.place_argument];
+}
 
 static long futex(uint32_t *word, int operation, uint32_t value) {
     return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
@@ -77,7 +99,7 @@ static uint32_t out_length(const struct out *out, int64_t value, int suspended) 
 }
 
 /* The REPLY to the thread's call, its bytes copied out of the slot. Called with the lock held. */
-static struct outgoing *make_reply(struct home_thread *t, int64_t value, uint32_t flags) {
+static struct outgoing *make_reply(struct home *h, struct home_thread *t, int64_t value, uint32_t flags) {
     uint32_t outs = t->call.outs;
     struct outgoing *o = outgoing_new(FRAME_REPLY, t->tid, sizeof(struct reply) + outs * 4);
     if (!o)
@@ -85,6 +107,10 @@ static struct outgoing *make_reply(struct home_thread *t, int64_t value, uint32_
     struct reply *r = outgoing_head(o);
     uint32_t *lengths = (uint32_t *)(r + 1);
     *r = (struct reply){.sequence = t->call.sequence, .value = value, .flags = flags, .outs = outs};
+    if (t->placed) {
+        struct iovec here = {place_data(t), t->call.place_length}, there = {(void *)t->call.place, t->call.place_length};
+        process_vm_readv(h->stub_pid, &here, 1, &there, 1, 0);
+    }
     size_t bytes = 0;
     for (uint32_t i = 0; i < outs; i++)
         bytes += lengths[i] = out_length(&t->outs[i], value, flags & REPLY_SUSPENDED);
@@ -105,12 +131,74 @@ static struct outgoing *make_reply(struct home_thread *t, int64_t value, uint32_
     return o;
 }
 
+static void request(struct home_thread *t, uint32_t watched) {
+    struct slot *slot = t->slot;
+    slot->watched = watched;
+    __atomic_store_n(&slot->request, slot->request + 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&slot->sleeping, __ATOMIC_SEQ_CST))
+        futex(&slot->request, FUTEX_WAKE, 1);
+}
+
+static int place_is_known(struct home *h, uint64_t page) {
+    for (unsigned i = 0; i < PLACES && i < h->places_count; i++)
+        if (h->places[i] == page)
+            return 1;
+    return 0;
+}
+
+/* Has the loop map the next page of the call's place that is not known. 0: all are. */
+static int map_place(struct home *h, struct home_thread *t, uint32_t watched) {
+    uint64_t first = t->call.place & ~(uint64_t)(PAGE - 1), end = t->call.place + t->call.place_length;
+    for (; first + t->placing < end; t->placing += PAGE) {
+        uint64_t page = first + t->placing;
+        if (place_is_known(h, page))
+            continue;
+        h->places[h->places_count++ % PLACES] = page;   /* that something is there already is as good */
+        t->placing += PAGE;
+        t->slot->number = SYS_mmap;
+        memcpy(t->slot->arguments, (uint64_t[6]){page, PAGE, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0}, sizeof t->slot->arguments);
+        request(t, watched);
+        return 1;
+    }
+    t->placing = PLACED;
+    return 0;
+}
+
+/* Gives the call to the loop. Called with the lock held. */
+static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
+    struct slot *slot = t->slot;
+    uint64_t data = h->stub + ((unsigned char *)slot - h->map) + SLOT_HEADER;
+    if (t->placing != PLACED && map_place(h, t, watched))
+        return;
+    t->placed = 0;
+    if (t->call.place_argument < NO_PLACE && t->call.place_length && t->placing == PLACED) {
+        struct iovec here = {place_data(t), t->call.place_length}, there = {(void *)t->call.place, t->call.place_length};
+        t->placed = process_vm_writev(h->stub_pid, &here, 1, &there, 1, 0) == (ssize_t)t->call.place_length;
+    }
+    slot->number = t->call.number;
+    for (int i = 0; i < 6; i++)
+        slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);
+    if (t->placed)
+        slot->arguments[t->call.place_argument] = t->call.place;
+    if (t->resuming && t->placed == t->resumable_placed) {
+        slot->number = RESTART_SYSCALL;
+        memset(slot->arguments, 0, sizeof slot->arguments);
+    }
+    request(t, watched);
+}
+
 /* Sends the reply of a call that has ended, unless another thread did. */
 static int finish(struct home *h, struct home_thread *t) {
     struct outgoing *o = NULL;
     pthread_mutex_lock(&h->lock);
-    if (t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request) {
-        o = make_reply(t, t->slot->value, 0);
+    int ended = t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request;
+    if (ended && t->placing != PLACED && t->placing) {
+        launch(h, t, WATCHED_AT_CONTROL);
+        ended = 0;
+    }
+    if (ended) {
+        o = make_reply(h, t, t->slot->value, 0);
         if (o)
             t->state = IDLE;
         t->quick = __builtin_ia32_rdtsc() - t->begun < QUICK_CYCLES;
@@ -174,8 +262,15 @@ static void look_on(struct home *h, struct home_thread *t, int others_wait) {
 /* Whether this is the suspended call made again: the same number, arguments and bytes. */
 static int resumes(struct home_thread *t) {
     const struct call *a = &t->call, *b = &t->resumable;
-    return b->number >= 0 && a->number == b->number && a->offsets == b->offsets && a->image == b->image &&
-           !memcmp(a->arguments, b->arguments, sizeof a->arguments) &&
+    if (a->number != b->number || a->place_argument != b->place_argument || a->place != b->place)
+        return 0;
+    if (!t->resumable_image) {  /* it came from the process's registers: pointers are the guest's there, offsets here */
+        for (int i = 0; i < 6; i++)
+            if (!(a->offsets >> i & 1) && a->arguments[i] != b->arguments[i])
+                return 0;
+        return 1;
+    }
+    return a->offsets == b->offsets && a->image == b->image && !memcmp(a->arguments, b->arguments, sizeof a->arguments) &&
            !memcmp(t->resumable_image, data_of(t), a->image);
 }
 
@@ -186,22 +281,18 @@ static void forget_resumable(struct home_thread *t) {
 }
 
 static void start(struct home *h, struct home_thread *t) {
-    struct slot *slot = t->slot;
-    uint64_t data = h->stub + ((unsigned char *)slot - h->map) + SLOT_HEADER;
-    slot->number = t->call.number;
-    for (int i = 0; i < 6; i++)
-        slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);
-    if (resumes(t)) {
-        slot->number = RESTART_SYSCALL;
-        memset(slot->arguments, 0, sizeof slot->arguments);
-    }
+    uint64_t end = t->call.place + t->call.place_length;
+    int place = t->call.place_argument < NO_PLACE && t->call.place_length && !h->places_held &&
+                t->call.place_length <= PLACE_LIMIT && end > t->call.place &&
+                (end <= h->stub - PAGE || t->call.place >= h->stub + h->size);
+    t->placing = place ? 0 : PLACED;
+    if (!place)
+        t->call.place_length = 0;
+    t->resuming = resumes(t);
     forget_resumable(t);
-    slot->watched = WATCHED_NOT;
     t->state = BUSY;
     t->begun = __builtin_ia32_rdtsc();
-    __atomic_store_n(&slot->request, slot->request + 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&slot->sleeping, __ATOMIC_SEQ_CST))
-        futex(&slot->request, FUTEX_WAKE, 1);
+    launch(h, t, WATCHED_NOT);
 }
 
 /* Runs in the receiver: a CALL. Its image is read straight into the slot, which nobody else uses now. */
@@ -231,6 +322,10 @@ static int take_call(void *owner, struct session *session, const struct frame *f
     for (int i = 0; i < 6; i++)
         if (call.offsets >> i & 1 && call.arguments[i] > call.area)
             goto nonsense;
+    if (call.place_argument != NO_PLACE &&
+        (call.place_argument > NO_PLACE || !(call.offsets >> call.place_argument & 1) ||
+         call.place_length > call.area - call.arguments[call.place_argument]))
+        goto nonsense;
     t->call = call;
     if (session_read(session, relocations, call.relocations * 4) ||
         session_read(session, t->outs, call.outs * sizeof(struct out)) ||
@@ -311,7 +406,8 @@ failed:
 struct session *home_session(struct home *h) { return h->session; }
 
 /* Where the stub has the memory. To be said before the first connection. */
-void home_set_stub(struct home *h, uint64_t address, uint32_t spin) {
+void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin) {
+    h->stub_pid = pid;
     h->stub = address;
     for (unsigned i = 0; i < h->count; i++) {
         h->threads[i]->slot->control = address;
@@ -359,23 +455,61 @@ int home_suspend(struct home *h, int tid, int64_t code) {
     struct outgoing *o = NULL;
     pthread_mutex_lock(&h->lock);
     if (t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) != t->slot->request) {
-        if (code == -516 && t->call.image) {
-            /* The image as it arrived is needed to know the call again; poll and sleeps write elsewhere or the same. */
-            t->resumable_image = malloc(t->call.image);
-            if (t->resumable_image) {
-                t->resumable = t->call;
-                memcpy(t->resumable_image, data_of(t), t->call.image);
-            }
-        }
-        o = make_reply(t, code, REPLY_SUSPENDED);
+        o = make_reply(h, t, code, REPLY_SUSPENDED);
         t->slot->done = t->slot->request;
         t->state = IDLE;
+        if (code == -516 && t->call.image && (t->resumable_image = malloc(t->call.image))) {
+            /* With what the interrupted call has written: the guest gets that too, and sends it again. */
+            memcpy(t->resumable_image, data_of(t), t->call.image);
+            t->resumable = t->call;
+            t->resumable_placed = t->placed;
+        }
     }
     pthread_mutex_unlock(&h->lock);
     if (!o)
         return -ENOENT;
     session_post(h->session, o, SEND_LATER);
     return 0;
+}
+
+/* The stub's thread was interrupted in this call (raw arguments of its registers) before it left: when the guest makes it
+ * for the first time, the kernel goes on with it. `place_argument`: which of them is its place. */
+int home_expect(struct home *h, int tid, int number, const uint64_t arguments[6], unsigned place_argument) {
+    struct home_thread *t = by_tid(h, tid);
+    if (!t || place_argument >= NO_PLACE)
+        return -ESRCH;
+    pthread_mutex_lock(&h->lock);
+    forget_resumable(t);
+    t->resumable.number = number;
+    memset(t->resumable.arguments, 0, sizeof t->resumable.arguments);
+    memcpy(t->resumable.arguments, arguments, link_entry(number, arguments)->count * sizeof *arguments);
+    t->resumable.place = arguments[place_argument];
+    t->resumable.place_argument = arguments[place_argument] ? place_argument : NO_PLACE;
+    t->resumable_placed = t->resumable.place_argument < NO_PLACE;
+    pthread_mutex_unlock(&h->lock);
+    return 0;
+}
+
+/* The number of the suspended call that restart_syscall(2) in this thread would go on with, at home as well; or -ENOENT. */
+int home_resumable(struct home *h, int tid) {
+    struct home_thread *t = by_tid(h, tid);
+    int number = -ENOENT;
+    pthread_mutex_lock(&h->lock);
+    if (t && t->resumable.number >= 0 && (t->resumable_placed || t->resumable.place_argument == NO_PLACE))
+        number = t->resumable.number;
+    pthread_mutex_unlock(&h->lock);
+    return number;
+}
+
+/* While held, no new places are made; the ones in use: how many, page addresses. */
+unsigned home_hold_places(struct home *h, int held, uint64_t *pages, unsigned room) {
+    unsigned n = 0;
+    pthread_mutex_lock(&h->lock);
+    h->places_held = held;
+    for (unsigned i = 0; i < PLACES && i < h->places_count && n < room; i++)
+        pages[n++] = h->places[i];
+    pthread_mutex_unlock(&h->lock);
+    return n;
 }
 
 uint64_t home_statistic(struct home *h, int which) { return which ? h->quick : h->calls; }

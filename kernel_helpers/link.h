@@ -37,8 +37,12 @@ struct call {               /* followed by relocations[], outs[], the image */
     uint32_t offsets;       /* bit i: argument i is an offset into the data area */
     uint64_t arguments[6];
     uint32_t image, area;   /* bytes sent; bytes of the data area in use */
+    uint64_t place;         /* an argument that the stub shall have at this address too, see home.c */
+    uint32_t place_argument, place_length;  /* NO_PLACE: there is none */
     uint32_t relocations, outs;
 };
+
+#define NO_PLACE 6
 
 enum reply_flag { REPLY_SUSPENDED = 1 };
 
@@ -58,7 +62,7 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 
 enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE };
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
-             SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO };
+             SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE };
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
 
 struct call_argument {

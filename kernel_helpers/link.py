@@ -10,6 +10,7 @@ import ctypes
 import functools
 import os
 import select
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import Self
 from kernel_helpers import library
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.filter import RET_NOTIFY, evaluate
+from kernel_helpers.table import Shape, row_of
 
 CONTROL_FIRST, CONTROL_LIMIT = 16, 1 << 20
 LOOP_LOOKS, RECEIVER_LOOKS = 150_000, 60_000
@@ -99,7 +101,9 @@ def _native() -> ctypes.CDLL:
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
         ("away_free", None, [pointer]),
         ("home_new", pointer, [pointer, unsigned, i, i, ctypes.c_uint32]), ("home_session", pointer, [pointer]),
-        ("home_set_stub", None, [pointer, u64, ctypes.c_uint32]), ("home_slot_offset", u64, [unsigned]),
+        ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
+        ("home_expect", i, [pointer, i, i, pointer, unsigned]), ("home_resumable", i, [pointer, i]),
+        ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
         ("home_standing", i, [pointer, i, pointer]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
         ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
@@ -245,10 +249,10 @@ class HomeLink(_Link):
         """Where the slot of threads[index] begins."""
         return int(_native().home_slot_offset(index))
 
-    def set_stub(self, address: int, spin: int = LOOP_LOOKS) -> None:
-        """Where the stub has mapped memfd; how many cycles its loops look on before they sleep. Before the first attach,
+    def set_stub(self, pid: int, address: int, spin: int = LOOP_LOOKS) -> None:
+        """Where process `pid` has mapped memfd; how many cycles its loops look on before they sleep. Before the first attach,
         and whenever it moves (no call being under way)."""
-        _native().home_set_stub(self.handle, address, spin)
+        _native().home_set_stub(self.handle, pid, address, spin)
 
     def renew(self, socket_fd: int | None = None) -> None:
         """Begins a session with another remote (a hop): numbers start anew, nothing is sent again."""
@@ -270,6 +274,26 @@ class HomeLink(_Link):
         """Says to the guest that the call was taken back with this restart code; the caller has the thread out of it.
         False: there is no call any more."""
         return bool(_native().home_suspend(self.handle, tid, code) == 0)
+
+    def expect_restart(self, tid: int, number: int, arguments: Sequence[int]) -> None:
+        """The stub's thread was interrupted in this call before it left, and its kernel knows the time that is left: when
+        the guest makes it as its first call, it goes on."""
+        place = next((index for index, argument in enumerate(row_of(number).arguments)
+                      if argument.shape is Shape.INPLACE), None)
+        if place is None:
+            raise ValueError(f"call {number} cannot be gone on with")
+        _check(_native().home_expect(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments), place), "expect")
+
+    def resumable(self, tid: int) -> int | None:
+        """The number of the suspended call that restart_syscall(2), made by this very thread, would go on with even after
+        the process has come home; None: there is none."""
+        number = _native().home_resumable(self.handle, tid)
+        return None if number < 0 else int(number)
+
+    def hold_places(self, held: bool) -> list[int]:
+        """Pages of the stub in use for such calls; while held, there will be no others."""
+        pages = (ctypes.c_uint64 * 64)()
+        return list(pages[: _native().home_hold_places(self.handle, int(held), pages, len(pages))])
 
     @property
     def calls(self) -> tuple[int, int]:

@@ -392,12 +392,18 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
     case SHAPE_IN:
         set_offset(m, i, copy_in(m, tid, address, size));
         return;
+    case SHAPE_IN_PLACE:
     case SHAPE_INOUT:
         at = copy_in(m, tid, address, size);
         set_offset(m, i, at);
         if (at >= 0 && size) {
             add_out(m, at, size, a);
             add_segment(m, address, size);
+            if (a->shape == SHAPE_IN_PLACE) {
+                m->call.place = address;
+                m->call.place_argument = i;
+                m->call.place_length = size;
+            }
         }
         return;
     case SHAPE_OUT:
@@ -444,8 +450,8 @@ static void finish(struct marshalled *m) {
 
 int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, long number,
                  const uint64_t arguments[6]) {
-    m->call = (struct call){.sequence = m->call.sequence, .number = number};
-    memcpy(m->call.arguments, arguments, sizeof m->call.arguments);
+    m->call = (struct call){.sequence = m->call.sequence, .number = number, .place_argument = NO_PLACE};
+    memcpy(m->call.arguments, arguments, entry->count * sizeof *arguments);    /* registers beyond hold anything */
     m->segments_count = 0;
     m->failed = m->has_mask = 0;
     for (int i = 0; i < entry->count && !m->failed; i++)

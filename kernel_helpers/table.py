@@ -43,6 +43,7 @@ class Shape(IntEnum):
     MASK = 11
     MASK6 = 12
     ZERO = 13
+    INPLACE = 14
 
 
 class SizeKind(IntEnum):
@@ -123,7 +124,7 @@ def _parse_argument(word: str) -> Argument:
         return Argument(word, _SIMPLE[word])
     if word == "str16":
         return Argument(word, Shape.STRING, size_add=16)
-    call = re.match(r"(in|out|inout|iovin|iovout|mmsgin|mmsgout)\(([^,)]+)(?:,([^)]+))?\)$", word)
+    call = re.match(r"(in|out|inout|inplace|iovin|iovout|mmsgin|mmsgout)\(([^,)]+)(?:,([^)]+))?\)$", word)
     if call is None:
         if not word.isidentifier():
             raise ValueError(f"cannot read the argument {word!r}")
@@ -206,14 +207,14 @@ def row_of(number: int) -> Row:
     return known or Row(number, f"call_{number}", Class.GO_HOME, (), "newer than the table", "")
 
 
-def _c_argument(argument: Argument) -> str:
-    return "{%d,%d,%d,%d,%d,%d,%d,%d}" % (argument.shape, argument.size_kind, argument.size_argument, argument.rule,
-                                          argument.rule_scale, argument.rule_add, argument.size_scale,
-                                          argument.size_add)
+def _c_argument(a: Argument) -> str:
+    fields = (a.shape, a.size_kind, a.size_argument, a.rule, a.rule_scale, a.rule_add, a.size_scale, a.size_add)
+    return "{" + ",".join(str(int(field)) for field in fields) + "}"
 
 
 def _c_entry(class_: Class, arguments: tuple[Argument, ...]) -> str:
-    return "%d, %d, {%s}" % (class_, len(arguments), ",".join(_c_argument(a) for a in arguments) or "{0}")
+    shapes = ",".join(_c_argument(argument) for argument in arguments) or "{0}"
+    return f"{{{int(class_)}, {len(arguments)}, {{{shapes}}}}}"
 
 
 def c_table() -> str:
@@ -221,14 +222,14 @@ def c_table() -> str:
     variants: list[str] = []
     entries: list[str] = []
     for row in sorted(rows(), key=lambda r: r.number):
-        first = len(variants)
-        variants += ["{%d, %#xULL, %#xULL, {%s}}" % (v.argument, v.mask, v.value, _c_entry(v.class_, v.arguments))
-                     for v in row.variants]
-        entries.append('[%d] = {"%s", %d, %d, {%s}}' % (row.number, row.name, first, len(row.variants),
-                                                       _c_entry(row.class_, row.arguments)))
-    return ("/* Generated from calls.table. */\nstatic const struct call_variant call_variants[] = {\n    %s,\n};\n"
-            "static const struct call_row call_rows[] = {\n    %s,\n};\n" % (",\n    ".join(variants),
-                                                                           ",\n    ".join(entries)))
+        entry = _c_entry(row.class_, row.arguments)
+        entries.append(f'    [{row.number}] = {{"{row.name}", {len(variants)}, {len(row.variants)}, {entry}}},')
+        for v in row.variants:
+            entry = _c_entry(v.class_, v.arguments)
+            variants.append(f"    {{{v.argument}, {v.mask:#x}ULL, {v.value:#x}ULL, {entry}}},")
+    lines = ["/* Generated from calls.table. */", "static const struct call_variant call_variants[] = {", *variants, "};",
+             "static const struct call_row call_rows[] = {", *entries, "};", ""]
+    return "\n".join(lines)
 
 
 def documentation() -> str:

@@ -468,6 +468,23 @@ static void blocking(const char *what) {
         say("took %s, remaining %s\n", ms < 950 ? "too short" : ms > 1400 ? "too long" : "a second", rem.tv_sec || rem.tv_nsec ? "some" : "none");
 }
 
+/* `leave CALL`: the parent is interrupted in a call when it becomes the stub; the guest makes the same call first. */
+static struct timespec two_seconds = {2, 0}, rest;
+static struct pollfd nothing = {0, POLLIN, 0};
+static struct timespec leave_begin;
+
+static long leave_call(const char *what) {
+    return !strcmp(what, "poll") ? poll(&nothing, 1, 2000) : nanosleep(&two_seconds, &rest);
+}
+
+static void leaving(const char *what) {
+    struct timespec end;
+    long result = leave_call(what);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    long ms = (end.tv_sec - leave_begin.tv_sec) * 1000 + (end.tv_nsec - leave_begin.tv_nsec) / 1000000;
+    say("%ld after %s\n", result, ms < 1990 ? "too short" : ms > 2600 ? "too long" : "two seconds");
+}
+
 /* Speed: `bench KIND COUNT` tells nanoseconds per call. */
 static void bench(const char *kind, int count) {
     static char data[4096];
@@ -496,8 +513,11 @@ int main(int count, char **arguments) {
     int threads = split ? atoi(split) : 1, workers = !strcmp(what, "threads") ? 4 : 1;
     pthread_t thread[8];
     int child = 1;
+    clock_gettime(CLOCK_MONOTONIC, &leave_begin);
     if (split) {
         child = fork();
+        if (child && !strcmp(what, "leave"))
+            leave_call(argument);
         for (long i = 1; i < threads; i++)
             pthread_create(&thread[i], NULL, child ? stand : wait_and_work, (void *)i);
         if (child == 0)
@@ -527,6 +547,8 @@ int main(int count, char **arguments) {
         append(atoi(argument));
     else if (!strcmp(what, "block"))
         blocking(argument);
+    else if (!strcmp(what, "leave"))
+        leaving(argument);
     else if (!strcmp(what, "bench"))
         bench(argument, atoi(arguments[3]));
     else if (!strcmp(what, "threads")) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -51,15 +52,18 @@ def test_blocking_read_ends_with_the_byte(guest: Path) -> None:
     assert (status, output) == (7, b"waiting\nread(0, buffer, 10) = 3 (ok)\n")
 
 
+def _ended_or_grown(pair: Pair, file: Path, size: int) -> bool:
+    return pair.status is not None or (file.exists() and file.stat().st_size > size)
+
+
 def test_every_write_is_done_once_across_broken_connections(guest: Path, tmp_path: Path) -> None:
     count = 20_000
     with Pair([str(guest), "append", str(count)], directory=str(tmp_path)) as pair:
         written = tmp_path / "appended"
         breaks = 0
         while pair.status is None and breaks < 12:
-            size = written.stat().st_size if written.exists() else 0
-            pair.until(lambda size=size: pair.status is not None or (written.exists() and written.stat().st_size > size + 5000),
-                       20, "nothing is written any more")
+            wanted = (written.stat().st_size if written.exists() else 0) + 5000
+            pair.until(functools.partial(_ended_or_grown, pair, written, wanted), 20, "nothing is written any more")
             if pair.status is None:
                 pair.break_connection()
                 breaks += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,6 +97,33 @@ def test_stub_can_be_stopped_moved_and_resumed(guest: Path) -> None:
         pair.until(lambda: pair.stub.busy(), 5, "the call is not made again")
         os.write(writer, b"abc")
         assert pair.run(20) == (7, b"waiting\nread(0, buffer, 10) = 3 (ok)\n")
+
+
+@pytest.mark.parametrize("what", ["poll", "nanosleep"])
+def test_sleep_begun_at_home_goes_on_away(what: str, guest: Path) -> None:
+    reader, writer = os.pipe()
+    begin = time.monotonic()
+    # Long enough that a sleep begun anew would show.
+    with Pair([str(guest), "leave", what], stdin=reader, ready=lambda: time.monotonic() > begin + 0.8) as pair:
+        assert pair.run(10) == (7, b"0 after two seconds\n")
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize(("what", "number"), [("poll", SYS.poll), ("nanosleep", SYS.clock_nanosleep)])
+def test_sleep_begun_away_goes_on_in_the_stopped_stub(what: str, number: int, guest: Path) -> None:
+    with waiting(guest, what) as (pair, _):
+        assert pair.link is not None
+        tid = pair.link.threads[0]
+        begun = time.monotonic()
+        pair.link.send(PAUSE)
+        pair.until(lambda: [e for e in pair.events if e.kind == PARKED], 5, "the guest's side does not pause")
+        assert pair.stub.resumable(tid) is None
+        assert pair.stub.cancel(tid)
+        assert pair.stub.resumable(tid) == number
+        frozen = pair.stub.stop()
+        assert frozen.leader.call(SYS.restart_syscall) == 0
+        assert 0.5 < time.monotonic() - begun < 1.3
 
 
 def test_stub_dies_with_its_status(guest: Path) -> None:

@@ -32,12 +32,12 @@ def test_every_call_of_newer_kernels_that_we_know_has_a_row() -> None:
 
 def test_filter_and_table_agree_on_every_call_and_variant() -> None:
     for row in table.rows():
-        cases = [(row, (0xFFFFFF00,) * 6)]
+        cases: list[tuple[int, ...]] = [(0xFFFFFF00,) * 6]
         for variant in row.variants:
-            arguments = [0xFFFFFF00] * 6
-            arguments[variant.argument] = variant.value
-            cases.append((row, tuple(arguments)))
-        for row, arguments in cases:
+            values = [0xFFFFFF00] * 6
+            values[variant.argument] = variant.value
+            cases.append(tuple(values))
+        for arguments in cases:
             chosen = row.select(arguments).class_
             expected = {Class.LOCAL: bpf.RET_ALLOW, Class.REFUSE: bpf.RET_ENOSYS}.get(chosen, bpf.RET_NOTIFY)
             assert bpf.evaluate(row.number, arguments) == expected, (row.name, arguments)
@@ -61,7 +61,8 @@ def test_program_is_what_was_evaluated() -> None:
 
 def test_shapes_of_forwarded_calls_refer_to_arguments_that_exist() -> None:
     for row in table.rows():
-        for entry in (row, *row.variants):
+        entries: list[table.Row | table.Variant] = [row, *row.variants]
+        for entry in entries:
             for argument in entry.arguments:
                 if argument.size_kind and argument.shape is not Shape.NUMBER:
                     assert argument.size_argument < len(entry.arguments), row.name
