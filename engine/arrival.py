@@ -32,7 +32,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def wake(frozen: Frozen) -> None:
     """Ends the group stop that CRIU left a process in, without running an instruction of it and without its seeing the
     SIGCONT that this takes. It stays ptrace-stopped. Errors: OSError."""
-    os.kill(frozen.pid, signal.SIGCONT)  # blocked in every thread since it was seized: ends the stop, then waits
+    for thread in frozen.threads.values():
+        thread.block_signals()
+    os.kill(frozen.pid, signal.SIGCONT)  # ends the stop, and waits
     with frozen.scratch(64) as address:
         frozen.write(address, struct.pack("<QQQ", 1 << (signal.SIGCONT - 1), 0, 0))
         taken = frozen.call(SYS.rt_sigtimedwait, address, 0, address + 8, 8)

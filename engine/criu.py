@@ -28,6 +28,9 @@ KERNEL_DATA = Path("/run/farhome/criu.kdat")
 _COMMON = ("--shell-job", "--manage-cgroups=ignore", "--file-validation", "filesize", "-v2")
 _DUMP = ("--ghost-limit", "1G")
 
+# Told as errors by CRIU, and of no consequence: no /dev/net/tun to probe, no right to raise its own limit of descriptors.
+_HARMLESS = ("tun: Unable to create tun", "rlimit: Can't setup RLIMIT_NOFILE for self")
+
 log = logging.getLogger("engine.criu")
 
 
@@ -200,8 +203,8 @@ def _environment() -> dict[str, str]:
 
 def telling_line(text: str) -> str:
     """The first error of a CRIU log (those after it are its consequences), without time and source position."""
-    # A node without /dev/net/tun is told as an error by the kernel probes, and is none; nor is a limit that CRIU keeps.
-    errors = re.findall(r"^(?:\([\d.]+\)\s*)?(?:\s*\d+: )?Error \((?!criu/tun)[^)]*\): (?!rlimit: )(.*)$", text, re.MULTILINE)
+    found = re.findall(r"^(?:\([\d.]+\)\s*)?(?:\d+: )?Error \([^)]*\): (.*)$", text, re.MULTILINE)
+    errors = [line for line in found if not line.startswith(_HARMLESS)]
     plain = [line.strip() for line in text.splitlines() if line.strip()]
     return (errors[0] if errors else plain[-1] if plain else "").strip()
 

@@ -116,6 +116,7 @@ def _end_keeper(source: Frozen, keeper: Thread, inner_keeper: int, timeout: floa
     _reap_tracee(keeper.tid, timeout)
     try:
         _injected_wait(source.leader, inner_keeper, timeout)
+        source.leader.park()
     except ProcessLookupError:
         pass  # the source was killed meanwhile
 
@@ -172,13 +173,12 @@ def thread_state(thread: Thread, memory: Frozen, scratch: int) -> ThreadState:
 
 
 def _dress_thread(thread: Thread, origin: Thread, state: ThreadState, memory: Frozen, scratch: int) -> None:
-    """Gives a new thread of the copy everything that its origin has. A fork keeps most of it for the leader."""
+    """Gives a thread of the copy everything that its origin has. (The leader needs it too: it comes from the keeper, and
+    a clone that shares memory starts without restartable sequence and alternate stack.)"""
     if state.robust_list[0]:
         check(thread.call(SYS.set_robust_list, *state.robust_list), f"set_robust_list in {thread.tid}")
     if state.tid_address:
         check(thread.call(SYS.set_tid_address, state.tid_address), f"set_tid_address in {thread.tid}")
-    if thread.tid == thread.pid:
-        return
     pointer, size, rseq_signature = state.rseq
     if pointer:
         check(thread.call(SYS.rseq, pointer, size, 0, rseq_signature), f"rseq in {thread.tid}")
@@ -234,6 +234,8 @@ def fork_copy(frozen: Frozen, wiped: list[tuple[int, int]] | None = None) -> Cop
             _copy_memory(frozen, tasks, start, end)
         copy.threads = dict(zip(frozen.threads, tasks.threads, strict=True))
         _stop_and_let_go(frozen, tasks)
+        # What follows takes long. Should we die meanwhile, the process goes on as if nothing had been.
+        frozen.park()
         return copy
     except BaseException:
         if copy is not None:

@@ -29,6 +29,7 @@ SIGINFO_SIZE = 128
 RED_ZONE = 128
 _FAILED = 100000
 _ALL_SIGNALS = U64
+_WALL = 0x40000000
 _EXTENDED_STATE_ROOM = 16384  # AMX makes it 11 kB
 
 RESTART_CODES = (-512, -513, -514, -516)
@@ -185,6 +186,7 @@ class Thread:
         self.call_timeout = 60.0  # seconds for one injected call
         self.options = 0  # PTRACE_O_*
         self._can_inject_signal = False  # its last stop is a signal-delivery-stop
+        self._blocked = False  # all signals are, for injected calls
         self.rseq_section: tuple[int, bytes] | None = None  # where, and the pointer that stood there
 
     # -- stopping
@@ -248,13 +250,13 @@ class Thread:
         self.pending_signal, self.pending_info = number, bytes(info)
 
     def capture(self) -> None:
-        """Takes registers and mask as of now, then blocks all signals."""
+        """Takes registers and mask as of now."""
         native = _library()
         check(native.inject_get_registers(self.tid, ctypes.byref(self.registers)), f"registers of {self.tid}")
         mask = ctypes.c_uint64()
         check(native.inject_get_signal_mask(self.tid, ctypes.byref(mask)), f"signal mask of {self.tid}")
         self.signal_mask = mask.value
-        check(native.inject_set_signal_mask(self.tid, _ALL_SIGNALS), f"signal mask of {self.tid}")
+        self._blocked = False
         # An injected call moves the instruction pointer out of a restartable sequence, and the kernel then clears the
         # pointer to it. Kept and put back, so that the sequence is aborted properly when the thread goes on.
         self.rseq_section = None
@@ -288,12 +290,19 @@ class Thread:
 
     # -- calls
 
+    def block_signals(self) -> None:
+        """Blocks all signals until restore(). The first injected call does so."""
+        if not self._blocked:
+            check(_library().inject_set_signal_mask(self.tid, _ALL_SIGNALS), f"signal mask of {self.tid}")
+            self._blocked = True
+
     def call(self, number: int, *args: int) -> int:
         """Makes one system call in the thread; its raw result (negative errno on failure). All signals stay blocked.
 
         Errors: OSError when the injection itself fails (the thread died: ProcessLookupError; `call_timeout` passed:
         TimeoutError, the call having been interrupted).
         """
+        self.block_signals()
         deferred = _Deferred()
         padded = [argument & U64 for argument in args] + [0] * (6 - len(args))
         result: int = _library().inject_call(
@@ -321,6 +330,25 @@ class Thread:
         if self.rseq_section:
             native.inject_write(self.pid, self.rseq_section[0], self.rseq_section[1], 8)
         check(native.inject_set_signal_mask(self.tid, self.signal_mask), f"signal mask of {self.tid}")
+        self._blocked = False
+
+    def park(self, timeout: float = 5.0) -> None:
+        """restore(), and leaves the thread in a stop out of which it goes on as if never traced, should we die.
+
+        (After an injected call it stands in the delivery of the step's SIGTRAP, which would then kill it.)
+        """
+        self.restore()
+        if not self._can_inject_signal:
+            return
+        native = _library()
+        # With a trap waiting for it the thread goes no further than get_signal(), which looks for traps before signals.
+        check(native.inject_interrupt(self.tid), f"PTRACE_INTERRUPT of {self.tid}")
+        check(native.inject_continue(self.tid, 0), f"PTRACE_CONT of {self.tid}")
+        status = ctypes.c_int()
+        check(native.inject_wait(self.tid, int(timeout * 1e6), ctypes.byref(status)), f"parking {self.tid}")
+        if status.value & 0xFF != 0x7F:
+            raise ProcessLookupError(errno.ESRCH, f"thread {self.tid} ended")
+        self._can_inject_signal = False
 
     def _prepare_signal(self, signal: int) -> int:
         signal = signal or self.pending_signal
@@ -451,6 +479,11 @@ class Frozen:
         for thread in self.threads.values():
             thread.restore()
 
+    def park(self) -> None:
+        """Thread.park() for all: frozen, but sound if we die. Injecting goes on to work."""
+        for thread in self.threads.values():
+            thread.park()
+
     def resume(self) -> None:
         """Restores every thread, then lets them run, still traced."""
         self._let_go(detach=False)
@@ -462,16 +495,45 @@ class Frozen:
 
     def _let_go(self, detach: bool) -> None:
         """What a thread that died meanwhile (SIGKILL) answers is no error: there is nothing to let go."""
+        dead = []
         for thread in self.threads.values():
             try:
                 thread.restore()
             except ProcessLookupError:
-                continue
+                dead.append(thread)
         for thread in self.threads.values():
             try:
-                thread.detach() if detach else thread.resume()
+                if thread not in dead:
+                    thread.detach() if detach else thread.resume()
             except ProcessLookupError:
-                continue
+                dead.append(thread)
+        if detach:
+            for thread in sorted(dead, key=lambda thread: thread is self.leader):
+                _take_death(thread)
+
+
+def _take_death(thread: Thread, timeout: float = 5.0) -> None:
+    """A dead tracee is hidden from its parent until its tracer has waited for it. If we are the parent, the main
+    thread's death is left for whoever waits for the process."""
+    if thread.tid == thread.pid and _parent(thread.pid) == os.getpid():
+        return
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        try:
+            pid, status = os.waitpid(thread.tid, os.WNOHANG | _WALL)
+        except ChildProcessError:
+            return
+        if pid and not os.WIFSTOPPED(status):
+            return
+        os.sched_yield()
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rsplit(b")", 1)[1].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def find_instruction(pid: int) -> int:
