@@ -61,7 +61,7 @@ class Outcome:
         (directory / "stderr").write_bytes(self.errors)
         (directory / "status").write_text(f"{self.status}{' timed out' if self.timed_out else ''}\n")
         for name, content in self.files.items():
-            path = directory / "files" / name
+            path = directory / "files" / name.replace("/", "%")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 

@@ -25,9 +25,8 @@ class Workload:
     """A shell script with what it needs.
 
     `numbers` are shell variables, multiplied by the scale; `inputs` make files, their size multiplied by the scale;
-    `programs` are C programs, `sources` files of tests/programs, both copied into the directory. `kinds` says which
-    kinds of moves a storm must have achieved at least once (a job of short-lived processes only promises to leave).
-    `user` is who runs it in the quick suite: "" is root.
+    `programs` are C programs, `sources` files of tests/programs, both copied into the directory. `refusals` (a regular
+    expression) says for which reasons it may be kept where it is. `user` is who runs it in the quick suite: "" is root.
     """
 
     name: str
@@ -36,7 +35,7 @@ class Workload:
     inputs: Mapping[str, tuple[Callable[[int], bytes], int]] = field(default_factory=dict)
     programs: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ("out", "hop", "home")
+    refusals: str = "$^"
     user: str = ""
 
     def prepare(self, directory: Path, scale: float) -> None:
@@ -71,7 +70,7 @@ def scale() -> float:
     return float(os.environ.get("FARHOME_STORM_SCALE", "1"))
 
 
-SERVER = """$RUN ./echo_server {how} $PORT 11 & server=$!
+SERVER = """$RUN ./echo_server {how} $PORT 11 > served & server=$!
 python3 echo_client.py $PORT $ROUNDS; echo "client ended with $?"
 wait $server; echo "server ended with $?"
 """
@@ -104,7 +103,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("threads", "$RUN ./threads $ROUNDS", {"ROUNDS": 50}, programs=("threads",)),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
-    Workload("rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 5}, programs=("rare",), kinds=("out",), user=USER),
+    Workload("rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 5}, programs=("rare",), refusals="shared|SysV", user=USER),
     Workload("appender", "$RUN ./appender lines $COUNT 200 > said; cat said", {"COUNT": 10000}, programs=("appender",)),
     Workload(
         "python",
@@ -121,7 +120,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "sqlite3",
         "$RUN sqlite3 base.db < inserts.sql; echo $?; sqlite3 base.db .dump | sha256sum",
-        inputs={"inserts.sql": (inserts, 50_000)},
+        inputs={"inserts.sql": (inserts, 120_000)},
         user=USER,
     ),
     Workload(
@@ -148,7 +147,7 @@ WORKLOADS: tuple[Workload, ...] = (
         'echo "scale=$DIGITS; 4*a(1); e(1)" | $RUN bc -l | tee digits | sha256sum; wc digits',
         {"DIGITS": 2000},
     ),
-    Workload("bash", "$RUN bash job.sh $ROUNDS", {"ROUNDS": 16}, sources=("job.sh",), kinds=("out",), user=USER),
+    Workload("bash", "$RUN bash job.sh $ROUNDS", {"ROUNDS": 16}, sources=("job.sh",), user=USER),
     Workload(
         "poll server",
         SERVER.format(how="poll"),
@@ -164,6 +163,6 @@ WORKLOADS: tuple[Workload, ...] = (
         sources=("echo_client.py",),
         user=USER,
     ),
-    Workload("endings", ENDINGS, {"MS": 600}, programs=("endings",), kinds=("out",)),
+    Workload("endings", ENDINGS, {"MS": 600}, programs=("endings",)),
 )
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
