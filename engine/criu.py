@@ -203,7 +203,7 @@ def _environment() -> dict[str, str]:
 
 def telling_line(text: str) -> str:
     """The first error of a CRIU log (those after it are its consequences), without time and source position."""
-    found = re.findall(r"^(?:\([\d.]+\)\s*)?(?:\d+: )?Error \([^)]*\): (.*)$", text, re.MULTILINE)
+    found = re.findall(r"^[ \t]*(?:\([\d.]+\)\s*)?(?:\d+: )?Error \([^)]*\): (.*)$", text, re.MULTILINE)
     errors = [line for line in found if not line.startswith(_HARMLESS)]
     plain = [line.strip() for line in text.splitlines() if line.strip()]
     return (errors[0] if errors else plain[-1] if plain else "").strip()

@@ -158,7 +158,7 @@ def test_renumbering_swaps_ids_that_overlap(counter: str, tmp_path: Path) -> Non
 
 
 def test_telling_line() -> None:
-    log = "(00.01) Error (criu/tun.c:85): tun: Unable\n(00.02)  12: Error (criu/files-reg.c:1): File x has bad size\n"
+    log = "(00.01) Error (criu/tun.c:85): tun: Unable to create tun: x\n(00.02)  12: Error (criu/files-reg.c:1): File x has bad size\n"
     log += "(00.03) Error (criu/cr.c:2): Restoring FAILED.\n"
     assert criu.telling_line(log) == "File x has bad size"
     assert criu.telling_line("just words\n") == "just words"

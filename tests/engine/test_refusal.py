@@ -1,0 +1,108 @@
+"""Every thing that keeps a process at home is named; ordinary programs are not refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from engine.refusal import why_not
+from kernel_helpers import inject
+
+PRELUDE = """
+import ctypes, mmap, os, signal, sys, tempfile, time
+libc = ctypes.CDLL(None, use_errno=True)
+def check(result):
+    if result < 0: raise OSError(ctypes.get_errno(), 'failed')
+    return result
+"""
+READY = "\nprint('up', flush=True)\nsys.stdin.read()\n"
+
+
+@contextlib.contextmanager
+def python(source: str, *prefix: str) -> Iterator[int]:
+    process = subprocess.Popen([*prefix, "/usr/bin/python3", "-c", PRELUDE + source + READY], stdin=-1, stdout=-1)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "import threading; [threading.Thread(target=time.sleep, args=(99,), daemon=True).start() for _ in range(4)]",
+        "import sqlite3, ssl, socket, select; s=socket.socket(); e=select.epoll(); e.register(s)",
+        "m = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m[0] = 1",
+        "f = open('/etc/passwd', 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)",
+        "f = open('/dev/zero', 'r+b'); m = mmap.mmap(f.fileno(), 4096, flags=mmap.MAP_PRIVATE)",
+        "fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096, flags=mmap.MAP_PRIVATE)",
+        "os.open('/dev/null', os.O_RDWR); signal.setitimer(signal.ITIMER_REAL, 1000)",
+    ],
+)
+def test_ordinary_programs_may_move(source: str) -> None:
+    with python(source) as pid:
+        assert why_not(pid) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("m = mmap.mmap(-1, 4096)", "anonymous memory"),
+        ("f = tempfile.NamedTemporaryFile(prefix='shared-'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096)", "/shared-"),
+        ("fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096)", "memfd:x mapped shared"),
+        ("i = check(libc.shmget(0, 4096, 0o1600)); libc.shmat.restype = ctypes.c_void_p; libc.shmat(i, None, 0); "
+         "libc.shmctl(i, 0, None)", "System V shared memory"),
+        ("s = ctypes.create_string_buffer(128); s[0] = b'\\x00'; check(libc.signalfd(-1, s, 0))", "signalfd"),
+        ("check(libc.syscall(323, 1))", "userfaultfd"),
+        ("check(libc.syscall(206, 8, ctypes.byref(ctypes.c_ulong(0))))", "asynchronous I/O"),
+        ("b = ctypes.create_string_buffer(120); check(libc.syscall(425, 4, b))", "io_uring"),
+        ("f = ctypes.create_string_buffer(b'\\x06\\0\\0\\0\\0\\0\\xff\\x7f', 8)\n"
+         "class P(ctypes.Structure): _fields_ = [('n', ctypes.c_ushort), ('f', ctypes.c_void_p)]\n"
+         "libc.prctl(38, 1, 0, 0, 0); check(libc.prctl(22, 2, ctypes.byref(P(1, ctypes.addressof(f)))))", "seccomp"),
+        ("os.chroot('/')\nd = tempfile.mkdtemp()\nos.rmdir(d)\nos.chroot('/usr')", "root directory"),
+    ],
+)  # fmt: skip
+def test_what_cannot_move_is_named(source: str, named: str) -> None:
+    try:
+        with python(source) as pid:
+            reason = why_not(pid)
+            assert reason is not None and named in reason
+    except AssertionError as error:
+        if "up" in str(error) and named in ("io_uring", "userfaultfd", "asynchronous I/O"):
+            pytest.skip(f"this kernel does not let a program have {named}")
+        raise
+
+
+@pytest.mark.parametrize(("option", "named"), [("-m", "mount"), ("-U", "user"), ("-pf", "pid")])
+def test_other_namespaces_are_named(option: str, named: str) -> None:
+    with python("", "unshare", option) as pid:
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            inner = [int(word) for word in children.read().split()]
+        reason = why_not(inner[0] if inner else pid)
+        assert reason is not None and f"{named} namespace" in reason
+        for child in inner:
+            os.kill(child, 9)
+
+
+def test_tracer_is_named_unless_it_is_the_one_that_asks() -> None:
+    with python("") as pid, inject.seize(pid):
+        assert why_not(pid) == f"it is traced by process {os.getpid()}"
+        assert why_not(pid, traced_by=os.getpid()) is None
+
+
+def test_kernel_threads_zombies_and_nobody() -> None:
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert why_not(process.pid) == "it has ended"
+    process.wait()
+    with pytest.raises(ProcessLookupError):
+        why_not(process.pid)
+    assert why_not(2) == "it is part of the kernel" or os.readlink("/proc/self/ns/pid") != os.readlink("/proc/1/ns/pid")
