@@ -30,6 +30,7 @@ from wire.local import LocalServer
 
 log = logging.getLogger("deputy")
 
+HOME_ATTEMPTS = 5
 TICK = 0.25
 """Seconds between looks at time-outs."""
 
@@ -204,7 +205,7 @@ class Deputy:
         begun = time.monotonic()
         was = self.where
         try:
-            report = homecoming.come_home(self, begun)
+            report = self._come_home_patiently(begun)
         except LinkLost as lost:
             self._lost(str(lost))
             return
@@ -219,6 +220,15 @@ class Deputy:
             self._answer(number, report)
         self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": report.frozen_ms})
         self.finished = True
+
+    def _come_home_patiently(self, begun: float) -> Report:
+        """A thread that stands in another kernel's vdso cannot come; a moment later it has left it."""
+        for _ in range(HOME_ATTEMPTS - 1):
+            try:
+                return homecoming.come_home(self, begun)
+            except homecoming.TryAgain as reason:
+                log.info("not yet home: %s", reason)
+        return homecoming.come_home(self, begun)
 
     # -- what the guest's side tells ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from deputy.guestlink import LinkLost
 from deputy.report import Report
 from engine.context import Context, with_pending
 from engine.refill import RefillFailed, refill
+from kernel_helpers.errors import FarhomeError
 from wire import channel
 from wire.channel import Channel
 
@@ -21,6 +22,10 @@ log = logging.getLogger("deputy")
 
 CONTEXT_LIMIT = 64 << 20
 """Bytes of a context without its pages: 65,536 maps and 4,096 threads fit."""
+
+
+class TryAgain(FarhomeError):
+    """Only the moment was wrong: {reason}"""
 
 
 def come_home(deputy: Deputy, begun: float) -> Report:
@@ -43,6 +48,8 @@ def come_home(deputy: Deputy, begun: float) -> Report:
             except RefillFailed as failure:
                 if not failure.stub_usable:
                     raise LinkLost(f"could not be left: {failure}") from failure
+                if failure.again:
+                    raise TryAgain(str(failure)) from failure
                 raise
         except BaseException:
             stub.resume_as_stub()

@@ -138,6 +138,8 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     frozen = inject.seize(deputy.pid)
     try:
         reason = why_not(deputy.pid, traced_by=os.getpid())
+        if reason is None and any(thread.group_stop for thread in frozen.threads.values()):
+            reason = "it is stopped"
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
         preparation.send_late_files()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from typing import TYPE_CHECKING
@@ -15,11 +14,10 @@ from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import AwayLink
-from remote.guest import Guest, program_tids
+from remote.guest import Guest, end_traced, program_tids
 from remote.sandbox import Sandbox
-from wire import channel
 from wire.channel import Channel
-from wire.frames import Message, WireError, receive
+from wire.frames import Message, WireError
 
 if TYPE_CHECKING:
     from remote.remote import Remote
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("remote")
 
 CLOCK_READINGS = 5
+IMAGES_TIMEOUT = 120.0
+CALL_TIMEOUT = 30.0
+"""Seconds from `prepared` to the connection of the link."""
 
 
 def arrive(remote: Remote, talk: Channel) -> None:
@@ -37,6 +38,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
     sandbox: Sandbox | None = None
+    frozen: inject.Frozen | None = None
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -57,11 +59,13 @@ def arrive(remote: Remote, talk: Channel) -> None:
         drop_capabilities(frozen)
         link = AwayLink(listener, host_pid, program_tids(host_pid))
         talk.send("prepared")
-        connection, role = channel.accept(remote.listener, remote.options.secret)
-        if role != "link":
-            raise WireError(f"a connection of role {role} where the link was due")
+        caller = remote.next_caller(CALL_TIMEOUT)
+        if caller is None or caller[1] != "link":
+            raise WireError("the home does not connect the link")
         pending = [(int(tid), bytes(info)) for tid, info in talk.expect("commit", timeout=30.0)["pending"]]
     except BaseException as error:
+        if frozen is not None:
+            end_traced(frozen.pid, list(frozen.threads))
         if sandbox is not None:
             sandbox.destroy()
         if isinstance(error, (FarhomeError, OSError, WireError)):
@@ -70,7 +74,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     remote.guest = Guest(remote, frozen, sandbox, listener, link, int(request["uid"]), str(request.get("command", "?")))
-    remote.attach(connection)
+    remote.attach(caller[0])
     remote.selector.register(link.event_fd, 1, lambda: None)
     remote.guest.run(pending)
     talk.send("running")
@@ -128,34 +132,19 @@ def _next(remote: Remote, talk: Channel) -> Message:
     """The next request while the images are awaited: late files, or the images themselves, from the home or (a hop) from
     the node that the guest leaves, on a connection of its own."""
     directory = remote.options.images / f"in-{remote.options.home}-{remote.options.pid}"
-    import select
-
-    end = time.monotonic() + 120.0
-    while time.monotonic() < end:
-        ready, _, _ = select.select([talk.connection, remote.listener], [], [], 1.0)
-        if talk.connection in ready:
-            message = receive(talk.connection)
-            if message.get("op") == "images":
-                talk.receive_directory(directory)
-            elif message.get("op") != "files":
-                raise WireError(f"{message.get('op')!r} is out of turn")
-            return message
-        if remote.listener in ready:
-            try:
-                connection, role = channel.accept(remote.listener, remote.options.secret)
-            except (OSError, WireError) as error:
-                log.warning("a caller was refused: %s", error)
-                continue
-            with connection:
-                if role != "imgs":
-                    raise WireError(f"a connection of role {role} is out of turn")
-                images = Channel(connection)
-                images.receive_directory(directory)
-                images.send("received")
-            return {"op": "images"}
-    raise TimeoutError("the images did not come")
-
-
-def own_images(key: str, base: os.PathLike[str]) -> str:
-    """Directory of the images of a guest that leaves."""
-    return os.path.join(base, f"hop-{key}")
+    caller = remote.next_caller(IMAGES_TIMEOUT, unless=talk.connection)
+    if caller is None:
+        message = talk.next()
+        if message["op"] == "images":
+            talk.receive_directory(directory)
+        elif message["op"] != "files":
+            raise WireError(f"{message['op']!r} is out of turn")
+        return message
+    connection, role = caller
+    with connection:
+        if role != "imgs":
+            raise WireError(f"a connection of role {role} is out of turn")
+        images = Channel(connection)
+        images.receive_directory(directory)
+        images.send("received")
+    return {"op": "images"}

@@ -91,23 +91,8 @@ class Guest:
         """Ends the guest and everything that was made for it."""
         self.link.close()
         os.close(self._listener)
-        # First the guest: what we trace stays a zombie until we look, and would hold up the end of its pid namespace.
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        end = time.monotonic() + REAP_PATIENCE
-        pidfd = _pidfd(self.pid)
-        while self._threads and time.monotonic() < end:
-            for stop in tracing.poll(list(self._threads)):
-                if stop.cause in (Cause.EXITED, Cause.KILLED):
-                    self._threads.pop(stop.tid, None)
-                else:
-                    tracing.proceed(stop.tid)
-            if self._threads:
-                select.select([pidfd] if pidfd is not None else [], [], [], 0.005)
-        if pidfd is not None:
-            os.close(pidfd)
+        end_traced(self.pid, list(self._threads))
+        self._threads.clear()
         self.sandbox.destroy()
 
     def expel(self, reason: str) -> None:
@@ -350,6 +335,28 @@ def _cookie(info: bytes) -> int:
         return 0
     value = int(_COOKIE.unpack_from(info)[6])
     return value & 0xFFFF_FFFF if value >> 32 << 32 == _COOKIE_MARK else 0
+
+
+def end_traced(pid: int, tids: list[int]) -> None:
+    """Kills a process that this thread traces and takes its threads' ends: what is traced stays a zombie until its tracer looks,
+    and would hold up the end of its pid namespace."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    left = set(tids)
+    end = time.monotonic() + REAP_PATIENCE
+    pidfd = _pidfd(pid)
+    while left and time.monotonic() < end:
+        for stop in tracing.poll(list(left)):
+            if stop.cause in (Cause.EXITED, Cause.KILLED):
+                left.discard(stop.tid)
+            else:
+                tracing.proceed(stop.tid)
+        if left:
+            select.select([pidfd] if pidfd is not None else [], [], [], 0.005)
+    if pidfd is not None:
+        os.close(pidfd)
 
 
 def _pidfd(pid: int) -> int | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
+import select
 import selectors
 import signal
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +62,14 @@ class Remote:
         self._connected = False
         self._since = time.time()
         self.selector = selectors.DefaultSelector()
-        self._wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._callers: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.listener = socket.create_server((options.address, 0), backlog=8)
         self.listener.settimeout(5.0)
-        self.selector.register(self.listener, selectors.EVENT_READ, self._caller)
+        self.selector.register(self.listener, selectors.EVENT_READ, self._greet)
         self.server = LocalServer(options.socket, self.selector, self._on_message)
         self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})
 
@@ -97,6 +101,7 @@ class Remote:
             pass
 
     def _tick(self) -> None:
+        self._serve_callers()
         guest = self.guest
         if guest is None:
             if time.monotonic() - self._heard > LEASE:
@@ -124,12 +129,41 @@ class Remote:
 
     # -- callers --------------------------------------------------------------------------------------------------------
 
-    def _caller(self) -> None:
-        try:
-            connection, role = channel.accept(self.listener, self.options.secret)
-        except (OSError, WireError) as error:
-            log.warning("a caller was refused: %s", error)
-            return
+    def _greet(self) -> None:
+        """Lets a caller prove itself, in a thread of its own: one that says nothing must not hold up the guest's signals."""
+        connection, _ = self.listener.accept()
+
+        def greet() -> None:
+            try:
+                self._callers.put((connection, channel.greet(connection, self.options.secret)))
+                os.write(self._wake_write, b"c")
+            except (OSError, WireError) as error:
+                log.warning("a caller was refused: %s", error)
+
+        threading.Thread(target=greet, daemon=True).start()
+
+    def next_caller(self, timeout: float, unless: socket.socket | None = None) -> tuple[socket.socket, str] | None:
+        """The next proven connection and its role, while a guest is about to arrive; None as soon as `unless` has something.
+        Errors: TimeoutError."""
+        end = time.monotonic() + timeout
+        watched = [self.listener.fileno(), self._wake_read] + ([unless.fileno()] if unless is not None else [])
+        while (left := end - time.monotonic()) > 0:
+            try:
+                return self._callers.get_nowait()
+            except queue.Empty:
+                ready = select.select(watched, [], [], left)[0]
+            if unless is not None and unless.fileno() in ready:
+                return None
+            self._woken()
+            if self.listener.fileno() in ready:
+                self._greet()
+        raise TimeoutError("the home did not call again")
+
+    def _serve_callers(self) -> None:
+        while not self._callers.empty():
+            self._caller(*self._callers.get())
+
+    def _caller(self, connection: socket.socket, role: str) -> None:
         self._heard = time.monotonic()
         try:
             if role == "link" and self.guest is not None:

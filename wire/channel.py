@@ -63,12 +63,11 @@ def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float =
         raise
 
 
-def accept(listener: socket.socket, secret: bytes, timeout: float = 10.0) -> tuple[socket.socket, str]:
-    """The next caller that proves itself, and its role.
+def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> str:
+    """The role of an accepted caller that proves itself; the connection then has timeout (seconds) on every operation.
 
-    Errors: WireError if this caller does not; the listener is still good. TimeoutError by the listener's own bound.
+    Errors: WireError, TimeoutError, OSError: it does not; the connection is closed.
     """
-    connection, _ = listener.accept()
     try:
         connection.settimeout(HELLO_TIMEOUT)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -85,7 +84,7 @@ def accept(listener: socket.socket, secret: bytes, timeout: float = 10.0) -> tup
             raise WireError("the caller does not hold the secret of this guest")
         connection.sendall(_proof(secret, b"listener", name, listener_nonce, caller_nonce))
         connection.settimeout(timeout)
-        return connection, role
+        return role
     except BaseException:
         connection.close()
         raise
