@@ -20,9 +20,6 @@ from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
 
-CRIU_INSIDE = "/.farhome/criu"
-IMAGES_INSIDE = "/.farhome/images"
-_KERNEL_DATA = "run/criu.kdat"
 _FORBIDDEN = ("/proc", "/sys", "/.farhome")
 
 log = logging.getLogger("remote.sandbox")
@@ -103,7 +100,7 @@ class Sandbox:
         if clocks is not None:
             requests += b"clocks\0%d:%d\0" % clocks
         if images is not None:
-            requests += _bind("ro", criu.tool().root, CRIU_INSIDE) + _bind("rw", images, IMAGES_INSIDE)
+            requests += _bind("ro", criu.tool().root, criu.CRIU_INSIDE) + _bind("rw", images, criu.IMAGES_INSIDE)
         cgroups = cgroup_directories(cgroup)
         keeper = subprocess.Popen(
             [_program(), "create", *cgroups],
@@ -131,25 +128,9 @@ class Sandbox:
         keeper.stdout.close()
         keeper.stderr.close()
         sandbox = cls(key, int(line), keeper, cgroups)
-        sandbox._hand_over_kernel_data()
+        if images is not None:
+            criu.hand_over_kernel_data(Path(f"/proc/{sandbox.first}/root"))
         return sandbox
-
-    def _hand_over_kernel_data(self) -> None:
-        """CRIU asks the kernel for 30 ms what it can do, unless /run has what an earlier one found out."""
-        known = criu.kernel_data()
-        if known:
-            path = f"/proc/{self.first}/root/{_KERNEL_DATA}"
-            try:
-                with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
-                    out.write(known)
-            except OSError as error:
-                log.debug("kernel data of CRIU: %s", error)
-
-    def _keep_kernel_data(self) -> None:
-        try:
-            criu.keep_kernel_data(Path(f"/proc/{self.first}/root/{_KERNEL_DATA}").read_bytes())
-        except OSError as error:
-            log.debug("kernel data of CRIU: %s", error)
 
     def _work(self, *arguments: str, requests: bytes = b"", timeout: float = 30.0) -> None:
         try:
@@ -169,18 +150,19 @@ class Sandbox:
 
     def open_for_criu(self, images: str | os.PathLike[str]) -> None:
         """CRIU and an image directory appear inside, for a dump. Errors: FarhomeError."""
-        requests = _bind("ro", criu.tool().root, CRIU_INSIDE) + _bind("rw", images, IMAGES_INSIDE)
+        requests = _bind("ro", criu.tool().root, criu.CRIU_INSIDE) + _bind("rw", images, criu.IMAGES_INSIDE)
         self._work("mount", str(self.first), requests=requests)
 
     def close_for_criu(self) -> None:
         """What open_for_criu() mounted is gone. Errors: FarhomeError."""
-        self._work("unmount", str(self.first), CRIU_INSIDE, IMAGES_INSIDE)
+        criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
+        self._work("unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE)
 
     def seal(self) -> None:
         """After the restore: only the mapped files, /proc and an empty /run are left, and the root is read-only.
         Errors: FarhomeError."""
-        self._keep_kernel_data()
-        self._work("unmount", str(self.first), CRIU_INSIDE, IMAGES_INSIDE, "/dev/null", "-")
+        criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
+        self._work("unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE, "/dev/null", "-")
 
     def enter_argv(
         self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
