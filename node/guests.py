@@ -68,6 +68,7 @@ class Guests:
         self._remotes: dict[str, Program] = {}
         self._arriving: set[str] = set()
         self._expelling: set[str] = set()
+        self._leaving: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.groups = GuestGroups()
 
@@ -194,7 +195,7 @@ class Guests:
         program = self._remotes.pop(key, None)
         if program is not None:
             program.kill() if not program.gone.is_set() else None
-        (self._paths.guests / f"{key}.json").unlink(missing_ok=True)
+        self._leaving.add(key)
         self._spawn(self._remove_group(key))
 
     def _spawn(self, work: Any) -> None:
@@ -203,12 +204,22 @@ class Guests:
         task.add_done_callback(self._tasks.discard)
 
     async def _remove_group(self, key: str) -> None:
-        """Removes the guest's group once the kernel has let go of its last process."""
+        """Removes the guest's group once the kernel has let go of its last process; then its file, by which a daemon after
+        this one would do the same."""
         for _ in range(100):
-            if key in self._guests or self.groups.remove(key):
+            if self._clear(key):
                 return
             await asyncio.sleep(0.05)
         log.warning("the cgroup of guest %s is not empty", key)
+
+    def _clear(self, key: str) -> bool:
+        """Whether nothing is left to remove of a guest that has gone (or it has come again)."""
+        if key not in self._guests:
+            if not self.groups.remove(key):
+                return False
+            (self._paths.guests / f"{key}.json").unlink(missing_ok=True)
+        self._leaving.discard(key)
+        return True
 
     async def cancel(self, caller: Caller, key: str) -> None:
         """Takes a reservation back; only its own home may."""
@@ -253,7 +264,7 @@ class Guests:
             await self._restore_one(path, path.stem)
         for path in self._paths.guests.glob("*.json"):
             if path.stem not in self._guests:
-                path.unlink(missing_ok=True)
+                self._leaving.add(path.stem)
                 self._spawn(self._remove_group(path.stem))
 
     async def _restore_one(self, path: Path, key: str) -> None:
@@ -288,6 +299,8 @@ class Guests:
             program.detach()
         for task in self._tasks:
             task.cancel()
+        for key in list(self._leaving):
+            self._clear(key)
 
 
 def _requested(caller: Caller, parameters: dict[str, Any]) -> Guest:

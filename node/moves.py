@@ -236,9 +236,14 @@ class Mover:
     def _on_event(self, pid: int, message: Message) -> None:
         """What a deputy says unasked."""
         event, entry = message.get("event"), self._registry.get(pid)
-        if entry is None:
+        if event == "lost":
+            # The process may have ended already: its end and this message come by different ways.
+            sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
+            self._registry.update(pid, why=sentence, state="lost")
+            log.error("process %d is lost: %s", pid, sentence)
+        elif entry is None:
             return
-        if event == "state":
+        elif event == "state":
             where, reason = str(message.get("where")), str(message.get("reason"))
             if self.is_moving(pid):
                 self._registry.update(pid, where=where)     # the move that is under way counts and tells the rest
@@ -251,10 +256,6 @@ class Mover:
                     frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
                 )  # fmt: skip
                 log.info("process %d: %s -> %s (%s)", pid, entry.where, where, reason)
-        elif event == "lost":
-            sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
-            self._registry.update(pid, why=sentence, state="lost")
-            log.error("process %d is lost: %s", pid, sentence)
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
 

@@ -149,9 +149,11 @@ class Registry:
             self._save(entry)
 
     def update(self, pid: int, **changes: Any) -> HomeProcess | None:
-        """Changes fields of an entry and its file; None if the process has ended."""
+        """Changes fields of an entry and its file; None if the process has ended (then of what is remembered of it)."""
         entry = self._entries.get(pid)
         if entry is None:
+            if pid in self.ended:
+                self.ended[pid] = replace(self.ended[pid], **changes)
             return None
         changed = replace(entry, **changes)
         if changed != entry:

@@ -179,12 +179,21 @@ class Cluster:
             child.kill()
             child.wait(10)
         for node in self.nodes:
-            node.kill(signal.SIGTERM)
             wait_for(partial(self._ended, node), message="deputies and remotes end")
+        for node in self.nodes:
+            try:
+                if node.daemon is not None:
+                    wait_for(partial(self._has_no_guest, node), message="guests are gone")
+            finally:
+                node.kill(signal.SIGTERM)
         for group in Path("/sys/fs/cgroup").glob(f"*/{BASE}/n[0-9]-*"):
             if int(group.name.rpartition("-")[2]) in {child.pid for child in self.children}:
                 group.rmdir()                    # a daemon that was killed could not
         GuestGroups().remove_all()
+
+    @staticmethod
+    def _has_no_guest(node: Node) -> bool:
+        return not list((node.run / "guests").iterdir())
 
     @staticmethod
     def _ended(node: Node) -> bool:
