@@ -1,0 +1,72 @@
+/* freeze MEGABYTES FILE: holds that much touched memory, goes from page to page of it and counts its visits there.
+ *
+ * FILE says "ready" once the memory is filled. On SIGTERM everything is verified: FILE then says "intact VISITS" and the
+ * exit status is 0, or "damaged" and 3. No file is open in between. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, WORDS = PAGE / 8, VISITS = 1 };
+
+static volatile sig_atomic_t ended;
+
+static void on_end(int number)
+{
+	(void)number;
+	ended = 1;
+}
+
+static uint64_t content(uint64_t page, uint64_t word)
+{
+	uint64_t value = (page * WORDS + word + 1) * UINT64_C(0x9E3779B97F4A7C15);
+
+	return value ^ value >> 29;
+}
+
+static void say(const char *path, const char *text)
+{
+	int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+
+	if (file < 0 || write(file, text, strlen(text)) != (ssize_t)strlen(text) || close(file))
+		_exit(4);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t pages, visits = 0, seen = 0, damaged = 0, at = 0;
+	uint64_t *memory;
+	char text[64];
+
+	if (argc != 3)
+		return 64;
+	pages = strtoull(argv[1], NULL, 10) << 20 >> 12;
+	memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return 4;
+	for (uint64_t page = 0; page < pages; page++)
+		for (uint64_t word = 0; word < WORDS; word++)
+			memory[page * WORDS + word] = word == VISITS ? 0 : content(page, word);
+	signal(SIGTERM, on_end);
+	say(argv[2], "ready\n");
+	for (; !ended; visits++) {
+		at = (at * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407));
+		uint64_t page = (at >> 20) % pages;
+
+		memory[page * WORDS + VISITS]++;
+		damaged |= memory[page * WORDS] ^ content(page, 0);
+	}
+	for (uint64_t page = 0; page < pages; page++)
+		for (uint64_t word = 0; word < WORDS; word++)
+			if (word == VISITS)
+				seen += memory[page * WORDS + word];
+			else
+				damaged |= memory[page * WORDS + word] ^ content(page, word);
+	snprintf(text, sizeof text, damaged || seen != visits ? "damaged\n" : "intact %llu\n", (unsigned long long)visits);
+	say(argv[2], text);
+	return damaged || seen != visits ? 3 : 0;
+}

@@ -1,0 +1,149 @@
+"""How long a move stands still and takes in all, out, hop and home, against plain CRIU between the same nodes.
+
+The program (freeze.c) holds 10 MB, 200 MB or 1 GiB, works on it all the time, and verifies it at its end. `frozen` is what
+the deputy measures, from the seizing to the word that the guest runs; `total` is the time of the command `migrate`. Plain CRIU
+is `criu dump`, the images over the network and `criu restore`, of the same program from n1 to n2: from the dump's start to the
+restore's end, for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.nodes import INSIDE, bench_lab, checked, wait_until
+from bench.result import BenchFailed, Result
+from engine.criu import tool
+
+if TYPE_CHECKING:
+    from lab import Lab, Node
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = f"{INSIDE}/.venv/bin/python"
+#: Megabytes -> rounds, each of an out, a hop and a way home. FARHOME_BENCH_ROUNDS sets all of them.
+SIZES = {10: 5, 200: 3, 1024: 1}
+MOVES = (("out", "n2"), ("hop", "n3"), ("home", "home"))
+PLAIN_PID = 30000
+IMAGES = "/run/plain-criu"
+
+
+def _build() -> str:
+    """Compile the program; returns where the nodes see it. Errors: BenchFailed."""
+    target = ROOT / ".build" / "bench-freeze"
+    target.parent.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix="bench-freeze.", delete=False) as new:
+        command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", new.name, str(ROOT / "bench" / "freeze.c")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode != 0:
+        os.unlink(new.name)
+        raise BenchFailed(f"gcc does not compile bench/freeze.c: {done.stderr.strip().splitlines()[0]}")
+    os.chmod(new.name, 0o755)
+    os.replace(new.name, target)
+    return f"{INSIDE}/.build/{target.name}"
+
+
+def _said(node: Node, path: str) -> str:
+    try:
+        return (node.root / path.lstrip("/")).read_text()
+    except OSError:
+        return ""
+
+
+def _verified(node: Node, pid: int, path: str, what: str) -> None:
+    """Ends the program, which tells whether all of its memory is as it should be. Errors: BenchFailed."""
+    checked(node, ["kill", "-TERM", str(pid)])
+    wait_until(lambda: _said(node, path) not in ("", "ready\n"), f"the last word of {what}", 60)
+    if not _said(node, path).startswith("intact "):
+        raise BenchFailed(f"{what} found its memory damaged after the moves")
+
+
+@dataclass
+class Ours:
+    """Times of moves in ms, by kind of move."""
+
+    frozen: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
+    total: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
+
+
+def moves(lab: Lab, program: str, megabytes: int, rounds: int) -> Ours:
+    """Moves the program about, `rounds` times through all kinds of moves, and verifies it. Errors: BenchFailed."""
+    result = Ours()
+    node, path, job = lab.node("n1"), f"/tmp/freeze-{megabytes}", f"freeze-{megabytes}"
+    # Locked: the balancer is to keep its hands off; moves by hand go all the same.
+    argv = ["mosrun", "-L", "-J", job, program, str(megabytes), path]
+    with node.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: _said(node, path) == "ready\n", f"the program of {megabytes} MB", 60)
+            pid = int(process.node_pid)
+            for _ in range(rounds):
+                for kind, target in MOVES:
+                    begun = time.monotonic()
+                    told = json.loads(checked(node, ["migrate", "--json", str(pid), target], 120))
+                    result.total[kind].append((time.monotonic() - begun) * 1e3)
+                    if not told.get("moved") or told["where"] != target:
+                        raise BenchFailed(f"the program of {megabytes} MB did not move {kind}: {told.get('reason')}")
+                    result.frozen[kind].append(float(told["frozen_ms"]))
+            _verified(node, pid, path, f"the program of {megabytes} MB")
+            if process.wait(60) != 0:
+                raise BenchFailed(f"the program of {megabytes} MB ended with {process.returncode}")
+        finally:
+            process.kill()
+    return result
+
+
+def plain(lab: Lab, program: str, megabytes: int, pid: int = PLAIN_PID) -> float:
+    """Moves the program from n1 to n2 with CRIU alone, and verifies it; returns the ms it stood still. Errors: BenchFailed."""
+    home, away = lab.node("n1"), lab.node("n2")
+    script, path, what = f"{INSIDE}/bench/plain_criu.py", f"/tmp/plain-{megabytes}", f"the program moved by CRIU alone, {megabytes} MB,"
+    for node in (home, away):
+        checked(node, ["rm", "-f", path])
+    try:
+        checked(home, [PYTHON, script, "start", str(pid), program, str(megabytes), path])
+        wait_until(lambda: _said(home, path) == "ready\n", what, 60)
+        with away.popen([PYTHON, script, "target", IMAGES, away.address, *tool().argv], stdout=subprocess.PIPE, text=True) as target:
+            try:
+                port = str(target.stdout.readline()).strip()
+                told = checked(home, [PYTHON, script, "source", str(pid), IMAGES, away.address, port, *tool().argv], 180)
+                if target.wait(60) != 0:
+                    raise BenchFailed(f"{what} was not restored")
+            finally:
+                target.kill()
+        _verified(away, pid, path, what)
+    finally:
+        for node in (home, away):
+            with contextlib.suppress(BenchFailed):
+                checked(node, ["sh", "-c", f"kill -9 {pid} 2>/dev/null; rm -rf {IMAGES}; true"])
+    return float(json.loads(told)["frozen"])
+
+
+def _sizes() -> Iterator[tuple[int, int]]:
+    chosen = os.environ.get("FARHOME_BENCH_ROUNDS", "")
+    for megabytes, rounds in SIZES.items():
+        yield megabytes, int(chosen) if chosen.isdigit() and int(chosen) > 0 else rounds
+
+
+def run() -> list[Result]:
+    """Measure in a fresh lab of three equal nodes. Errors: BenchFailed."""
+    program = _build()
+    results: list[Result] = []
+    with bench_lab(3, cpus=2) as lab:
+        plain(lab, program, 1)  # CRIU learns the kernel once, in each node
+        moves(lab, program, 1, 1)
+        for megabytes, rounds in _sizes():
+            ours = moves(lab, program, megabytes, rounds)
+            baseline = [plain(lab, program, megabytes) for _ in range(rounds)]
+            size = f"{megabytes} MB" if megabytes < 1024 else f"{megabytes // 1024} GiB"
+            for name, times in (("frozen", ours.frozen), ("total", ours.total)):
+                results += [
+                    Result.of(f"{size} {kind} {name}", times[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore")
+                    for kind, _ in MOVES
+                ]
+    return results
