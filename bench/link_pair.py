@@ -20,10 +20,11 @@ from types import TracebackType
 from deputy.stub import Stub
 from engine.arrival import install_filter
 from kernel_helpers import inject, tracing
-from kernel_helpers.filter import program
+from kernel_helpers.filter import RET_NOTIFY, program
 from kernel_helpers.inject import SYS, signed
 from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
 from kernel_helpers.tracing import Cause, Stop
+from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 
 ROOT = Path(__file__).resolve().parent.parent
 GO_HOME, CANCEL, SIGNAL, PARKED, THREAD_EXITED, PAUSE, UNPAUSE = range(32, 39)
@@ -70,7 +71,7 @@ class Pair:
 
     def __init__(self, argv: Sequence[str], threads: int = 1, away_prefix: Sequence[str] = (), host: str = "127.0.0.1",
                  directory: str | None = None, stdin: int = subprocess.DEVNULL,
-                 ready: Callable[[], object] = lambda: True) -> None:
+                 ready: Callable[[], object] = lambda: True, interception: str = "notify") -> None:
         self.process = subprocess.Popen(argv, env=os.environ | {"FARHOME_SPLIT": str(threads)}, cwd=directory,
                                         stdin=stdin, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
@@ -80,6 +81,7 @@ class Pair:
         self.events: list[Event] = []
         self.signals: list[int] = []
         self.link: HomeLink | None = None
+        self.interception = interception
         self.away: subprocess.Popen[bytes] | None = None
         try:
             self._become_stub(threads, away_prefix, host, ready)
@@ -102,7 +104,8 @@ class Pair:
         self.listener = socket.create_server((host, 0))
         port = self.listener.getsockname()[1]
         self.away = subprocess.Popen(
-            [*away_prefix, sys.executable, "-m", "bench.link_pair", host, str(port), str(self.guest)], cwd=ROOT,
+            [*away_prefix, sys.executable, "-m", "bench.link_pair", host, str(port), str(self.guest),
+             self.interception], cwd=ROOT,
             stdin=subprocess.PIPE)
         self.attach()
 
@@ -200,16 +203,20 @@ class Pair:
 class _Away:
     """The away process: the guest's filter, its end of the link, its signals in the plainest way."""
 
-    def __init__(self, host: str, port: int, guest: int) -> None:
+    def __init__(self, host: str, port: int, guest: int, interception: str) -> None:
         self.address = (host, port)
         self.guest = guest
-        frozen = inject.seize(guest, tracing.PTRACE_O_EXITKILL)
-        listener = install_filter(frozen, program())
+        kind = PtraceLink if interception == "ptrace" else AwayLink
+        frozen = inject.seize(guest, tracing.PTRACE_O_EXITKILL | kind.trace_options)
+        listener = install_filter(frozen, program(FILTER_VERDICT if kind is PtraceLink else RET_NOTIFY))
         for thread in frozen.threads.values():
             if signed(thread.registers.orig_rax) == SYS.pause:
                 thread.registers.rax, thread.registers.orig_rax = (1 << 64) - 4, (1 << 64) - 1  # pause() returns
         self.tids = list(frozen.threads)
-        self.link = AwayLink(listener, guest, {tid: tid for tid in self.tids})
+        tids = {tid: tid for tid in self.tids}
+        self.link: AwayLink | PtraceLink
+        self.link = PtraceLink(guest, tids) if kind is PtraceLink else AwayLink(listener, guest, tids)
+        self.pace = 0.001 if kind is PtraceLink else 0.02  # seconds: its calls are stops, which nothing tells of
         self.connect()
         frozen.resume()
 
@@ -224,12 +231,14 @@ class _Away:
     def serve(self) -> None:
         """Until standard input is closed."""
         while True:
-            ready, _, _ = select.select([self.link.event_fd, 0], [], [], 0.02)
+            ready, _, _ = select.select([self.link.event_fd, 0], [], [], self.pace)
             if 0 in ready:
                 return
             for event in self.link.events():
                 self.handle(event)
             for stop in tracing.poll(self.tids):
+                if self.link.stopped(stop):
+                    continue
                 if stop.cause in (Cause.EXITED, Cause.KILLED):
                     self.tids.remove(stop.tid)
                 elif stop.cause is Cause.SIGNAL:
@@ -263,7 +272,7 @@ class _Away:
 
 
 def main() -> None:
-    away = _Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    away = _Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     try:
         away.serve()
     finally:

@@ -119,8 +119,8 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-class _Link:
-    """What both ends share: the session."""
+class SessionLink:
+    """What all ends share: the session."""
 
     def __init__(self) -> None:
         self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -215,7 +215,7 @@ class _Link:
             os.close(self.event_fd)
 
 
-class HomeLink(_Link):
+class HomeLink(SessionLink):
     """The home end: executes calls in the slots of a stub.
 
     `threads`: the tids of the stub as the program sees them, in the order of the slots. `memfd` is the memory that the
@@ -302,7 +302,7 @@ class HomeLink(_Link):
         return int(native.home_statistic(self.handle, 0)), int(native.home_statistic(self.handle, 1))
 
 
-class AwayLink(_Link):
+class AwayLink(SessionLink):
     """The guest's end: takes the notifications of its filter from `listener_fd` (which stays the caller's).
 
     `threads`: tid as this process sees it -> tid as the program sees it; all threads of the guest.
@@ -349,6 +349,13 @@ class AwayLink(_Link):
     def abandon(self, tid: int) -> None:
         """The guest will not make the suspended call of this thread again (a handler ran)."""
         _check(_native().away_abandon(self.handle, tid), "abandon")
+
+    trace_options = 0
+    """Options that the guest's threads need besides the tracer's own (those of remote.intercept_ptrace.PtraceLink do)."""
+
+    def stopped(self, stop: object) -> bool:
+        """Whether a ptrace stop of a guest's thread is a call, which never is so here: see PtraceLink."""
+        return False
 
     @staticmethod
     def is_notified(number: int, arguments: tuple[int, ...] = (0, 0, 0, 0, 0, 0)) -> bool:

@@ -16,9 +16,11 @@ from tests.link.conftest import Native
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.parametrize("interception", ["notify", "ptrace"])
 @pytest.mark.parametrize("family", ["files", "directories", "pipes", "sockets", "identity", "threads"])
-def test_family_is_the_same_as_native(family: str, guest: Path, native: Native, tmp_path: Path) -> None:
-    with Pair([str(guest), family], threads=4 if family == "threads" else 1, directory=str(tmp_path)) as pair:
+def test_family_is_the_same_as_native(family: str, interception: str, guest: Path, native: Native, tmp_path: Path) -> None:
+    threads = 4 if family == "threads" else 1
+    with Pair([str(guest), family], threads, directory=str(tmp_path), interception=interception) as pair:
         result = pair.run()
     assert result == native(family)
 

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @contextmanager
-def waiting(guest: Path, what: str) -> Iterator[tuple[Pair, int]]:
+def waiting(guest: Path, what: str, interception: str = "notify") -> Iterator[tuple[Pair, int]]:
     """The guest in its blocking call; the write end of its standard input."""
     reader, writer = os.pipe()
-    with Pair([str(guest), "block", what], stdin=reader) as pair:
+    with Pair([str(guest), "block", what], stdin=reader, interception=interception) as pair:
         os.close(reader)
         pair.until(lambda: b"waiting" in pair.output, 10, "not begun")
         number = {"read": 0, "nanosleep": 230, "poll": 7, "epoll": 232}[what]
@@ -34,10 +34,11 @@ def waiting(guest: Path, what: str) -> Iterator[tuple[Pair, int]]:
         os.close(writer)
 
 
+@pytest.mark.parametrize("interception", ["notify", "ptrace"])
 @pytest.mark.parametrize(("what", "call"), [("read", "read(0, buffer, 10)"), ("poll", "poll(&p, 1, 1000)"),
                                             ("nanosleep", "nanosleep(&t, &rem)"), ("epoll", "epoll_wait(fd, &e, 1, -1)")])
-def test_signal_with_a_handler_interrupts(what: str, call: str, guest: Path) -> None:
-    with waiting(guest, what) as (pair, _):
+def test_signal_with_a_handler_interrupts(what: str, call: str, guest: Path, interception: str) -> None:
+    with waiting(guest, what, interception) as (pair, _):
         os.kill(pair.process.pid, signal.SIGUSR1)
         status, output = pair.run(20)
     assert status == 7
@@ -46,9 +47,10 @@ def test_signal_with_a_handler_interrupts(what: str, call: str, guest: Path) -> 
         assert b"remaining some" in output
 
 
+@pytest.mark.parametrize("interception", ["notify", "ptrace"])
 @pytest.mark.parametrize("what", ["nanosleep", "poll"])
-def test_sleep_goes_on_with_what_is_left_when_no_handler_runs(what: str, guest: Path) -> None:
-    with waiting(guest, what) as (pair, _):
+def test_sleep_goes_on_with_what_is_left_when_no_handler_runs(what: str, guest: Path, interception: str) -> None:
+    with waiting(guest, what, interception) as (pair, _):
         for _ in range(5):
             tid = pair.link.threads[0] if pair.link else 0
             assert pair.stub.cancel(tid)
@@ -58,9 +60,10 @@ def test_sleep_goes_on_with_what_is_left_when_no_handler_runs(what: str, guest: 
     assert b"= 0 (ok)\ntook a second" in output
 
 
+@pytest.mark.parametrize("interception", ["notify", "ptrace"])
 @pytest.mark.parametrize(("what", "result"), [("read", b"= 3 (ok)"), ("epoll", b"= 1 (ok)")])
-def test_suspended_call_is_made_again_and_loses_nothing(what: str, result: bytes, guest: Path) -> None:
-    with waiting(guest, what) as (pair, writer):
+def test_suspended_call_is_made_again_and_loses_nothing(what: str, result: bytes, guest: Path, interception: str) -> None:
+    with waiting(guest, what, interception) as (pair, writer):
         tid = pair.link.threads[0] if pair.link else 0
         for _ in range(20):
             assert pair.stub.cancel(tid)

@@ -1,0 +1,236 @@
+"""The reference interceptor: calls of the guest are caught by ptrace (SECCOMP_RET_TRACE) instead of notifications.
+
+Same table, same frames, same interface as kernel_helpers.link.AwayLink; short and slow. It runs in the tracer's thread:
+whoever waits for the guest's threads gives every stop to stopped() first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterable
+
+from kernel_helpers import library, tracing
+from kernel_helpers.filter import RET_TRACE
+from kernel_helpers.inject import RESTART_CODES, U64, Registers, signed
+from kernel_helpers.link import Event, Kind, Parked, SessionLink
+from kernel_helpers.table import Class, row_of
+from kernel_helpers.tracing import Cause, Stop
+from remote.marshal import REPLY_SUSPENDED, Call, Marshaller, TooBig
+
+FILTER_VERDICT = RET_TRACE
+"""What the filter has to return for caught calls: filter.program(FILTER_VERDICT)."""
+PTRACE_O_TRACESECCOMP = 1 << 7
+_FRAME_CALL, _FRAME_ABANDON = 3, 5
+_RELAYED_REPLY = 15
+_libc = ctypes.CDLL(None, use_errno=True)
+_IOV = struct.Struct("<QQ")
+
+
+class _Caught:
+    """A thread that stands at the entry of a call."""
+
+    def __init__(self, host: int, registers: Registers) -> None:
+        self.host = host
+        self.registers = registers
+        self.number = signed(registers.orig_rax)
+        r = registers
+        self.arguments = (r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9)
+        self.entry = row_of(self.number).select(self.arguments)
+        self.call: Call | None = None
+        self.sequence = 0
+        self.sent = False
+
+
+class PtraceLink(SessionLink):
+    """`threads`: tid as this process sees it -> tid as the program sees it."""
+
+    trace_options = PTRACE_O_TRACESECCOMP
+    """Options that the guest's threads need besides the tracer's own."""
+
+    def __init__(self, guest_host_pid: int, threads: dict[int, int]) -> None:
+        super().__init__()
+        self._handle = _relay().relay_new(self.event_fd)
+        self.guest_host_pid = guest_host_pid
+        self._program = dict(threads)
+        self._sequence = dict.fromkeys(threads.values(), 0)
+        self._caught: dict[int, _Caught] = {}
+        self._restarting: dict[int, tuple[int, _Caught]] = {}
+        self._paused = False
+        self._kept: list[Event] = []
+
+    def _session(self) -> int:
+        return self.handle
+
+    def _free(self, handle: int) -> None:
+        _relay().session_free(handle)
+
+    # -- calls leave
+
+    def stopped(self, stop: Stop) -> bool:
+        """A stop of a thread. True: it was a call, and is taken care of; False: the caller's affair."""
+        if stop.cause in (Cause.EXITED, Cause.KILLED):
+            self._caught.pop(self._program.get(stop.tid, 0), None)
+            self._restarting.pop(stop.tid, None)
+            return False
+        if stop.cause is not Cause.OTHER or not self._is_at_call(stop):
+            self._restart(stop.tid)
+            return False
+        caught = _Caught(stop.tid, tracing.registers(stop.tid))
+        self._restarting.pop(stop.tid, None)
+        program = self._program[stop.tid]
+        if caught.entry.class_ is Class.LOCAL:
+            tracing.proceed(stop.tid)
+            return True
+        self._caught[program] = caught
+        if self._paused:
+            return True  # it waits at the door until unpause() or answer()
+        self._take(program, caught)
+        return True
+
+    def _is_at_call(self, stop: Stop) -> bool:
+        """The only event besides STOP that this link has switched on; the entry of a call shows -ENOSYS."""
+        return signed(tracing.registers(stop.tid).rax) == -errno.ENOSYS
+
+    def _take(self, program: int, caught: _Caught) -> None:
+        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END):
+            try:
+                caught.call = Marshaller(self._read, caught.entry, caught.number, caught.arguments).call
+                self._sequence[program] += 1
+                caught.sequence = self._sequence[program]
+                self._post(_FRAME_CALL, program, caught.call.frame(caught.sequence))
+                caught.sent = True
+                return
+            except TooBig:
+                pass
+        self._kept.append(Event(Kind.GO_HOME_CALL, program, struct.pack("<6Q", *caught.arguments), caught.number))
+        os.eventfd_write(self.event_fd, 1)
+
+    def _post(self, kind: int, tid: int, data: bytes) -> None:
+        if _relay().relay_post(self.handle, kind, tid, data, len(data)):
+            raise MemoryError
+
+    # -- results come
+
+    def events(self) -> list[Event]:
+        """As AwayLink's; replies are answered here."""
+        kept, self._kept = self._kept, []
+        for event in super().events():
+            if event.kind != _RELAYED_REPLY:
+                kept.append(event)
+            elif (code := self._reply(event)) is not None:
+                kept.append(Event(Kind.SUSPENDED, event.tid, b"", code))
+        return kept
+
+    def _reply(self, event: Event) -> int | None:
+        """The restart code, if home took the call back."""
+        caught = self._caught.get(event.tid)
+        if caught is None or caught.call is None or not caught.sent:
+            return None
+        sequence, value, flags, writes = caught.call.results(event.data)
+        if sequence != caught.sequence:
+            return None
+        try:
+            for address, data in writes:
+                self._write(address, data)
+        except OSError:
+            value = -errno.EFAULT
+        if flags & REPLY_SUSPENDED:
+            caught.sent = False
+            return value
+        native = caught.entry.class_ is Class.BOTH and value >= 0
+        self._finish(event.tid, value, native)
+        return None
+
+    def _finish(self, program: int, value: int, native: bool) -> None:
+        """Ends the call with a value, or lets the node's kernel make it."""
+        caught = self._caught.pop(program)
+        registers = caught.registers
+        if not native:
+            registers.orig_rax = U64  # the kernel skips the call and takes rax for its result
+            registers.rax = value & U64
+            if value in RESTART_CODES:
+                # Back to before the call: so it is frozen. When the kernel looks for signals, _restart() shows it the
+                # interrupted call, and it decides by its own rules.
+                registers.rax = caught.number & U64
+                registers.rip -= 2
+                self._restarting[caught.host] = (value, caught)
+            tracing.set_registers(caught.host, registers)
+        tracing.proceed(caught.host)
+
+    def _restart(self, tid: int) -> None:
+        code, caught = self._restarting.pop(tid, (0, None))
+        if caught is None:
+            return
+        registers = tracing.registers(tid)
+        if registers.rip == caught.registers.rip and signed(registers.orig_rax) < 0:
+            registers.rip += 2
+            registers.orig_rax, registers.rax = caught.number & U64, code & U64
+            tracing.set_registers(tid, registers)
+
+    # -- as AwayLink
+
+    def pause(self) -> None:
+        """Calls made from now on wait at the door."""
+        self._paused = True
+
+    def unpause(self) -> None:
+        """Calls at the door are taken."""
+        self._paused = False
+        for program, caught in list(self._caught.items()):
+            if caught.call is None and caught.entry.class_ is not Class.GO_HOME:
+                self._take(program, caught)
+
+    def parked(self) -> dict[int, Parked]:
+        """tid -> the call that was caught and not answered."""
+        return {program: Parked(c.sequence, c.number, c.sent, c.call.sigmask if c.call else None)
+                for program, c in self._caught.items()}
+
+    def answer(self, tid: int, value: int = 0, error: int = 0, proceed: bool = False) -> bool:
+        """Answers a parked call. False: none parked."""
+        if tid not in self._caught:
+            return False
+        self._finish(tid, error or value, proceed)
+        return True
+
+    def abandon(self, tid: int) -> None:
+        """The guest will not make the suspended call of this thread again (a handler ran)."""
+        self._post(_FRAME_ABANDON, tid, b"")
+
+    @staticmethod
+    def is_notified(number: int, arguments: tuple[int, ...] = ()) -> bool:
+        """Whether a signal can find a call at the door: never, its entry is a ptrace stop."""
+        return False
+
+    # -- memory
+
+    def _transfer(self, function: str, address: int, buffer: ctypes.Array[ctypes.c_char], size: int) -> None:
+        here = _IOV.pack(ctypes.addressof(buffer), size)
+        there = _IOV.pack(address, size)
+        done = getattr(_libc, function)(self.guest_host_pid, here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0))
+        if done != size:
+            raise OSError(errno.EFAULT, "the guest's memory")
+
+    def _read(self, address: int, size: int) -> bytes:
+        buffer = ctypes.create_string_buffer(size)
+        self._transfer("process_vm_readv", address, buffer, size)
+        return buffer.raw
+
+    def _write(self, address: int, data: bytes) -> None:
+        self._transfer("process_vm_writev", address, ctypes.create_string_buffer(data, len(data)), len(data))
+
+
+def set_options(tids: Iterable[int], options: int) -> None:
+    """PTRACE_SETOPTIONS on stopped threads, the link's own added."""
+    for tid in tids:
+        tracing.set_options(tid, options | PtraceLink.trace_options)
+
+
+def _relay() -> ctypes.CDLL:
+    native = library.load()
+    native.relay_new.restype, native.relay_new.argtypes = ctypes.c_void_p, [ctypes.c_int]
+    native.relay_post.argtypes = [ctypes.c_void_p, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32]
+    native.session_free.argtypes, native.session_free.restype = [ctypes.c_void_p], None
+    return native
