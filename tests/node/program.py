@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from wire import frames
-from wire.channel import accept, connect
+from wire.channel import connect, greet
 from wire.frames import Message
 from wire.local import LocalServer
 
@@ -115,7 +115,8 @@ class Remote(Program):
         self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})
 
     def caller(self) -> None:
-        self.link, _ = accept(self.listener, self.secret)
+        self.link, _ = self.listener.accept()
+        greet(self.link, self.secret)
         self.selector.register(self.link, selectors.EVENT_READ, self.deputy_gone)
         self.server.tell({"event": "running"})
 
