@@ -15,11 +15,18 @@ from kernel_helpers.errors import FarhomeError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, whose complaint is one line."""
+    """argparse, whose complaint is one line. exits: what the command may end with; ending: a sentence about that."""
 
-    def __init__(self, prog: str, description: str = "", examples: str = "", **options: Any) -> None:
+    def __init__(
+        self, prog: str, description: str = "", examples: str = "", exits: tuple[int, ...] = exit_codes.COMMON, ending: str = "",
+        **options: Any,
+    ) -> None:  # fmt: skip
+        self.examples = examples
+        self.exits = exits
+        self.ending = ending
         if examples:
-            options["epilog"] = f"examples:\n{examples}\n{exit_codes.TEXT}"
+            said = f"\n{ending}\n" if ending else ""
+            options["epilog"] = f"examples:\n{examples}\n{exit_codes.text(exits)}{said}"
         super().__init__(
             prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
         )
@@ -48,7 +55,7 @@ def run(prog: str, body: Callable[[Sequence[str] | None], int], arguments: Seque
         print(f"{prog}: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
         return exit_codes.FAILED
     except KeyboardInterrupt:
-        return 130
+        return exit_codes.INTERRUPTED
 
 
 def print_json(value: object) -> None:

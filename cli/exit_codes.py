@@ -21,14 +21,29 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 """mosrun: there is no such program (as a shell says it)."""
 
-TEXT = """exit codes:
-  0    done
-  64   the command line makes no sense
-  69   no node daemon answers here
-  75   refused: it was not done, and may be another time
-  77   not permitted
-  78   the configuration or the keys are not usable
-"""
+INTERRUPTED = 130
+"""Ctrl-C, as a shell says it."""
+
+MEANINGS = {
+    OK: "done",
+    FAILED: "it could not be done; the sentence says why",
+    USAGE: "the command line makes no sense",
+    UNAVAILABLE: "no node daemon answers here",
+    INTERNAL: "a fault of farhome itself",
+    REFUSED: "refused: it was not done, and may be another time",
+    NOT_PERMITTED: "not permitted",
+    CONFIGURATION: "the configuration or the keys are not usable",
+    NOT_EXECUTABLE: "mosrun: the program cannot be executed",
+    NOT_FOUND: "mosrun: there is no such program",
+    INTERRUPTED: "interrupted",
+}
+COMMON = (OK, FAILED, USAGE, UNAVAILABLE, INTERNAL, REFUSED, NOT_PERMITTED, CONFIGURATION, INTERRUPTED)
+"""Those that every command may end with that asks the node daemon."""
+
+
+def text(codes: tuple[int, ...] = COMMON) -> str:
+    """The part of --help that tells exit codes."""
+    return "exit codes:\n" + "".join(f"  {code:<4} {MEANINGS[code]}\n" for code in codes)
 
 
 class CommandError(Exception):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from cli.command import Parser, print_json, run
+from cli.exit_codes import FAILED, INTERRUPTED, OK, USAGE
 from lab.lab import Lab
 from lab.node import environment, terminal_command
 from lab.state import LabError, names
@@ -23,14 +24,13 @@ EXAMPLES = """\
   lab kill n2                       n2 loses its power
   lab storm 7 --every 0.3-2         move the processes of job 7 about at random
   lab down                          nothing of it is left
-
-lab sh ends with the exit code of what it runs; the others with 1 when it could not be done.
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line, for --help, man pages and tests."""
-    top = Parser("lab", "Virtual farhome nodes on this machine, each in namespaces of its own.", EXAMPLES)
+    top = Parser("lab", "Virtual farhome nodes on this machine, each in namespaces of its own.", EXAMPLES,
+                 exits=(OK, FAILED, USAGE, INTERRUPTED), ending="lab sh ends with the exit code of what it runs.")  # fmt: skip
     common = Parser("lab", add_help=False)
     common.add_argument("--name", default="default", help="which lab (%(default)s)")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)

@@ -36,10 +36,11 @@ def parser() -> argparse.ArgumentParser:
         "mosrun",
         "Starts a program that may move to other nodes while it runs, and cannot tell.",
         "  mosrun ./simulate --steps 1000000     goes wherever it runs best\n"
-        "  mosrun -r n2 -L make -j4              starts on n2 and stays until it is moved by hand\n"
+        "  mosrun -r n2 -L ./render scene        goes to n2 at once, and no further by itself\n"
         "  mosrun -J night -m 2048 ./analyse     job 'night', needs 2 GiB\n"
-        "  mosrun -h ./talks-to-a-device         stays at home\n\n"
-        "126: the program cannot be executed, 127: it is not found; else the program's own exit status.\n",
+        "  mosrun -h ./talks-to-a-device         stays at home\n",
+        exits=(USAGE, NOT_EXECUTABLE, NOT_FOUND),
+        ending="Otherwise the exit status is the program's own, wherever it ran.",
         usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--] program [argument ...]",
         add_help=False,
     )
