@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
-from engine.context import Context, with_pending
+from engine.context import Context, ThreadContext, with_pending
+from engine.phases import Phases
 from engine.refill import RefillFailed, refill
+from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import Registers
 from wire import channel
 from wire.channel import Channel
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
+    from deputy.stub import Stub
 
 log = logging.getLogger("deputy")
 
@@ -35,14 +40,18 @@ def come_home(deputy: Deputy, begun: float) -> Report:
     talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))
     try:
         frozen_at = time.monotonic()
+        phases = Phases()
         pending = freezing.freeze_guest(deputy)
+        phases.done("freeze")
         try:
             talk.send("capture")
             talk.expect("context")
             context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
+            phases.done("capture there")
             stub.relocate([(mapping.start, mapping.end) for mapping in context.maps])
             frozen = stub.stop()
-            context = with_pending(context, pending + deputy.signals.held())
+            phases.done("stop the stub")
+            context = _with_restarts(with_pending(context, pending + deputy.signals.held()), stub)
             try:
                 refilled = refill(frozen, context, talk.connection, stub.reserved)
             except RefillFailed as failure:
@@ -55,10 +64,13 @@ def come_home(deputy: Deputy, begun: float) -> Report:
             stub.resume_as_stub()
             freezing.thaw(deputy)
             raise
+        phases.done("refill")
         # The process is whole at home and the guest stands still for good: the decision is made here.
         stub.remove_resident()
         frozen.detach()
         frozen_until = time.monotonic()
+        phases.done("let go")
+        phases.tell(log, "home")
         deputy.signals = None
         deputy.where = "home"
         talk.send("discard")
@@ -66,3 +78,16 @@ def come_home(deputy: Deputy, begun: float) -> Report:
         return Report("home", (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, refilled.pages.bytes, "refill")
     finally:
         talk.close()
+
+
+def _with_restarts(context: Context, stub: Stub) -> Context:
+    """Threads that stand before a sleep or poll whose remaining time the kernel still keeps in the stub's own thread finish it by
+    restart_syscall(2) instead of beginning it anew."""
+
+    def resumed(thread: ThreadContext) -> ThreadContext:
+        registers = Registers.from_buffer_copy(thread.registers)
+        number = stub.resumable(thread.tid)
+        stands_there = number is not None and registers.rax == number and inject.signed(registers.orig_rax) == -1
+        return replace(thread, resume_with_restart_syscall=True) if stands_there else thread
+
+    return replace(context, threads=tuple(resumed(thread) for thread in context.threads))

@@ -25,7 +25,9 @@ from deputy.stub import Stub
 from engine import criu, files
 from engine.forkcopy import fork_copy
 from engine.pending import put, take
+from engine.phases import Phases
 from engine.refusal import why_not
+from engine.restarts import name_restarted_calls, waiting_places
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
@@ -135,20 +137,28 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     assert preparation.channel is not None
     talk = preparation.channel
     frozen_at = time.monotonic()
+    phases = Phases()
+    places = waiting_places(deputy.pid)
     frozen = inject.seize(deputy.pid)
+    name_restarted_calls(frozen, places)
+    phases.done("seize")
     try:
         reason = why_not(deputy.pid, traced_by=os.getpid())
         if reason is None and any(thread.group_stop for thread in frozen.threads.values()):
             reason = "it is stopped"
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
+        phases.done("why not")
         preparation.send_late_files()
-        size = _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk)
+        phases.done("late files")
+        size = _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases)
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
+        phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
         link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
         try:
             stub = Stub.prepare(frozen, link)
+            phases.done("stub")
             waiting = take(frozen)
             try:
                 talk.send("commit", pending=waiting)
@@ -173,7 +183,10 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     deputy.where = preparation.target.node
     deputy.files = preparation.files
     deputy.selector.register(link.event_fd, 1, lambda: None)
+    phases.done("commit")
     frozen_until = _running(talk)
+    phases.done("start there")
+    phases.tell(log, "out")
     deputy.stub.give_up_memory()
     talk.close()
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "criu")
@@ -186,12 +199,16 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     old = deputy.link
     source = Channel(channel.connect(old.target.address, "move", old.target.secret, timeout=30.0))
     frozen_at = time.monotonic()
+    phases = Phases()
     try:
         pending = freezing.freeze_guest(deputy)
+        phases.done("freeze")
         try:
             source.send("hop", address=list(preparation.target.address), secret=preparation.target.secret)
             size = int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
+            phases.done("dump and send there")
             talk.expect("prepared", timeout=RESTORE_TIMEOUT)
+            phases.done("restore there")
             connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
             talk.send("commit", pending=pending)
         except BaseException:
@@ -205,23 +222,31 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     deputy.link.start(connection)
     deputy.signals.let_go()
     deputy.where = preparation.target.node
+    phases.done("commit")
     frozen_until = _running(talk)
+    phases.done("start there")
+    phases.tell(log, "hop")
     talk.close()
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "criu")
 
 
-def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel) -> int:
+def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
     """Dumps a copy of the frozen process and streams the images; returns their bytes. Nothing is left on the disk."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o700)
     try:
         copy = fork_copy(frozen)
+        phases.done("copy")
         try:
             criu.dump(copy, directory)
         finally:
+            phases.done("dump")
             copy.discard()
+        phases.done("discard")
         talk.send("images")
-        return talk.send_directory(directory)
+        size = talk.send_directory(directory)
+        phases.done("send")
+        return size
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
