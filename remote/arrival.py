@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engine import criu
 from engine.arrival import drop_capabilities, install_filter, wake
 from engine.files import FileStore, MappedFile
+from engine.phases import Phases
 from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
@@ -34,6 +35,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
     """The whole conversation of role move that brings a guest. Errors: all of them mean that nothing has come."""
     request = talk.expect("prepare")
     pid = int(request["pid"])
+    phases = Phases()
     store = FileStore(remote.options.cache)
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
@@ -43,21 +45,31 @@ def arrive(remote: Remote, talk: Channel) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
         files = _fetch(talk, store, request)
+        phases.done("files")
         clocks = _clocks_of_home(talk)
+        phases.done("clocks")
         sandbox = Sandbox.create(
             key, files, clocks=clocks, nodename=str(request["nodename"]), cgroup=remote.options.cgroup or None, images=directory
         )
+        phases.done("sandbox")
         talk.send("ready")
         while (message := _next(remote, talk))["op"] == "files":
             sandbox.add_files(_fetch(talk, store, message))
             talk.send("ready")
+        phases.done("images")
         host_pid = criu.restore(directory, sandbox, pid)
+        phases.done("restore")
         sandbox.seal()
+        phases.done("seal")
         frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
         wake(frozen)
+        phases.done("wake")
         listener = install_filter(frozen, call_filter.program())
+        phases.done("filter")
         drop_capabilities(frozen)
+        phases.done("capabilities")
         link = AwayLink(listener, host_pid, program_tids(host_pid))
+        phases.done("link")
         talk.send("prepared")
         caller = remote.next_caller(CALL_TIMEOUT)
         if caller is None or caller[1] != "link":
@@ -74,10 +86,13 @@ def arrive(remote: Remote, talk: Channel) -> None:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     remote.guest = Guest(remote, frozen, sandbox, listener, link, int(request["uid"]), str(request.get("command", "?")))
+    phases.done("commit")
     remote.attach(caller[0])
     remote.selector.register(link.event_fd, 1, lambda: None)
     remote.guest.run(pending)
     talk.send("running")
+    phases.done("run")
+    phases.tell(log, "arrival")
     talk.close()
     remote.server.tell({"event": "running", "uid": remote.guest.uid, "command": remote.guest.command})
     log.info("guest %s runs as %d", key, host_pid)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from engine import criu
 from engine.capture import capture, send_pages
 from engine.forkcopy import fork_copy
+from engine.phases import Phases
 from kernel_helpers.errors import FarhomeError
 from remote.guest import Guest
 from wire import channel, frames
@@ -35,10 +36,15 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
     try:
         if operation == "capture":
             assert guest.frozen is not None
+            phases = Phases()
             context = capture(guest.frozen)
+            phases.done("capture")
             talk.send("context")
             talk.send_block(context.to_wire())
+            phases.done("send context")
             send_pages(guest.frozen.pid, context.maps, talk.connection)
+            phases.done("send pages")
+            phases.tell(log, "departure")
         elif operation == "hop":
             _send_images(remote, guest, message, talk)
         elif operation == "discard":
@@ -57,15 +63,21 @@ def _send_images(remote: Remote, guest: Guest, message: frames.Message, talk: Ch
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o700)
     try:
+        phases = Phases()
         copy = fork_copy(guest.frozen)
+        phases.done("copy")
         try:
             criu.dump(copy, directory, sandbox=guest.sandbox)
         finally:
+            phases.done("dump")
             copy.discard()
+        phases.done("discard")
         with channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0) as connection:
             stream = Channel(connection)
             size = stream.send_directory(directory)
             stream.expect("received")
+        phases.done("send")
+        phases.tell(log, "departure")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     talk.send("sent", bytes=size)
