@@ -23,7 +23,8 @@ from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
 from engine import criu, files
-from engine.forkcopy import fork_copy
+from engine.forkcopy import fork_copy, wiped_ranges
+from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import put, take
 from engine.phases import Phases
 from engine.refusal import why_not
@@ -31,8 +32,9 @@ from engine.restarts import name_restarted_calls, waiting_places
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
+from kernel_helpers.pages import send_own_pages
 from wire import channel
-from wire.channel import Channel
+from wire.channel import Channel, Refused
 from wire.frames import WireError
 
 if TYPE_CHECKING:
@@ -205,7 +207,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         phases.done("freeze")
         try:
             source.send("hop", address=list(preparation.target.address), secret=preparation.target.secret)
-            size = int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
+            size = _sent(source, talk)
             phases.done("dump and send there")
             talk.expect("prepared", timeout=RESTORE_TIMEOUT)
             phases.done("restore there")
@@ -231,11 +233,14 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
 
 
 def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
-    """Dumps a copy of the frozen process and streams the images; returns their bytes. Nothing is left on the disk."""
+    """Dumps a copy of the frozen process, sends the images, and the memory beside them; returns how many bytes. Nothing is left
+    on the disk."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o700)
     try:
-        copy = fork_copy(frozen)
+        wiped = wiped_ranges(frozen.pid)
+        hollow = hollow_spans(frozen, wiped)
+        copy = fork_copy(frozen, wiped, hollow)
         phases.done("copy")
         try:
             criu.dump(copy, directory)
@@ -243,12 +248,27 @@ def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel, phases
             phases.done("dump")
             copy.discard()
         phases.done("discard")
-        talk.send("images")
+        talk.send("images", beside=to_wire(hollow))
         size = talk.send_directory(directory)
+        size += send_own_pages(frozen.pid, page_ranges(hollow), talk.connection.fileno(), RESTORE_TIMEOUT).bytes
         phases.done("send")
         return size
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sent(source: Channel, target: Channel) -> int:
+    """The bytes that the node that is left has sent. Errors: WireError, the target's own reason before that of the source."""
+    try:
+        return int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
+    except (WireError, OSError) as error:
+        try:
+            target.expect("prepared", timeout=1.0)
+        except Refused:
+            raise
+        except (WireError, OSError):
+            pass
+        raise error
 
 
 def _running(talk: Channel) -> float:

@@ -17,6 +17,7 @@ import os
 import signal
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_GET_TID_ADDRESS = 40
 PTRACE_O_EXITKILL = 1 << 20
+MADV_DONTNEED = 4
 WALL = 0x40000000
 
 _SCRATCH = 512
@@ -206,12 +208,14 @@ def wiped_ranges(pid: int) -> list[tuple[int, int]]:
     return found
 
 
-def fork_copy(frozen: Frozen, wiped: list[tuple[int, int]] | None = None) -> Copy:
+def fork_copy(
+    frozen: Frozen, wiped: list[tuple[int, int]] | None = None, hollow: Sequence[tuple[int, int]] = ()
+) -> Copy:
     """A copy of `frozen`, group-stopped and untraced, no instruction of the program executed in it.
 
     The source stays frozen and unharmed: what restore() would write back is unchanged. Seize a process that runs under
     a seccomp filter of ours with PTRACE_O_SUSPEND_SECCOMP; the copy inherits the option. `wiped`: what wiped_ranges()
-    told (asked here when None).
+    told (asked here when None). `hollow`: memory that is to be empty in the copy.
 
     Errors: OSError, MoveRefused (memory that cannot be copied); nothing is left then.
     """
@@ -232,6 +236,8 @@ def fork_copy(frozen: Frozen, wiped: list[tuple[int, int]] | None = None) -> Cop
         _refuse_missing_memory(frozen.pid, copy.pid)
         for start, end in wiped:
             _copy_memory(frozen, tasks, start, end)
+        for start, end in hollow:
+            tasks.call(SYS.madvise, start, end - start, MADV_DONTNEED)
         copy.threads = dict(zip(frozen.threads, tasks.threads, strict=True))
         _stop_and_let_go(frozen, tasks)
         # What follows takes long. Should we die meanwhile, the process goes on as if nothing had been.

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import criu
 from engine.arrival import drop_capabilities, install_filter, wake
 from engine.files import FileStore, MappedFile
+from engine.hollow import from_wire
 from engine.phases import Phases
 from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import AwayLink
+from kernel_helpers.pages import PageRange, receive_own_pages
 from remote.guest import Guest, end_traced, program_tids
 from remote.sandbox import Sandbox
 from wire.channel import Channel
@@ -27,8 +31,18 @@ log = logging.getLogger("remote")
 
 CLOCK_READINGS = 5
 IMAGES_TIMEOUT = 120.0
+PAGES_TIMEOUT = 30.0
+"""Seconds without progress."""
 CALL_TIMEOUT = 30.0
 """Seconds from `prepared` to the connection of the link."""
+
+
+@dataclass(frozen=True)
+class _Images:
+    """They are here; what of the memory is to come beside them, and from where."""
+
+    channel: Channel
+    beside: list[PageRange]
 
 
 def arrive(remote: Remote, talk: Channel) -> None:
@@ -41,6 +55,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
     directory = remote.options.images / f"in-{key}"
     sandbox: Sandbox | None = None
     frozen: inject.Frozen | None = None
+    images: _Images | Message | None = None
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -53,8 +68,8 @@ def arrive(remote: Remote, talk: Channel) -> None:
         )
         phases.done("sandbox")
         talk.send("ready")
-        while (message := _next(remote, talk))["op"] == "files":
-            sandbox.add_files(_fetch(talk, store, message))
+        while not isinstance(images := _next(remote, talk), _Images):
+            sandbox.add_files(_fetch(talk, store, images))
             talk.send("ready")
         phases.done("images")
         host_pid = criu.restore(directory, sandbox, pid)
@@ -70,12 +85,19 @@ def arrive(remote: Remote, talk: Channel) -> None:
         phases.done("capabilities")
         link = AwayLink(listener, host_pid, program_tids(host_pid))
         phases.done("link")
+        receive_own_pages(host_pid, images.beside, images.channel.connection.fileno(), PAGES_TIMEOUT)
+        if images.channel is not talk:
+            images.channel.send("received")
+            images.channel.close()
+        phases.done("memory")
         talk.send("prepared")
         caller = remote.next_caller(CALL_TIMEOUT)
         if caller is None or caller[1] != "link":
             raise WireError("the home does not connect the link")
         pending = [(int(tid), bytes(info)) for tid, info in talk.expect("commit", timeout=30.0)["pending"]]
     except BaseException as error:
+        if isinstance(images, _Images) and images.channel is not talk:
+            images.channel.close()
         if frozen is not None:
             end_traced(frozen.pid, list(frozen.threads))
         if sandbox is not None:
@@ -143,23 +165,31 @@ def _fetch(talk: Channel, store: FileStore, request: Message) -> list[tuple[str,
     return result
 
 
-def _next(remote: Remote, talk: Channel) -> Message:
+def _next(remote: Remote, talk: Channel) -> _Images | Message:
     """The next request while the images are awaited: late files, or the images themselves, from the home or (a hop) from
     the node that the guest leaves, on a connection of its own."""
     directory = remote.options.images / f"in-{remote.options.home}-{remote.options.pid}"
     caller = remote.next_caller(IMAGES_TIMEOUT, unless=talk.connection)
     if caller is None:
         message = talk.next()
-        if message["op"] == "images":
-            talk.receive_directory(directory)
-        elif message["op"] != "files":
-            raise WireError(f"{message['op']!r} is out of turn")
-        return message
+        if message["op"] == "files":
+            return message
+        return _receive(talk, message, directory)
     connection, role = caller
-    with connection:
+    try:
         if role != "imgs":
             raise WireError(f"a connection of role {role} is out of turn")
-        images = Channel(connection)
-        images.receive_directory(directory)
-        images.send("received")
-    return {"op": "images"}
+        source = Channel(connection)
+        return _receive(source, source.next(), directory)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _receive(channel: Channel, message: Message, directory: Path) -> _Images:
+    """Errors: WireError, OSError, FarhomeError."""
+    if message["op"] != "images":
+        raise WireError(f"{message['op']!r} is out of turn")
+    beside = from_wire(message.get("beside"))
+    channel.receive_directory(directory)
+    return _Images(channel, beside)

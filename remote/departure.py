@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from engine import criu
 from engine.capture import capture, send_pages
-from engine.forkcopy import fork_copy
+from engine.forkcopy import fork_copy, wiped_ranges
+from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.phases import Phases
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.pages import send_own_pages
 from remote.guest import Guest
 from wire import channel, frames
 from wire.channel import Channel
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("remote")
 
+PAGES_TIMEOUT = 120.0
+"""Seconds that the target may take to restore before it takes the first of the memory beside the images."""
 
 
 def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
@@ -64,7 +68,9 @@ def _send_images(remote: Remote, guest: Guest, message: frames.Message, talk: Ch
     directory.mkdir(parents=True, mode=0o700)
     try:
         phases = Phases()
-        copy = fork_copy(guest.frozen)
+        wiped = wiped_ranges(guest.pid)
+        hollow = hollow_spans(guest.frozen, wiped)
+        copy = fork_copy(guest.frozen, wiped, hollow)
         phases.done("copy")
         try:
             criu.dump(copy, directory, sandbox=guest.sandbox)
@@ -74,7 +80,9 @@ def _send_images(remote: Remote, guest: Guest, message: frames.Message, talk: Ch
         phases.done("discard")
         with channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0) as connection:
             stream = Channel(connection)
+            stream.send("images", beside=to_wire(hollow))
             size = stream.send_directory(directory)
+            size += send_own_pages(guest.pid, page_ranges(hollow), connection.fileno(), PAGES_TIMEOUT).bytes
             stream.expect("received")
         phases.done("send")
         phases.tell(log, "departure")
