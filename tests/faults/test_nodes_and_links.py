@@ -54,7 +54,7 @@ def test_link_cut_for_five_seconds(cluster: Cluster) -> None:
 
 def test_link_cut_again_and_again_while_calls_are_under_way(cluster: Cluster) -> None:
     count = 40000
-    with Running(cluster, "appender", f"lines {count} 0") as appender:
+    with Running(cluster, "appender", f"lines {count} 1") as appender:
         appender.moved("n2")
         for _ in range(3):
             appender.works(seconds=40)
