@@ -17,9 +17,9 @@ def parser() -> argparse.ArgumentParser:
     made = Parser(
         "mosps",
         "Shows the processes that mosrun started here, where each is, and why it does not move.",
-        "  mosps             your own (root: everybody's)\n"
-        "  mosps -a -J night everybody's of job 'night'\n"
-        "  mosps --guests    processes of other nodes that are here\n",
+        "  mosps               your own (root: everybody's)\n"
+        "  mosps -a -J night   everybody's of job 'night'\n"
+        "  mosps --guests      processes of other nodes that are here\n",
     )
     made.add_argument("-a", "--all", action="store_true", help="processes of all users")
     made.add_argument("-J", "--job", metavar="JOB", help="only those of this job")

@@ -1,0 +1,153 @@
+"""What the documents say can be found: links, commands, options, exit codes, keys; and they are those of this tree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from balancer import policy
+from cli import exit_codes, man
+from cli.command import Parser
+from kernel_helpers import table
+from node import config
+from wire import control
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+def anchors(document: Path) -> set[str]:
+    """The names that headings get as targets of links."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_resolve(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = (document.parent / path).resolve() if path else document
+        assert there.exists(), f"{document.name} points to {target}"
+        assert not anchor or anchor in anchors(there), f"{document.name} points to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_are_named_exist(document: Path) -> None:
+    """Words in code style that look like a path of the tree."""
+    rooms = {entry.name for entry in ROOT.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
+    for word in re.findall(r"`([a-z_]+/[\w./]*)`", document.read_text()):
+        if word.split("/")[0] in rooms and "/" in word.rstrip("/"):
+            assert (ROOT / word).exists(), f"{document.name} names {word}"
+
+
+def test_every_room_is_in_the_architecture() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "bench"}
+    for room in packages:
+        assert f"`{room}/`" in ARCHITECTURE, room
+    for room, text in re.findall(r"^\| `(\w+)/` \| (.*) \|$", ARCHITECTURE, re.MULTILINE):
+        for name in re.findall(r"`(\w+\.\w+)`", text):
+            assert (ROOT / room / name).exists(), f"{room}/{name}"
+
+
+@pytest.mark.parametrize("name", man.COMMANDS)
+def test_every_command_is_in_the_readme_and_installed(name: str) -> None:
+    assert re.search(rf"^\| `{name}[ `]", README, re.MULTILINE)
+    assert (ROOT / "bin" / name).stat().st_mode & 0o111
+    installed = re.search(r'^commands="(.*)"$', (ROOT / "tools" / "install").read_text(), re.MULTILINE)
+    assert installed is not None
+    assert name in installed[1].split()
+
+
+@pytest.mark.parametrize("name", man.COMMANDS)
+def test_every_command_has_examples_that_its_parser_takes(name: str) -> None:
+    parser = man.COMMANDS[name].parser()
+    assert isinstance(parser, Parser)
+    lines = [line.strip() for line in parser.examples.splitlines() if line.strip()]
+    assert lines
+    for line in lines:
+        words = re.split(r"\s{2,}|; ", line)[0].split()
+        assert words[0] == name, line
+        arguments = [word.replace("TOKEN", "x").strip("'") for word in words[1:]]
+        parser.parse_args(arguments)  # SystemExit if it does not
+
+
+def test_programs_in_blocks_of_the_readme_exist() -> None:
+    for line in re.findall(r"^(?:bin/|\./|tools/)\S+", README, re.MULTILINE):
+        assert (ROOT / line).exists(), line
+    for line in re.findall(r"^n1# .*$", README, re.MULTILINE):
+        for command in re.split(r"; |&& |\| ", line.removeprefix("n1# ")):
+            assert command.split()[0] in {*man.COMMANDS, "seq", "xz", "wait", "cmp", "echo"}, line
+
+
+def test_exit_codes_of_the_documents_are_those_of_the_commands() -> None:
+    shown = dict(re.findall(r"^\| (\d+) \| (.*) \|$", OPERATING.partition("## Exit codes")[2].partition("\n## ")[0], re.MULTILINE))
+    assert {int(code): meaning for code, meaning in shown.items()} == exit_codes.MEANINGS
+    named = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
+    assert named == set(exit_codes.MEANINGS)
+
+
+def test_keys_of_the_configuration_are_all_told() -> None:
+    shown = set(re.findall(r"^\| `(?:\[balance\] )?(\w+)` \|", OPERATING, re.MULTILINE))
+    for field in fields(config.Config):
+        name = {"balance": "enabled", "lend": "users"}.get(field.name, field.name)
+        assert name in shown, field.name
+    for field in fields(policy.LendingPolicy):
+        assert field.name in shown, field.name
+
+
+def test_the_configurations_that_are_shown_are_usable(tmp_path: Path) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", OPERATING, re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        file = tmp_path / "node.toml"
+        file.write_text(block)
+        config.load(file)
+
+
+def test_frames_of_the_link_are_all_told() -> None:
+    for member in control.Control:
+        assert f"{member.value} {member.name}" in ARCHITECTURE, member
+
+
+def test_the_page_of_system_calls_is_the_tables() -> None:
+    assert (ROOT / "docs" / "calls.md").read_text() == table.documentation()
+
+
+@pytest.mark.parametrize("name", man.COMMANDS)
+def test_every_command_has_a_man_page(name: str) -> None:
+    text = man.page(name)
+    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
+        assert f".SH {heading}\n" in text
+    assert man.COMMANDS[name].parser().examples.split()[0] in text
+    for line in text.splitlines():
+        assert not line.startswith(".") or re.match(r"\.(\\\"|TH|SH|SS|TP|PP|B|I|nf|fi)( |$)", line), line
+
+
+def test_man_pages_are_sound_for_man(tmp_path: Path) -> None:
+    if subprocess.run(["sh", "-c", "command -v groff"], capture_output=True, check=False).returncode:
+        pytest.skip("groff is not installed")
+    man.main([str(tmp_path)])
+    pages = sorted(tmp_path.iterdir())
+    assert len(pages) == len(man.COMMANDS)
+    for page in pages:
+        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, timeout=30, check=True)
+        assert done.stderr == "", page.name
+        assert "EXIT STATUS" in re.sub(r"\x1b\[\d*m|.\x08", "", done.stdout)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_can_be_read_as_plain_text(document: Path) -> None:
+    """Lines that are no table, no block and no link are short enough for a terminal."""
+    block = False
+    for line in document.read_text().splitlines():
+        block ^= line.lstrip().startswith("```")
+        assert block or line.startswith("|") or len(line) <= 140, line
