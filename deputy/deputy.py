@@ -31,6 +31,8 @@ from wire.local import LocalServer
 log = logging.getLogger("deputy")
 
 HOME_ATTEMPTS = 5
+SETTLE_PATIENCE = 2.0
+"""Seconds that interrupted calls may take to show up from the guest."""
 TICK = 0.25
 """Seconds between looks at time-outs."""
 
@@ -109,7 +111,8 @@ class Deputy:
             self._preparing()
         if self.signals is not None:
             self.signals.poll()
-        if self.link is not None and self.where != "home" and not self.finished:
+        if self.link is not None and self.stub is not None and self.where != "home" and not self.finished:
+            self.stub.settle(force=time.monotonic() - self._idle_since > SETTLE_PATIENCE)
             try:
                 self.link.look_after()
             except LinkLost as lost:

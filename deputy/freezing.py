@@ -31,6 +31,7 @@ def freeze_guest(deputy: Deputy) -> Pending:
 
     Errors: FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
+    deputy.stub.settle(force=True)
     try:
         deputy.link.send(Control.PAUSE)
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)

@@ -189,7 +189,7 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     frozen_until = _running(talk)
     phases.done("start there")
     phases.tell(log, "out")
-    deputy.stub.give_up_memory()
+    deputy.stub.settle()
     talk.close()
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "criu")
 

@@ -65,6 +65,8 @@ class Stub:
         (self._call_end,) = struct.unpack_from("<Q", blob, _CALL_END_AT)
         self._frozen: Frozen | None = frozen
         self._later: list[tuple[int, int, bytes]] = []
+        self._expected: set[int] = set()
+        self._has_memory = True
         self._last_stop: Stop | None = None
 
     # -- becoming a stub -------------------------------------------------------------------------------------------------
@@ -115,6 +117,7 @@ class Stub:
                 r = thread.registers
                 arguments = (r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9)
                 self.link.expect_restart(self._program[tid], found[0], arguments)
+                self._expected.add(self._program[tid])
 
     def undo(self) -> None:
         """Takes out what prepare() put in; the process is frozen still."""
@@ -301,6 +304,14 @@ class Stub:
             self._let_go(tid)
             if kept:
                 self._send_again(tid, kept, info)
+
+    def settle(self, force: bool = False) -> bool:
+        """give_up_memory(), as soon as the calls that the freeze interrupted are under way again: until then their buffers are
+        not known as such, and would go. True when it is done. force: now."""
+        if self._has_memory and (force or all(tid in self.busy() for tid in self._expected)):
+            self._has_memory = False
+            self.give_up_memory()
+        return not self._has_memory
 
     def give_up_memory(self) -> None:
         """Lets go of the process's private memory: anonymous mappings go, private file mappings lose their pages and stay.
