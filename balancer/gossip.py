@@ -97,12 +97,6 @@ class Gossip:
         if name != self.name:
             self._addresses[name] = (address, port, self._clock())
 
-    def drop(self, name: str) -> None:
-        """Forget a node that left cleanly."""
-        if name != self.name:
-            self._known.pop(name, None)
-            self._addresses.pop(name, None)
-
     def peers(self) -> dict[str, tuple[str, int]]:
         """Return address and port of every other node that is known, by name."""
         self._expire()
