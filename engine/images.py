@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import resource
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +153,3 @@ def has_capability(number: int) -> bool:
             if line.startswith("CapEff:"):
                 return bool(int(line.split()[1], 16) >> number & 1)
     return False
-
-
-def total_size(paths: Iterable[Path]) -> int:
-    """Bytes."""
-    return sum(path.stat().st_size for path in paths)
