@@ -20,8 +20,6 @@ from kernel_helpers.errors import MoveRefused
 from kernel_helpers.numbers import NAMES, NUMBERS
 
 U64 = (1 << 64) - 1
-PTRACE_O_TRACESYSGOOD = 1
-PTRACE_O_TRACECLONE = 1 << 3
 PTRACE_O_EXITKILL = 1 << 20
 PTRACE_O_SUSPEND_SECCOMP = 1 << 21
 EVENT_STOP = 128

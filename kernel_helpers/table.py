@@ -75,10 +75,6 @@ class Argument:
     rule_scale: int = 1
     rule_add: int = 0
 
-    @property
-    def is_pointer(self) -> bool:
-        return self.shape not in (Shape.NUMBER, Shape.ZERO, Shape.MASK)
-
 
 @dataclass(frozen=True)
 class Variant:

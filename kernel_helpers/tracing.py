@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from kernel_helpers.inject import Registers
 from ptrace import PtraceError
 from ptrace.binding.func import ptrace
+
+from kernel_helpers.inject import Registers
 
 PTRACE_CONT = 7
 PTRACE_GETREGS = 12
@@ -31,7 +32,6 @@ PTRACE_O_SUSPEND_SECCOMP = 1 << 21
 PTRACE_EVENT_STOP = 128
 
 SIGINFO_SIZE = 128
-SI_USER = 0
 SI_QUEUE = -1
 SI_TKILL = -6
 
