@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("remote")
 
 CLOCK_READINGS = 5
+CACHE_LIMIT = 8 << 30
+"""Bytes of files of homes that are kept; those that no guest has wanted for longest go first."""
 IMAGES_TIMEOUT = 120.0
 PAGES_TIMEOUT = 30.0
 """Seconds without progress."""
@@ -118,6 +120,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
     talk.close()
     remote.server.tell({"event": "running", "uid": remote.guest.uid, "command": remote.guest.command})
     log.info("guest %s runs as %d", key, host_pid)
+    store.trim(CACHE_LIMIT)  # now that the guest's own files are mounted: it keeps those even if they go
 
 
 def _clocks_of_home(talk: Channel) -> tuple[int, int] | None:
