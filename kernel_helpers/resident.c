@@ -49,7 +49,7 @@ static inline void look_on(struct slot *slot, uint32_t last) {
 }
 
 __attribute__((noreturn, used, visibility("hidden"))) void loop(struct slot *slot) {
-    uint32_t last = slot->done;
+    uint32_t last = slot->done, processor;
     for (;;) {
         look_on(slot, last);
         while (__atomic_load_n(&slot->request, __ATOMIC_ACQUIRE) == last) {
@@ -60,6 +60,8 @@ __attribute__((noreturn, used, visibility("hidden"))) void loop(struct slot *slo
         }
         last = __atomic_load_n(&slot->request, __ATOMIC_ACQUIRE);
         slot->value = farhome_call(slot);
+        __builtin_ia32_rdtscp(&processor);
+        slot->processor = processor & 0xfff;    /* Linux keeps it in TSC_AUX */
         __atomic_store_n(&slot->done, last, __ATOMIC_SEQ_CST);
         uint32_t watched = __atomic_load_n(&slot->watched, __ATOMIC_SEQ_CST);
         if (watched == WATCHED_HERE)

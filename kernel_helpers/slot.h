@@ -29,6 +29,8 @@ struct slot {               /* followed, in the same page, by the loop's stack (
     int64_t number;
     uint64_t arguments[6];
     int64_t value;
+    uint32_t processor;     /* where the last request was made */
+    uint32_t zero;
     uint64_t control;       /* the address of the control page in the stub */
 };
 #endif
