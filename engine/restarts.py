@@ -33,9 +33,10 @@ def name_restarted_calls(frozen: Frozen, places: dict[int, str]) -> None:
         registers = thread.registers
         if signed(registers.orig_rax) == SYS.restart_syscall and signed(registers.rax) == RESTARTED:
             place = places.get(tid, "")
-            if "nanosleep" in place:
-                registers.orig_rax = SYS.clock_nanosleep if registers.rdi < _CLOCKS else SYS.nanosleep
-            elif "poll" in place:
+            if "poll" in place:
                 registers.orig_rax = SYS.poll
             elif "futex" in place:
                 registers.orig_rax = SYS.futex
+            else:
+                # The functions of a restarted sleep do not show: they belong to the scheduler's section or are jumped to.
+                registers.orig_rax = SYS.clock_nanosleep if registers.rdi < _CLOCKS else SYS.nanosleep

@@ -17,9 +17,11 @@ from engine.phases import Phases
 from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.filter import RET_NOTIFY
 from kernel_helpers.link import AwayLink
 from kernel_helpers.pages import PageRange, receive_own_pages
 from remote.guest import Guest, end_traced, program_tids
+from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from remote.sandbox import Sandbox
 from wire.channel import Channel
 from wire.frames import Message, WireError
@@ -81,11 +83,13 @@ def arrive(remote: Remote, talk: Channel) -> None:
         frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
         wake(frozen)
         phases.done("wake")
-        listener = install_filter(frozen, call_filter.program())
+        by_ptrace = remote.options.interception == "ptrace"
+        listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY))
         phases.done("filter")
         drop_capabilities(frozen)
         phases.done("capabilities")
-        link = AwayLink(listener, host_pid, program_tids(host_pid))
+        tids = program_tids(host_pid)
+        link = PtraceLink(host_pid, tids) if by_ptrace else AwayLink(listener, host_pid, tids)
         phases.done("link")
         receive_own_pages(host_pid, images.beside, images.channel.connection.fileno(), PAGES_TIMEOUT)
         if images.channel is not talk:

@@ -24,6 +24,7 @@ from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
+from remote.intercept_ptrace import PtraceLink
 from wire.control import Control, pack, unpack
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("remote")
 
+GuestEnd = AwayLink | PtraceLink
+"""The two interceptors."""
 FREEZE_PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
 
@@ -46,7 +49,7 @@ _COOKIE_MARK = 0x6661_7268 << 32
 class Guest:
     """frozen is the process as long as every thread stands still for a move, else None."""
 
-    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, listener: int, link: AwayLink, uid: int, command: str) -> None:
+    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, listener: int, link: GuestEnd, uid: int, command: str) -> None:
         self._remote = remote
         self.pid = frozen.pid
         self.sandbox = sandbox
@@ -73,6 +76,7 @@ class Guest:
                 put(self.frozen, pending)
         frozen, self.frozen = self.frozen, None
         for thread in frozen.threads.values():
+            thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
             thread.restore()
         for thread in frozen.threads.values():
             thread.resume()
@@ -184,6 +188,8 @@ class Guest:
             self._handle_stop(stop)
 
     def _handle_stop(self, stop: Stop) -> None:
+        if self.link.stopped(stop):
+            return
         if stop.cause in (Cause.EXITED, Cause.KILLED):
             self._thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
@@ -297,8 +303,17 @@ class Guest:
             if stop.cause is Cause.SIGNAL:
                 self._rewind_from_door(tid)
                 taken.append((tid, self._true_info(tracing.signal_info(tid))))
+            elif stop.cause is Cause.OTHER:
+                self._rewind_from_entry(tid)
             tracing.proceed(tid)
         raise TimeoutError(f"thread {tid} of the guest does not stop")
+
+    def _rewind_from_entry(self, tid: int) -> None:
+        """A call that was caught by ptrace on the way to the stop has not been made: back to before it."""
+        registers = tracing.registers(tid)
+        registers.rax, registers.orig_rax = registers.orig_rax, inject.U64
+        registers.rip -= 2
+        tracing.set_registers(tid, registers)
 
     def pending(self) -> Pending:
         """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo)."""
@@ -313,8 +328,6 @@ class Guest:
         if self.frozen is None:
             self.link.unpause()
             return
-        for thread in self.frozen.threads.values():
-            thread.set_options(tracing.PTRACE_O_EXITKILL)
         self.run()
         self.link.unpause()
 
