@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 _HEAD = struct.Struct("!HQ")
@@ -96,7 +97,7 @@ def source(pid: int, directory: Path, address: str, port: int, words: list[str])
         receive(connection, 1)
         times.append(time.monotonic())
     shutil.rmtree(directory)
-    dump, copy, restore = ((after - before) * 1e3 for before, after in zip(times, times[1:], strict=False))
+    dump, copy, restore = ((after - before) * 1e3 for before, after in pairwise(times))
     print(json.dumps({"dump": dump, "copy": copy, "restore": restore, "frozen": (times[-1] - times[0]) * 1e3}))
 
 
