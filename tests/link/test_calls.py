@@ -47,7 +47,7 @@ def test_blocking_read_ends_with_the_byte(guest: Path) -> None:
         pair.until(lambda: b"waiting" in pair.output, 10, "not begun")
         assert pair.link is not None
         link = pair.link
-        pair.until(lambda: link.busy(), 10, "no call under way")
+        pair.until(link.busy, 10, "no call under way")
         os.write(writer, b"abc")
         os.close(writer)
         status, output = pair.run()
@@ -80,7 +80,7 @@ def test_stub_keeps_its_command_line_and_gives_up_its_memory(guest: Path) -> Non
     reader, writer = os.pipe()
     with Pair([str(guest), "block", "read"], stdin=reader) as pair:
         pair.until(lambda: b"waiting" in pair.output, 10, "not begun")
-        shown = subprocess.run(["ps", "-o", "args=", "-p", str(pair.process.pid)], capture_output=True, text=True).stdout
+        shown = subprocess.run(["ps", "-o", "args=", "-p", str(pair.process.pid)], capture_output=True, text=True, check=True).stdout
         assert shown.strip() == f"{guest} block read"
         status = Path(f"/proc/{pair.process.pid}/status").read_text()
         anonymous = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))

@@ -54,7 +54,7 @@ def test_sleep_goes_on_with_what_is_left_when_no_handler_runs(what: str, guest: 
         for _ in range(5):
             tid = pair.link.threads[0] if pair.link else 0
             assert pair.stub.cancel(tid)
-            pair.until(lambda: pair.stub.busy(), 5, "the call is not made again")
+            pair.until(pair.stub.busy, 5, "the call is not made again")
         status, output = pair.run(20)
     assert status == 7
     assert b"= 0 (ok)\ntook a second" in output
@@ -67,7 +67,7 @@ def test_suspended_call_is_made_again_and_loses_nothing(what: str, result: bytes
         tid = pair.link.threads[0] if pair.link else 0
         for _ in range(20):
             assert pair.stub.cancel(tid)
-            pair.until(lambda: pair.stub.busy(), 5, "the call is not made again")
+            pair.until(pair.stub.busy, 5, "the call is not made again")
         os.write(writer, b"abc")
         status, output = pair.run(20)
     assert status == 7
@@ -97,7 +97,7 @@ def test_stub_can_be_stopped_moved_and_resumed(guest: Path) -> None:
         assert frozen.call(SYS.getpid) == pair.process.pid
         pair.stub.resume_as_stub()
         pair.link.send(UNPAUSE)
-        pair.until(lambda: pair.stub.busy(), 5, "the call is not made again")
+        pair.until(pair.stub.busy, 5, "the call is not made again")
         os.write(writer, b"abc")
         assert pair.run(20) == (7, b"waiting\nread(0, buffer, 10) = 3 (ok)\n")
 
