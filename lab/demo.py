@@ -12,7 +12,7 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lab import Lab  # noqa: E402
+from lab import Lab
 
 # A Merkle-like walk: hashes, a growing table in memory, a file that is appended to, sought and read again.
 PROGRAM = r"""
@@ -66,9 +66,11 @@ class Demo:
         while time.monotonic() < end:
             seen = self.processes(job)
             if seen and (seen[0]["where"] != "home") == away and seen[0]["state"] in ("home", "away"):
-                return seen[0]
+                break
             time.sleep(0.2)
-        self.fail(f"the process did not come to where it should: {seen}")
+        else:
+            self.fail(f"the process did not come to where it should: {seen}")
+        return seen[0]
 
     def fail(self, sentence: str) -> NoReturn:
         """Says what was not so, with the ends of the logs that may tell why."""
