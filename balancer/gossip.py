@@ -115,10 +115,11 @@ class Gossip:
         chosen = self._rng.sample(live, min(FAN_OUT, len(live)))
         if silent and (len(chosen) < FAN_OUT or self._rng.random() < 0.2):
             chosen.append(self._rng.choice(silent))
-        payload = self._payload() if chosen else b""
+        payload = self.payload() if chosen else b""
         return [(name, payload) for name in chosen]
 
-    def _payload(self) -> bytes:
+    def payload(self) -> bytes:
+        """Return this node's own vector and the freshest of others, as they go over the wire."""
         now = self._clock()
         known_others = (known for name, known in self._known.items() if name != self.name)
         window = sorted(known_others, key=lambda known: -known.born)[: WINDOW - 1]

@@ -1,36 +1,71 @@
-"""Making a cluster of a lab's nodes: keys by mosctl, then a daemon on each."""
+"""Making a cluster of a lab's nodes: the keys of all in one go, then a daemon on each.
+
+Nodes of a real cluster get theirs by ``mosctl cluster init``, ``token`` and ``join``, one Python start after the other; what
+those leave on the disk is the same.
+"""
 
 from __future__ import annotations
 
-import subprocess
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from lab.node import ROOT, Node
 from lab.state import LabError
 
+if TYPE_CHECKING:
+    from node.pki import KeyStore
+
+CLUSTER = "farhome"
+STARTS = 8
+"""Daemons that are started at a time."""
+MEASURING = 0.1
+"""Seconds."""
+
 
 def is_available() -> bool:
     """Whether there is a node daemon to be started."""
-    return (ROOT / "cli" / "mosd.py").exists() and (ROOT / "cli" / "mosctl.py").exists()
+    return (ROOT / "cli" / "mosd.py").exists()
+
+
+def measured_speed(configuration: str) -> str:
+    """A line for every node.toml: the nodes are one machine, so they are of one speed, measured once. What `lab up --speed`
+    says is the number of cores by then, since it bounds the share of a processor. Nothing if the configuration has a speed."""
+    from node.sampling import calibrate_speed
+
+    return "" if "speed" in tomllib.loads(configuration) else f"speed = {calibrate_speed(MEASURING):.3f}\n"
 
 
 def start(nodes: list[Node]) -> None:
-    """Make the cluster's keys on the first node, let the others join, start mosd everywhere. Errors: LabError."""
-    first, *others = nodes
-    _mosctl(first, "cluster", "init")
-    first.start_mosd()
-    if not others:
-        return
-
-    def join(node: Node) -> None:
-        _mosctl(node, "cluster", "join", _mosctl(first, "cluster", "token"))
-        node.start_mosd()
-
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        for joined in [pool.submit(join, node) for node in others]:
-            joined.result()
+    """Make the cluster's keys with the first node as its authority, start mosd everywhere. Errors: LabError."""
+    make_keys(nodes)
+    with ThreadPoolExecutor(max_workers=STARTS) as pool:
+        for started in [pool.submit(node.start_mosd) for node in nodes]:
+            started.result()
     _await_acquaintance(nodes)
+
+
+def make_keys(nodes: list[Node]) -> None:
+    """Key and certificate for every node. Errors: LabError."""
+    from node.pki import PkiError, new_key  # the other verbs of lab start faster without it
+
+    first, *others = nodes
+    authority = _keys(first)
+    try:
+        authority.init(CLUSTER, first.name)
+        certificate = authority.authority_certificate.read_bytes()
+        for node in others:
+            key = new_key()
+            _keys(node).install(key, authority.sign(authority.request(key, node.name), node.name), certificate)
+    except (PkiError, OSError) as error:
+        raise LabError(f"the keys of the cluster cannot be made: {error}.") from error
+
+
+def _keys(node: Node) -> KeyStore:
+    from node.pki import KeyStore
+
+    return KeyStore(node.root / "var/lib/farhome/pki")
 
 
 def _await_acquaintance(nodes: list[Node], seconds: float = 40.0) -> None:
@@ -41,15 +76,4 @@ def _await_acquaintance(nodes: list[Node], seconds: float = 40.0) -> None:
         while missing := wanted - {one["name"] for one in node.ask_mosd("nodes").get("nodes", ())}:
             if time.monotonic() > deadline:
                 raise LabError(f"mosd on {node.name} does not hear of {', '.join(sorted(missing))}.")
-            time.sleep(0.02)
-
-
-def _mosctl(node: Node, *arguments: str) -> str:
-    try:
-        result = node.run(["mosctl", *arguments], timeout=40, text=True)
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"'mosctl {' '.join(arguments[:2])}' on {node.name} does not end.") from error
-    if result.returncode:
-        reason = " ".join((result.stderr or result.stdout).split()) or f"exit status {result.returncode}"
-        raise LabError(f"'mosctl {' '.join(arguments[:2])}' failed on {node.name}: {reason}")
-    return str(result.stdout).strip()
+            time.sleep(0.01)

@@ -64,6 +64,8 @@ class Lab:
                 raise LabError(f"lab {name} is up already: 'lab down' ends it.")
             lab._remove(keep=directory)
             try:
+                if mosd and cluster.is_available():
+                    configuration = cluster.measured_speed(configuration) + configuration
                 lab._start(directory, cpus, speeds, clock or {}, rate, configuration)
             except BaseException:
                 lab._remove()
@@ -126,8 +128,7 @@ class Lab:
             files.mkdir(exist_ok=True)
             (files / "hosts").write_text(hosts)
             seeds = [f"{other}:{PORT}" for other in addresses.values() if other != address]
-            speed = speeds[name] if speeds[name] != 1.0 else None
-            (files / "node.toml").write_text(_node_configuration(name, address, seeds, speed, configuration))
+            (files / "node.toml").write_text(_node_configuration(name, address, seeds, configuration))
             cgroups.create(self.name, name, cpus * speeds[name])
             starting[name] = self._start_reaper(name, files, clock.get(name, 0))
         for name, process in starting.items():
@@ -322,9 +323,7 @@ def _end(name: str, pid: int, start: int, timeout: float = 10.0) -> None:
         time.sleep(0.003)
 
 
-def _node_configuration(name: str, address: str, seeds: list[str], speed: float | None, more: str) -> str:
+def _node_configuration(name: str, address: str, seeds: list[str], more: str) -> str:
     """The text of a node.toml. JSON strings and lists are TOML too."""
     lines = [f"name = {json.dumps(name)}", f"address = {json.dumps(address)}", f"port = {PORT}", f"peers = {json.dumps(seeds)}"]
-    if speed is not None:
-        lines.append(f"speed = {speed}")
     return "\n".join([*lines, more]) + "\n"

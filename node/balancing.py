@@ -93,6 +93,11 @@ class Balancer:
                 log.exception("gossip met a fault")
             await asyncio.sleep(PERIOD * self._rng.uniform(0.9, 1.1))
 
+    def greet(self, name: str) -> None:
+        """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
+        self._tell_gossip()
+        self._spawn(self._send(name, self.gossip.payload()))
+
     async def _send(self, name: str, payload: bytes) -> None:
         try:
             await self._peers.call(name, "gossip", {"payload": payload}, GOSSIP_TIMEOUT)

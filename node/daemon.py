@@ -14,6 +14,7 @@ from balancer.policy import LendingPolicy
 from kernel_helpers.errors import FarhomeError
 from node import config as configuration
 from node import join, sampling
+from node import programs as starting
 from node.balancing import Balancer
 from node.commands import Commands
 from node.config import Config, ConfigError, format_endpoint, parse_endpoint
@@ -51,6 +52,7 @@ class Daemon:
 
     def __init__(self, paths: Paths, config: Config, programs: Programs | None = None) -> None:
         programs = programs or Programs()
+        self._programs = programs
         self.paths = paths
         self.config = config
         self.policy: LendingPolicy = configuration.lending_policy(config)
@@ -91,6 +93,8 @@ class Daemon:
             self.spawn(self._adopt_loop())
             self.spawn(self._seed_loop())
             self.spawn(self._guest_loop())
+            if self._programs == Programs():  # what it can fork
+                starting.zygote.start(starting.environment())
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
             notify_systemd(f"READY=1\nMAINPID={os.getpid()}")
@@ -117,6 +121,7 @@ class Daemon:
         self.peers.close()
         self.mover.close()
         self.guests.close()
+        starting.zygote.close()
         if not self.guests.all():
             self.guests.groups.remove_all()
         self.registry.close()
@@ -180,6 +185,7 @@ class Daemon:
         host, port = connection.hello.get("address", endpoint[0]), connection.hello.get("port", endpoint[1])
         if isinstance(host, str) and isinstance(port, int):
             self.balancer.gossip.learn(connection.name, host, port)
+            self.balancer.greet(connection.name)
 
     def _seeds(self) -> set[tuple[str, int]]:
         seeds = set(self.config.peers)
@@ -220,6 +226,7 @@ class Daemon:
             address, port = parameters.get("address"), parameters.get("port")
             if isinstance(address, str) and isinstance(port, int) and 0 < port < 65536:
                 self.balancer.gossip.learn(caller.name, address, port)
+                self.balancer.greet(caller.name)
             return self._hello()
         if method == "gossip":
             payload = parameters.get("payload")

@@ -110,7 +110,13 @@ def test_speed_and_cpus_bound_what_a_node_computes(lab_name: LabName) -> None:
     with Lab.up(1, name=lab_name(), speed={"n1": 0.3}, mosd=False) as lab:
         used = float(lab.node("n1").run(["/usr/bin/python3", "-c", program], check=True, text=True).stdout)
         assert 0.1 < used < 0.45
-        assert "speed = 0.3" in (lab.node("n1").root / "etc/farhome/node.toml").read_text()
+
+
+def test_a_slow_node_has_fewer_cores_of_the_same_speed(lab_name: LabName) -> None:
+    with Lab.up(2, name=lab_name(), speed={"n2": 0.5}) as lab:
+        told = {one["name"]: one for one in lab.node("n1").ask_mosd("nodes")["nodes"]}
+        assert told["n1"]["speed"] == pytest.approx(told["n2"]["speed"])
+        assert (told["n1"]["cores"], told["n2"]["cores"]) == (1.0, 0.5)
 
 
 def test_labs_live_side_by_side_and_go_without_a_trace(lab_name: LabName) -> None:
