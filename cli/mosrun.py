@@ -142,6 +142,9 @@ def register(found: dict[str, str], command: list[str]) -> _socket.socket:
 
 def _explain(answer: bytes) -> None:
     """Errors: CommandError with what the daemon said."""
+    # Started without site-packages.
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.append(os.path.join(root, ".venv/lib/python{}.{}/site-packages".format(*sys.version_info[:2])))
     import msgpack
 
     try:
