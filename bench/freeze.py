@@ -111,6 +111,7 @@ def plain(lab: Lab, program: str, megabytes: int, pid: int = PLAIN_PID) -> float
         with away.popen([PYTHON, script, "target", IMAGES, away.address, *tool().argv], stdout=subprocess.PIPE, text=True) as target:
             try:
                 assert target.stdout is not None
+                assert target.stdout is not None
                 port = str(target.stdout.readline()).strip()
                 told = checked(home, [PYTHON, script, "source", str(pid), IMAGES, away.address, port, *tool().argv], 180)
                 if target.wait(60) != 0:

@@ -17,6 +17,7 @@ from typing import Any
 
 from kernel_helpers.errors import FarhomeError
 from node.streams import BUFFER, close, read_message, write_message
+from node.zygote import Child, Zygote
 from wire.frames import Message, WireError
 
 APPEAR_TIMEOUT = 5.0
@@ -46,6 +47,16 @@ class Programs:
     remote: tuple[str, ...] = (sys.executable, "-P", "-s", "-m", "remote")
 
 
+zygote = Zygote()
+"""The daemon starts it; until then, and should it fail, programs are executed."""
+
+
+def environment() -> dict[str, str]:
+    """What programs are started with."""
+    passed_on = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+    return passed_on | {"PYTHONPATH": str(ROOT)}
+
+
 EventHandler = Callable[[Message], None]
 
 
@@ -59,7 +70,7 @@ class Program:
         self._on_event = on_event
         self._on_gone = on_gone
         self._log: Path | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | Child | None = None
         self._pidfd = -1
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: dict[int, asyncio.Future[Message]] = {}
@@ -74,12 +85,10 @@ class Program:
         program = cls(path, what, on_event, on_gone)
         path.unlink(missing_ok=True)
         _remove_old_logs(log_path.parent)
-        environment = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
-        environment["PYTHONPATH"] = str(ROOT)
         with open(log_path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_CLOEXEC, 0o600)) as output:
-            child = subprocess.Popen(
+            child = await zygote.spawn(argv, output.fileno(), descriptors) or subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=tuple(descriptors),
-                start_new_session=True, cwd="/", env=environment,
+                start_new_session=True, cwd="/", env=environment(),
             )  # fmt: skip
         program._log = log_path
         program._watch_child(child)
@@ -97,7 +106,7 @@ class Program:
         await program._connect(0.0)
         return program
 
-    def _watch_child(self, child: subprocess.Popen[bytes]) -> None:
+    def _watch_child(self, child: subprocess.Popen[bytes] | Child) -> None:
         self._child = child
         self._pidfd = os.pidfd_open(child.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
