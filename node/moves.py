@@ -72,6 +72,8 @@ class Mover:
         self._deputies: dict[int, Program] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: set[int] = set()
+        """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
         self.cost = MoveCost()
 
     def is_moving(self, pid: int) -> bool:
@@ -236,6 +238,8 @@ class Mover:
     def _on_event(self, pid: int, message: Message) -> None:
         """What a deputy says unasked."""
         event, entry = message.get("event"), self._registry.get(pid)
+        if event in ("lost", "exit"):
+            self._told.add(pid)
         if event == "lost":
             # The process may have ended already: its end and this message come by different ways.
             sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
@@ -262,7 +266,11 @@ class Mover:
     def _gone(self, pid: int) -> None:
         """A deputy went away; in order only if its process is home or has ended."""
         self._deputies.pop(pid, None)
-        entry = self._registry.get(pid)
+        if pid in self._told:
+            self._told.discard(pid)
+            return
+        # The kernel ends a stub with its tracer, and either end may be noticed first.
+        entry = self._registry.get(pid) or self._registry.ended.get(pid)
         if entry is not None and entry.where != HOME and not self.is_moving(pid):
             self._mourn(entry)
 
@@ -272,17 +280,19 @@ class Mover:
         task.add_done_callback(self._tasks.discard)
 
     async def _end_orphan(self, entry: HomeProcess) -> None:
-        """Ends a stub whose deputy died: nothing can bring its memory back, and it must not wait for ever."""
+        """Ends a stub whose deputy died, if the kernel has not: nothing can bring its memory back, and it must not wait for ever."""
         await asyncio.sleep(1.0)
-        if self._registry.get(entry.pid) is None or not process.is_alive(entry.pid, entry.starttime):
+        known = self._registry.get(entry.pid) or self._registry.ended.get(entry.pid)
+        if known is None or known.starttime != entry.starttime or known.state == "lost":
             return
         sentence = f"its deputy died while it was on {entry.where}"
         self._registry.update(entry.pid, state="lost", why=sentence)
         log.error("process %d is lost: %s; ended %s", entry.pid, sentence, time.strftime("%Y-%m-%d %H:%M:%S"))
-        try:
-            os.kill(entry.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        if process.is_alive(entry.pid, entry.starttime):
+            try:
+                os.kill(entry.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
     def ended(self, pid: int) -> None:
         """A home process has ended: what is kept for it can go."""

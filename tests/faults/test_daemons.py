@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.faults.running import HOME, Running
+from tests.faults.running import HOME, Running, log_lines
 from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -45,6 +45,19 @@ def test_without_mosd_a_program_runs_at_home(cluster: Cluster) -> None:
     cluster.lab.node(HOME).start_mosd()
     done = cluster.home.run("mosrun", "sh", "-c", "echo fine; exit 3")
     assert (done.returncode, done.stdout, done.stderr) == (3, "fine\n", "")
+
+
+def test_a_killed_deputy_ends_its_process_and_why_tells(cluster: Cluster) -> None:
+    """As by SIGKILL, with a line in the log; where it was, nothing is left of it."""
+    with Running(cluster, "counter", "lines 300 50 8") as counter:
+        counter.moved("n2")
+        counter.works()
+        found = cluster.home.run("pgrep", "-f", f"deputy --pid {counter.pid} ").stdout.split()
+        assert cluster.home.run("kill", "-KILL", *found).returncode == 0
+        assert counter.end().endswith("status 137\n")
+        until("the log tells", lambda: log_lines(cluster, HOME, f"process {counter.pid} is lost", "deputy died while it was on n2"))
+        assert "deputy died" in cluster.home.run("mosctl", "why", str(counter.pid)).stdout
+        until("the guest is gone", lambda: not counter.host_pids(), seconds=30)
 
 
 def test_mosd_dies_while_migrate_waits(cluster: Cluster) -> None:
