@@ -10,7 +10,6 @@ Both sides run, and are connected, before the dump begins; the images lie in mem
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil

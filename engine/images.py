@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import resource
+import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,16 @@ from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
 
 try:
-    import pycriu.images as criu_images
+    from pycriu.images import magic
 except ImportError:
     sys.path.append(str(build_directory() / "pycriu"))
-    import pycriu.images as criu_images
+    from pycriu.images import magic
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from pycriu.images.core_pb2 import core_entry
+from pycriu.images.fdinfo_pb2 import file_entry
+from pycriu.images.mm_pb2 import mm_entry
+from pycriu.images.pstree_pb2 import pstree_entry
+from pycriu.images.seccomp_pb2 import seccomp_entry
 
 CAP_SYS_ADMIN = 21
 CAP_SYS_RESOURCE = 24
@@ -23,41 +31,67 @@ CAP_SYS_RESOURCE = 24
 _BY_ID = ("core", "mm", "pagemap", "ids", "fs", "creds", "rule", "timerfd")
 _RLIMITS_OF_MEMORY = (resource.RLIMIT_STACK, resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_MEMLOCK)
 
-Image = dict[str, Any]
+_COMMON = struct.pack("<I", magic.by_name["IMG_COMMON"])
+_SIZE = struct.Struct("<I")
+_KINDS = {"CORE": core_entry, "FILES": file_entry, "MM": mm_entry, "PSTREE": pstree_entry, "SECCOMP": seccomp_entry}
+
+Entry = Any
+"""A protobuf message. Fields that our description does not know are kept as they are."""
 
 
-def load(path: Path) -> Image:
-    """Errors: FarhomeError when it is not an image."""
+def load(path: Path, kind: str) -> list[Entry]:
+    """The entries of an image of a kind (of _KINDS). Errors: FarhomeError when it is none."""
     try:
-        with path.open("rb") as file:
-            image: Image = criu_images.load(file)
-        return image
-    except (OSError, criu_images.MagicException, KeyError, ValueError, IndexError) as error:
+        data = path.read_bytes()
+        if data[:8] != _header(kind):
+            raise ValueError(f"its magic is {data[:8].hex()}")
+        entries, at = [], 8
+        while at < len(data):
+            (size,) = _SIZE.unpack_from(data, at)
+            at += _SIZE.size
+            if at + size > len(data):
+                raise ValueError("it is cut off")
+            entries.append(_KINDS[kind].FromString(data[at : at + size]))
+            at += size
+        return entries
+    except (OSError, ValueError, struct.error, DecodeError) as error:
         raise FarhomeError(f"{path.name} is no image of a process: {error}") from error
 
 
-def store(path: Path, image: Image) -> None:
-    with path.open("wb") as file:
-        criu_images.dump(image, file)
+def store(path: Path, kind: str, entries: Iterable[Entry]) -> None:
+    """Writes an image. Errors: OSError."""
+    bodies = [entry.SerializeToString() for entry in entries]
+    path.write_bytes(_header(kind) + b"".join(_SIZE.pack(len(body)) + body for body in bodies))
+
+
+def _header(kind: str) -> bytes:
+    return _COMMON + struct.pack("<I", magic.by_name[kind])
+
+
+def _clear(entry: Entry, *names: str) -> None:
+    """Takes fields out; those that this version of CRIU does not know are not there."""
+    for name in names:
+        if name in entry.DESCRIPTOR.fields_by_name:
+            entry.ClearField(name)
 
 
 def thread_ids(directory: Path) -> list[int]:
     """Process and thread ids that a restore will ask for. Errors: FarhomeError."""
-    return [tid for entry in load(directory / "pstree.img")["entries"] for tid in (entry["pid"], *entry["threads"])]
+    return [tid for entry in load(directory / "pstree.img", "PSTREE") for tid in (entry.pid, *entry.threads)]
 
 
 def renumber(directory: Path, pid: tuple[int, int], tids: dict[int, int]) -> None:
     """Gives the one process in the images and its threads other ids. `pid`: (as dumped, wanted); `tids` likewise, the
     main thread included. It leads a session of its own, so session and group are its own id."""
     dumped, wanted = pid
-    tree = load(directory / "pstree.img")
-    if len(tree["entries"]) != 1 or tree["entries"][0]["pid"] != dumped:
+    tree = load(directory / "pstree.img", "PSTREE")
+    if len(tree) != 1 or tree[0].pid != dumped:
         raise FarhomeError("the images hold another process than the one that was to move")
-    entry = tree["entries"][0]
-    entry["pid"] = entry["pgid"] = entry["sid"] = wanted
-    entry["ppid"] = 0
-    entry["threads"] = [tids[tid] for tid in entry["threads"]]
-    store(directory / "pstree.img", tree)
+    entry = tree[0]
+    entry.pid = entry.pgid = entry.sid = wanted
+    entry.ppid = 0
+    entry.threads[:] = [tids[tid] for tid in entry.threads]
+    store(directory / "pstree.img", "PSTREE", tree)
     changed = []
     for path in directory.glob("*.img"):
         name, _, number = path.stem.rpartition("-")
@@ -77,54 +111,52 @@ def strip(directory: Path) -> None:
     no_new_privs; the arrival takes that one away before the guest's first instruction.
     """
     for path in directory.glob("core-*.img"):
-        image = load(path)
-        for entry in image["entries"]:
+        image = load(path, "CORE")
+        for entry in image:
             _strip_core(entry)
-        store(path, image)
+        store(path, "CORE", image)
     # CRIU would give the process a time namespace in which its clocks go on where they stood at the dump. They must be those of
     # its home, where its absolute time-outs are kept.
     for path in directory.glob("timens-*.img"):
         path.unlink()
     seccomp = directory / "seccomp.img"
     if seccomp.exists():
-        store(seccomp, {"magic": "SECCOMP", "entries": [{}]})
+        store(seccomp, "SECCOMP", [seccomp_entry()])
     for path in directory.glob("mm-*.img"):
-        image = load(path)
-        for entry in image["entries"]:
-            for mapping in entry["vmas"]:
-                if mapping["flags"] & mmap.MAP_PRIVATE:
+        image = load(path, "MM")
+        for entry in image:
+            for mapping in entry.vmas:
+                if mapping.flags & mmap.MAP_PRIVATE:
                     # How the program had opened the file; a file from the cache can only be read, and that is all it takes.
-                    mapping.pop("fdflags", None)
-        store(path, image)
+                    _clear(mapping, "fdflags")
+        store(path, "MM", image)
     files = directory / "files.img"
     if files.exists():
-        image = load(files)
-        for entry in image["entries"]:
+        image = load(files, "FILES")
+        for entry in image:
             # Content is what counts, and was compared; a file from the cache has another mode.
-            entry.get("reg", {}).pop("mode", None)
-        store(files, image)
+            if entry.HasField("reg"):
+                _clear(entry.reg, "mode")
+        store(files, "FILES", image)
 
 
-def _strip_core(entry: Image) -> None:
-    thread = entry["thread_core"]
-    for key in ("seccomp_mode", "seccomp_filter", "pdeath_sig"):
-        thread.pop(key, None)
-    credentials = thread.get("creds")
-    if credentials is not None:
-        credentials["no_new_privs"] = 0
-        for key in ("lsm_profile", "lsm_sockcreate", "apparmor_data"):
-            credentials.pop(key, None)
-        only = [0] * len(credentials["cap_eff"])
-        credentials["cap_inh"] = list(only)
-        if "cap_amb" in credentials:
-            credentials["cap_amb"] = list(only)
+def _strip_core(entry: Entry) -> None:
+    thread = entry.thread_core
+    _clear(thread, "seccomp_mode", "seccomp_filter", "pdeath_sig")
+    if thread.HasField("creds"):
+        credentials = thread.creds
+        credentials.no_new_privs = 0
+        _clear(credentials, "lsm_profile", "lsm_sockcreate", "apparmor_data")
+        none = [0] * len(credentials.cap_eff)
+        only = list(none)
         only[CAP_SYS_ADMIN // 32] = 1 << CAP_SYS_ADMIN % 32
-        credentials["cap_eff"] = list(only)
-        credentials["cap_prm"] = list(only)
-    process = entry.get("tc")
-    if process is not None:
-        for key in ("seccomp_mode", "seccomp_filter", "old_seccomp_mode", "old_seccomp_filter", "loginuid", "oom_score_adj"):
-            process.pop(key, None)
+        credentials.cap_inh[:] = none
+        if credentials.cap_amb:
+            credentials.cap_amb[:] = none
+        credentials.cap_eff[:] = only
+        credentials.cap_prm[:] = only
+    if entry.HasField("tc"):
+        _clear(entry.tc, "seccomp_mode", "seccomp_filter", "old_seccomp_mode", "old_seccomp_filter", "loginuid", "oom_score_adj")
 
 
 def fit_limits(directory: Path, pid: int) -> None:
@@ -132,18 +164,17 @@ def fit_limits(directory: Path, pid: int) -> None:
     the others as wide as ours (the home enforces them, on the calls that it makes)."""
     may_raise = has_capability(CAP_SYS_RESOURCE)
     path = directory / f"core-{pid}.img"
-    image = load(path)
-    for entry in image["entries"]:
-        limits = entry.get("tc", {}).get("rlimits", {}).get("rlimits", [])
-        for number, limit in enumerate(limits):
+    image = load(path, "CORE")
+    for entry in image:
+        for number, limit in enumerate(entry.tc.rlimits.rlimits if entry.HasField("tc") else ()):
             ours = resource.getrlimit(number)[1] if number < resource.RLIMIT_RTPRIO + 2 else resource.RLIM_INFINITY
             ceiling = (1 << 64) - 1 if ours == resource.RLIM_INFINITY or may_raise else ours
             if number in _RLIMITS_OF_MEMORY:
-                limit["max"] = min(limit["max"], ceiling)
-                limit["cur"] = min(limit["cur"], ceiling)
+                limit.max = min(limit.max, ceiling)
+                limit.cur = min(limit.cur, ceiling)
             else:
-                limit["max"] = limit["cur"] = ceiling if number != resource.RLIMIT_NOFILE else min(limit["max"], ceiling)
-    store(path, image)
+                limit.max = limit.cur = ceiling if number != resource.RLIMIT_NOFILE else min(limit.max, ceiling)
+    store(path, "CORE", image)
 
 
 def has_capability(number: int) -> bool:
