@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings
-from kernel_helpers.inject import SYS, Frozen, Thread, check, normalise_restart
+from kernel_helpers.inject import SYS, Frozen, Thread, check, comes_again, normalise_restart
 from kernel_helpers.pages import PageTotals, send_own_pages
 
 _PTRACE_PEEKSIGINFO = 0x4209
@@ -205,7 +205,7 @@ def pending_signals(tid: int, shared: bool) -> Iterator[bytes]:
             raise OSError(code, f"pending signals of {tid}: {os.strerror(code)}")
         for index in range(count):
             info = buffer.raw[index * SIGINFO_BYTES : (index + 1) * SIGINFO_BYTES]
-            if int.from_bytes(info[:4], "little") not in _UNCATCHABLE:
+            if int.from_bytes(info[:4], "little") not in _UNCATCHABLE and not comes_again(info):
                 yield info
         if count < room:
             return

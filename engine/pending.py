@@ -6,7 +6,7 @@ import errno
 import struct
 
 from engine.capture import inner_tid, pending_signals
-from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen, check
+from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen, check, comes_again
 
 Pending = list[tuple[int, bytes]]
 """(tid as the program sees it, 0 for the process; siginfo)."""
@@ -28,6 +28,8 @@ def take(frozen: Frozen) -> Pending:
                 thread.pending_signal, thread.pending_info = 0, b""
             while (number := thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)) > 0:
                 info = frozen.read(address + 24, SIGINFO_SIZE)
+                if comes_again(info):
+                    continue
                 if info in shared:
                     shared.remove(info)
                     tid_of_signal = 0

@@ -165,10 +165,19 @@ long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *b
                 return -FAILED - EFAULT;
             continue; /* a SIGTRAP that was on its way before */
         }
-        /* All signals are blocked, so this is SIGSTOP (or a fault's forced signal, which means the call never ran). */
+        /* All signals are blocked, so this is SIGSTOP, or a fault's signal: of the call itself, which then never ran, or one
+         * that waited before, which the kernel gives out although it is blocked, as soon as SIGTRAP comes behind it
+         * (dequeue_synchronous_signal()). That one is dropped: its instruction will be executed, and fault, again. */
         if (WSTOPSIG(status) == SIGSEGV || WSTOPSIG(status) == SIGILL || WSTOPSIG(status) == SIGBUS ||
-            WSTOPSIG(status) == SIGSYS)
+            WSTOPSIG(status) == SIGFPE || WSTOPSIG(status) == SIGSYS) {
+            siginfo_t info;
+            if ((error = inject_get_registers(tid, &r)) || (error = inject_get_signal_info(tid, &info)))
+                return -FAILED + error;
+            if (WSTOPSIG(status) != SIGSYS &&
+                (r.rip == instruction + 2 || (r.rip == instruction && info.si_addr != (void *)instruction)))
+                continue;
             return -FAILED - EFAULT;
+        }
         deferred->signal = WSTOPSIG(status);
         if ((error = inject_get_signal_info(tid, &deferred->info)))
             return -FAILED + error;

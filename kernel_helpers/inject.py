@@ -9,6 +9,7 @@ import ctypes
 import errno
 import functools
 import os
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ PTRACE_O_EXITKILL = 1 << 20
 PTRACE_O_SUSPEND_SECCOMP = 1 << 21
 EVENT_STOP = 128
 SIGINFO_SIZE = 128
+_FAULTS = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 RED_ZONE = 128
 _FAILED = 100000
 _ALL_SIGNALS = U64
@@ -80,6 +82,13 @@ def signed(value: int) -> int:
     """A register's 64 bits as a signed number."""
     value &= U64
     return value - (1 << 64) if value >> 63 else value
+
+
+def comes_again(info: bytes) -> bool:
+    """Whether the signal is that of a fault (signal number, then si_code > 0: from the kernel): the thread's registers stand before
+    the instruction, which faults again when it goes on. Such a signal is never kept or passed on."""
+    number, _, code = struct.unpack_from("<iii", info)
+    return number in _FAULTS and code > 0
 
 
 def normalise_restart(registers: Registers) -> int:
@@ -245,7 +254,8 @@ class Thread:
     def _keep_signal(self, number: int) -> None:
         info = (ctypes.c_ubyte * SIGINFO_SIZE)()
         check(_library().inject_get_signal_info(self.tid, ctypes.byref(info)), f"PTRACE_GETSIGINFO of {self.tid}")
-        self.pending_signal, self.pending_info = number, bytes(info)
+        if not comes_again(bytes(info)):
+            self.pending_signal, self.pending_info = number, bytes(info)
 
     def capture(self) -> None:
         """Takes registers and mask as of now."""

@@ -13,6 +13,7 @@ import select
 import signal
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -260,13 +261,14 @@ class Guest:
             return ""
         if self._stopped:
             return "it is stopped"
+        threads: dict[int, Thread] = {}
+        taken: list[tuple[int, bytes]] = []
         try:
             for tid in self._threads:
                 tracing.interrupt(tid)
             for tid in self.link.parked():
                 # Calls that only home makes, and whatever was suspended just now: back to before the call.
                 self.link.answer(tid, error=-513)
-            threads, taken = {}, []
             for tid in list(self._threads):
                 taken += self._await_trap(tid)
                 threads[tid] = Thread(tid, self.pid)
@@ -281,6 +283,11 @@ class Guest:
             self.frozen = frozen
         except (OSError, TimeoutError) as error:
             log.warning("the guest did not freeze", exc_info=True)
+            for thread in threads.values():
+                with suppress(OSError):
+                    thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
+                    thread.restore()
+                    thread.resume()
             self.link.unpause()
             return str(error) or "the guest did not freeze"
         return ""
@@ -302,7 +309,9 @@ class Guest:
                 raise ProcessLookupError(3, "the guest has ended")
             if stop.cause is Cause.SIGNAL:
                 self._rewind_from_door(tid)
-                taken.append((tid, self._true_info(tracing.signal_info(tid))))
+                info = tracing.signal_info(tid)
+                if not inject.comes_again(info):
+                    taken.append((tid, self._true_info(info)))
             elif stop.cause is Cause.OTHER:
                 self._rewind_from_entry(tid)
             tracing.proceed(tid)
