@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from lab import Lab
 T = TypeVar("T")
 NUMBERS = itertools.count(1)
 HOME = "n1"
+SHOWN = ("Name", "State", "TracerPid", "NSpid", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt", "Seccomp")
 
 
 def until(what: str, test: Callable[[], T | None], *, seconds: float = 10, every: float = 0.02) -> T:
@@ -129,5 +130,20 @@ class Cluster:
                 copy = directory / name / path.name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(path.read_bytes())
+            processes = directory / name / "processes"
+            processes.write_text("".join(proc_evidence(self.place(name).root)))
         shown = self.home.run("mosps", "-a", timeout=20)
         (directory / "mosps").write_text(shown.stdout + shown.stderr)
+
+
+def proc_evidence(root: Path) -> Iterator[str]:
+    """What the kernel tells of each thread on a node: state, signals, system call and where it waits."""
+    for task in sorted(Path(root, "proc").glob("[0-9]*/task/[0-9]*")):
+        try:
+            status = (task / "status").read_text()
+            kept = [line for line in status.splitlines() if line.split(":")[0] in SHOWN]
+            command = (task / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            where = [(task / name).read_text().strip() for name in ("syscall", "wchan", "stack")]
+            yield "\n".join([str(task.relative_to(root)), command, *kept, *where, "", ""])
+        except OSError:
+            continue

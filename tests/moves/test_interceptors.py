@@ -24,6 +24,6 @@ def reference() -> Iterator[Cluster]:
 @pytest.mark.parametrize("name", NAMES)
 def test_reference_interceptor(reference: Cluster, name: str) -> None:
     workload = BY_NAME[name]
-    verdict = storm(reference, workload, user=workload.user, scale=0.4 * scale(), slack=60)
+    verdict = storm(reference, workload, user=workload.user, scale=0.8 * scale(), slack=60, every=(0.2, 0.6))
     print(verdict)
     assert not verdict.wrong, str(verdict)
