@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.frames import Message, WireError
 from wire.local import LocalServer
+from wire.waking import Waker
 
 log = logging.getLogger("deputy")
 
@@ -61,17 +61,12 @@ class Deputy:
         self.signals: StubSignals | None = None
         self.files: list[MappedFile] = []
         self.finished = False
-        self._request: int | None = None
         self._preparing: Callable[[], None] | None = None
         self._go_home_reason: str | None = None
         self._retry_home_at = 0.0
-        self._started = time.monotonic()
         self._idle_since = time.monotonic()
         self.selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.wake = Waker(self.selector).wake
         self.server = LocalServer(options.socket, self.selector, self._on_message)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -95,16 +90,6 @@ class Deputy:
             if self.link is not None:
                 self.link.close()
         return 0
-
-    def _woken(self) -> None:
-        try:
-            os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
-
-    def wake(self) -> None:
-        """Makes the loop turn; callable from any thread."""
-        os.write(self._wake_write, b"w")
 
     def _tick(self) -> None:
         if self._preparing is not None:

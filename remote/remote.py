@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import select
 import selectors
-import signal
 import socket
 import threading
 import time
@@ -23,6 +21,7 @@ from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
+from wire.waking import Waker
 
 log = logging.getLogger("remote")
 
@@ -63,10 +62,7 @@ class Remote:
         self._since = time.time()
         self.selector = selectors.DefaultSelector()
         self._callers: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._waker = Waker(self.selector)
         self.listener = socket.create_server((options.address, 0), backlog=8)
         self.listener.settimeout(5.0)
         self.selector.register(self.listener, selectors.EVENT_READ, self._greet)
@@ -93,12 +89,6 @@ class Remote:
         """Ends this remote, and the guest with it."""
         if not self.finished:
             self.finished, self.reason = True, reason
-
-    def _woken(self) -> None:
-        try:
-            os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
 
     def _tick(self) -> None:
         self._serve_callers()
@@ -136,7 +126,7 @@ class Remote:
         def greet() -> None:
             try:
                 self._callers.put((connection, channel.greet(connection, self.options.secret)))
-                os.write(self._wake_write, b"c")
+                self._waker.wake()
             except (OSError, WireError) as error:
                 log.warning("a caller was refused: %s", error)
 
@@ -146,7 +136,7 @@ class Remote:
         """The next proven connection and its role, while a guest is about to arrive; None as soon as `unless` has something.
         Errors: TimeoutError."""
         end = time.monotonic() + timeout
-        watched = [self.listener.fileno(), self._wake_read] + ([unless.fileno()] if unless is not None else [])
+        watched = [self.listener.fileno(), self._waker.fileno(), *([unless.fileno()] if unless is not None else [])]
         while (left := end - time.monotonic()) > 0:
             try:
                 return self._callers.get_nowait()
@@ -154,7 +144,7 @@ class Remote:
                 ready = select.select(watched, [], [], left)[0]
             if unless is not None and unless.fileno() in ready:
                 return None
-            self._woken()
+            self._waker.drain()
             if self.listener.fileno() in ready:
                 self._greet()
         raise TimeoutError("the home did not call again")
