@@ -105,6 +105,11 @@ def keep_kernel_data(root: Path) -> None:
             os.replace(temporary, kept)
 
 
+def knows_kernel() -> bool:
+    """Whether there is something to hand over."""
+    return (_KEPT / "kept-0").exists()
+
+
 def _credentials(pid: int) -> tuple[set[int], set[int]]:
     """User and group ids: real, effective, saved."""
     found: dict[str, set[int]] = {}
@@ -188,7 +193,7 @@ def _last_pid(wanted: list[int], room: int = 100) -> int:
 
 def _run(argv: list[str], log_file: Path, pid: int, timeout: float) -> None:
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment(),
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(),
         start_new_session=True, close_fds=True,
     )  # fmt: skip
     try:
@@ -209,7 +214,8 @@ def _run(argv: list[str], log_file: Path, pid: int, timeout: float) -> None:
         raise FarhomeError(f"process {pid}: CRIU: {telling_line(text) or telling_line(output) or 'it says nothing'}")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What CRIU runs with."""
     return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "XDG_RUNTIME_DIR": str(_KEPT)}
 
 

@@ -95,6 +95,7 @@ class Daemon:
             self.spawn(self._guest_loop())
             if self._programs == Programs():  # what it can fork
                 starting.zygote.start(starting.environment())
+                self.spawn(starting.rehearse(self.paths.run / "images" / "rehearsal"))
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
             notify_systemd(f"READY=1\nMAINPID={os.getpid()}")

@@ -57,6 +57,22 @@ def environment() -> dict[str, str]:
     return passed_on | {"PYTHONPATH": str(ROOT)}
 
 
+async def rehearse(images: Path) -> None:
+    """Has CRIU get to know the kernel, so that the first process that moves does not wait for it. No error."""
+    try:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-s", "-m", "remote.rehearsal", str(images), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, start_new_session=True, cwd="/", env=environment(),
+        )  # fmt: skip
+        _, errors = await child.communicate()
+    except OSError as error:
+        log.warning("no rehearsal of moves: %s", error)
+        return
+    if child.returncode:
+        said = errors.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        log.warning("the rehearsal of a move failed: %s", said[-1])
+
+
 EventHandler = Callable[[Message], None]
 
 

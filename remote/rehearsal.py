@@ -1,0 +1,57 @@
+"""`python -m remote.rehearsal IMAGES`: has CRIU look at the kernel once, here and in a sandbox, so that no process stands still for it.
+
+CRIU asks a kernel that it does not know some hundred questions, for 30 to 150 ms. What it finds it keeps on /run, and engine.criu
+hands it on to sandboxes; the node daemon runs this when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from engine import criu, images
+from kernel_helpers.library import build_directory
+from remote.sandbox import Sandbox
+
+NOBODY = 65534
+TIMEOUT = 60.0
+"""Seconds for each look."""
+
+
+def main() -> int:
+    """Exit 0 when CRIU's knowledge is kept. Errors: FarhomeError, OSError; the first move is slower then, no more."""
+    if criu.knows_kernel():
+        return 0
+    os.nice(10)
+    directory = Path(sys.argv[1])
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Where CRIU has to be another user to dump his processes, it keeps another file for him; any will do.
+    users = [-1] if images.has_capability(images.CAP_SYS_RESOURCE) else [-1, NOBODY]
+    try:
+        sandbox = Sandbox.create("rehearsal", [], images=directory)
+        try:
+            for user in users:
+                option = ["--unprivileged"] if user >= 0 else []
+                helper = [str(build_directory() / "sandbox"), "run", "0", str(user), str(user), "0", "--"]
+                _look([*helper, *criu.tool().argv, "check", *option])
+                _look(sandbox.enter_argv([*criu.tool().inside, "check", *option], uid=user, gid=user))
+            criu.keep_kernel_data(Path(f"/proc/{sandbox.first}/root"))
+        finally:
+            sandbox.destroy()
+    finally:
+        directory.rmdir()
+    return 0
+
+
+def _look(argv: list[str]) -> None:
+    # Its verdict on features that we do not use does not matter.
+    subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TIMEOUT, check=False,
+        env=criu.environment(),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
