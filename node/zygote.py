@@ -97,7 +97,7 @@ class Zygote:
 
     async def spawn(self, argv: Sequence[str], log_file: int, descriptors: Sequence[int]) -> Child | None:
         """Starts what would be executed with argv; standard output and error go to log_file. None: execute it."""
-        if not self._ready or self._socket is None or tuple(argv[:4]) != PREFIX or argv[4] not in ROOMS:
+        if not self._ready or self._socket is None or tuple(argv[:4]) != PREFIX or len(argv) < 5 or argv[4] not in ROOMS:
             return None
         request = msgpack.packb({"argv": list(argv), "numbers": list(descriptors)})
         try:
