@@ -200,9 +200,11 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     talk = preparation.channel
     old = deputy.link
     source = Channel(channel.connect(old.target.address, "move", old.target.secret, timeout=30.0))
-    frozen_at = time.monotonic()
-    phases = Phases()
     try:
+        source.send("prepare")
+        source.expect("ready", timeout=30.0)
+        frozen_at = time.monotonic()
+        phases = Phases()
         pending = freezing.freeze_guest(deputy)
         phases.done("freeze")
         try:

@@ -43,6 +43,8 @@ class Place(Protocol):
     def enter_argv(
         self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
     ) -> list[str]: ...
+    @property
+    def is_open(self) -> bool: ...
     def open_for_criu(self, images: str | os.PathLike[str]) -> None: ...
     def close_for_criu(self) -> None: ...
     def host_pid(self, inner: int) -> int: ...
@@ -135,7 +137,8 @@ def _dumping_user(copy: Copy) -> tuple[int, int]:
 def dump(copy: Copy, directory: Path, sandbox: Place | None = None, timeout: float = 120.0) -> None:
     """Dumps the copy into `directory`, as the process and threads that it is a copy of, and ends the copy.
 
-    `sandbox`: where the copied guest lives (a hop); CRIU has to be in its namespaces.
+    `sandbox`: where the copied guest lives (a hop); CRIU has to be in its namespaces. It is open for `directory` already, or
+    is opened and closed here.
     Errors: FarhomeError (with CRIU's own reason), MoveRefused.
     """
     uid, gid = _dumping_user(copy)
@@ -155,14 +158,17 @@ def dump(copy: Copy, directory: Path, sandbox: Place | None = None, timeout: flo
         finally:
             (_KEPT / "criu.kdat.tmp").unlink(missing_ok=True)  # left where /run is no tmpfs
     else:
-        sandbox.open_for_criu(directory)
+        opened = not sandbox.is_open
+        if opened:
+            sandbox.open_for_criu(directory)
         try:
             argv = sandbox.enter_argv(
                 [*tool().inside, *options, "-D", IMAGES_INSIDE], uid=uid, gid=gid, join_cgroup=False
             )
             _run(argv, directory / "dump.log", copy.source.pid, timeout)
         finally:
-            sandbox.close_for_criu()
+            if opened:
+                sandbox.close_for_criu()
     for name in ("dump.log", "stats-dump"):
         (directory / name).unlink(missing_ok=True)
     images.renumber(directory, (pid, innermost(copy.source.pid)), tids)

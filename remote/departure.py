@@ -49,6 +49,9 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             send_pages(guest.frozen.pid, context.maps, talk.connection)
             phases.done("send pages")
             phases.tell(log, "departure")
+        elif operation == "prepare":
+            _open(remote, guest)
+            talk.send("ready")
         elif operation == "hop":
             _send_images(remote, guest, message, talk)
         elif operation == "discard":
@@ -60,13 +63,26 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
         talk.send("refused", reason=str(error))
 
 
+def _directory(remote: Remote) -> Path:
+    return Path(remote.options.images) / f"hop-{remote.options.home}-{remote.options.pid}"
+
+
+def _open(remote: Remote, guest: Guest) -> None:
+    """What can be done for a hop while the guest still runs. Errors: FarhomeError, OSError."""
+    if guest.sandbox.is_open:  # a hop that did not come to pass
+        guest.sandbox.close_for_criu()
+    shutil.rmtree(_directory(remote), ignore_errors=True)
+    _directory(remote).mkdir(parents=True, mode=0o700)
+    guest.sandbox.open_for_criu(_directory(remote))
+
+
 def _send_images(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -> None:
     assert guest.frozen is not None
     host, port = message["address"]
-    directory = Path(remote.options.images) / f"hop-{remote.options.home}-{remote.options.pid}"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True, mode=0o700)
+    directory = _directory(remote)
     try:
+        if not guest.sandbox.is_open:
+            _open(remote, guest)
         phases = Phases()
         wiped = wiped_ranges(guest.pid)
         hollow = hollow_spans(guest.frozen, wiped)
@@ -86,6 +102,7 @@ def _send_images(remote: Remote, guest: Guest, message: frames.Message, talk: Ch
             stream.expect("received")
         phases.done("send")
         phases.tell(log, "departure")
+        talk.send("sent", bytes=size)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    talk.send("sent", bytes=size)
+        guest.sandbox.close_for_criu()

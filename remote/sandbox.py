@@ -76,6 +76,8 @@ class Sandbox:
     """process 1 of the sandbox, as this process's pid namespace sees it"""
     _keeper: subprocess.Popen[bytes] = field(repr=False)
     _cgroups: list[str] = field(default_factory=list)
+    is_open: bool = False
+    """between open_for_criu() and close_for_criu()"""
 
     @classmethod
     def create(
@@ -152,11 +154,13 @@ class Sandbox:
         """CRIU and an image directory appear inside, for a dump. Errors: FarhomeError."""
         requests = _bind("ro", criu.tool().root, criu.CRIU_INSIDE) + _bind("rw", images, criu.IMAGES_INSIDE)
         self._work("mount", str(self.first), requests=requests)
+        self.is_open = True
 
     def close_for_criu(self) -> None:
         """What open_for_criu() mounted is gone. Errors: FarhomeError."""
         criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
         self._work("unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE)
+        self.is_open = False
 
     def seal(self) -> None:
         """After the restore: only the mapped files, /proc and an empty /run are left, and the root is read-only.
