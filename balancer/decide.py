@@ -66,6 +66,7 @@ class Decision:
     """What to do with one process and why. `target` is a node, "home", or None: it stays where it is.
 
     `gain` is the difference of slowdowns, `saved` the wall seconds that the move is expected to save after its cost.
+    `slowdown` is that of where the process is, for the target's recheck(); None where somebody asked for the move.
     """
 
     pid: int
@@ -73,6 +74,7 @@ class Decision:
     reason: str
     gain: float = 0.0
     saved: float = 0.0
+    slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,8 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
         here = entry.vector
     # What the average does not know yet: the process itself is one of those that run here.
     # All in seconds of a core of home, in which the process's age is (mostly) measured too.
-    slowdown_here = slowdown(max(here.runnable, process.runnable), here.cores, here.speed) * own.speed
+    absolute = slowdown(max(here.runnable, process.runnable), here.cores, here.speed)
+    slowdown_here = absolute * own.speed
     candidates: list[_Candidate] = []
     best_no: tuple[float, str] = (-math.inf, "no other node is known")
     for target, vector, refusal in _targets(view, own, process, rng, settings):
@@ -258,7 +261,7 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
         f"a slowdown of {slowdown_here - best.gain:.2f} {_at(best.target)} instead of {slowdown_here:.2f} {place_here}"
         f" saves about {best.saved:.1f} s"
     )
-    return Decision(process.pid, best.target, reason, best.gain, best.saved)
+    return Decision(process.pid, best.target, reason, best.gain, best.saved, absolute)
 
 
 def _targets(

@@ -143,7 +143,8 @@ def _why(options: argparse.Namespace) -> int:
         return OK
     ended = answer["state"] in ("ended", "lost")
     place = "at home" if answer["where"] == "home" else f"on {answer['where']}"
-    print(f"process {answer['pid']} ({answer['command']}) {'was' if ended else 'is'} {place}, moved {answer['moves']} times")
+    used = f", {answer['cpu_seconds']:.1f} s of cpu" if "cpu_seconds" in answer else ""
+    print(f"process {answer['pid']} ({answer['command']}) {'was' if ended else 'is'} {place}, moved {answer['moves']} times{used}")
     if answer["why"]:
         print(f"last: {answer['why']}")
     print(f"balancer: {answer['decision']}")

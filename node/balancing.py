@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from balancer.decide import Decision, Process, Settings, decide, next_interval, place
+from balancer.decide import Decision, Process, Settings, decide, next_interval, place, recheck
 from balancer.gossip import PERIOD, Gossip, View
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
 from kernel_helpers.errors import MoveRefused
@@ -23,6 +23,8 @@ from node.registry import HOME, HomeProcess, Registry
 
 DECISION_PERIOD = 1.0
 GOSSIP_TIMEOUT = 3.0
+USAGE_PERIOD = 1.0
+USAGE_TIMEOUT = 3.0
 BEST = "best"
 
 log = logging.getLogger("mosd.balancer")
@@ -54,7 +56,7 @@ class Balancer:
         """Runs the loops until close()."""
         self._sample()
         self._tell_gossip()
-        for loop in (self._sampling_loop(), self._gossip_loop(), self._decision_loop()):
+        for loop in (self._sampling_loop(), self._gossip_loop(), self._usage_loop(), self._decision_loop()):
             self._spawn(loop)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -104,11 +106,46 @@ class Balancer:
         except PeerError as error:
             log.debug("gossip to %s: %s", name, error)
 
-    def guest_accepted(self, count: int) -> None:
-        """A guest has been accepted (1) or has gone (-1): counts at once."""
-        if count > 0:
-            self.estimator.inflate(float(count))
+    async def _usage_loop(self) -> None:
+        """Asks the nodes that our processes are on how much of their processors those have used."""
+        while True:
+            await asyncio.sleep(USAGE_PERIOD)
+            away: dict[str, list[HomeProcess]] = {}
+            for entry in self._registry:
+                if entry.state == "away":
+                    away.setdefault(entry.where, []).append(entry)
+            await asyncio.gather(*(self._ask_usage(name, entries) for name, entries in away.items()), return_exceptions=True)
+
+    async def _ask_usage(self, name: str, entries: list[HomeProcess]) -> None:
+        try:
+            answer = await self._peers.call(name, "usage", {"pids": [entry.pid for entry in entries]}, USAGE_TIMEOUT)
+            told = {int(pid): float(cpu) for pid, cpu in answer}
+        except (PeerError, ValueError, TypeError) as error:
+            log.debug("usage on %s: %s", name, error)
+            return
+        for entry in entries:
+            if 0 <= (cpu := told.get(entry.pid, -1.0)) < 1e12:
+                self._registry.used(entry, cpu)
+
+    def guest_accepted(self, runnable: float) -> None:
+        """A guest of so many runnable threads has been accepted or, negative, has gone: counts at once."""
+        if runnable > 0:
+            self.estimator.inflate(runnable)
+        elif runnable < 0:
+            self.estimator.relieve(-runnable)
         self._tell_gossip()
+
+    def process_moved(self, before: str, after: str, runnable: float) -> None:
+        """A process of this node has moved, whoever wanted it; a hop changes nothing here."""
+        if before == HOME != after:
+            self.estimator.relieve(runnable)
+        elif before != HOME == after:
+            self.estimator.inflate(runnable, hold=0.0)      # it runs already
+
+    def recheck(self, slowdown: float, runnable: float) -> str | None:
+        """Why a guest that somebody's balancer sends would be no better off here, by what this node knows of itself now."""
+        own = self.view().own
+        return None if own is None else recheck(own, slowdown, runnable, self.settings())
 
     def view(self) -> View:
         """What this node knows of all, itself as of now."""
@@ -123,9 +160,10 @@ class Balancer:
         stat = process.read_stat(entry.pid) if entry.where == HOME else None
         resident = stat.resident if stat else entry.resident
         return Process(
-            pid=entry.pid, cpu_seconds=entry.cpu_seconds(time.time()), memory=max(entry.memory, resident), where=entry.where,
+            pid=entry.pid, cpu_seconds=self._registry.cpu_seconds(entry, time.time()), memory=max(entry.memory, resident),
+            where=entry.where,
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
-            runnable=1.0 if stat is None or stat.state == "R" else 0.5, moving=self._mover.is_moving(entry.pid),
+            runnable=entry.runnable(), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
         )  # fmt: skip
 
@@ -180,15 +218,11 @@ class Balancer:
         assert decision.target is not None
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
         try:
-            await self._mover.move(decision.pid, decision.target, "balance")
+            await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown)
         except MoveRefused:
             pass                                     # logged and kept by the mover
         else:
             self._settle_wish(decision.pid)
-            if decision.target == HOME:
-                self.estimator.inflate(1.0)
-            else:
-                self.estimator.relieve(1.0)
 
     def close(self) -> None:
         """Stops the loops."""

@@ -63,10 +63,10 @@ class Daemon:
         self.peers = Peers(self.keys, self._hello, self._peer_address)
         self.peer_server = PeerServer(self.keys, self._on_peer, self._on_join)
         self._peer_server_runs = False
-        self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs)
+        self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs, self._process_moved)
         self.guests = Guests(
             paths, lambda: self.config, lambda: self.policy, programs, lambda: self.balancer.memory_free, sampling.owner_idle,
-            self._guests_changed,
+            self._guests_changed, self._recheck,
         )  # fmt: skip
         speed = config.speed if config.speed is not None else sampling.calibrate_speed()
         self.balancer = Balancer(lambda: self.config, self.registry, self.mover, self.guests, self.peers, speed)
@@ -196,8 +196,14 @@ class Daemon:
             pass
         return seeds - {(self.config.address, self.config.port)}
 
-    def _guests_changed(self, count: int) -> None:
-        self.balancer.guest_accepted(count)
+    def _guests_changed(self, runnable: float) -> None:
+        self.balancer.guest_accepted(runnable)
+
+    def _recheck(self, slowdown: float, runnable: float) -> str | None:
+        return self.balancer.recheck(slowdown, runnable)
+
+    def _process_moved(self, before: str, after: str, runnable: float) -> None:
+        self.balancer.process_moved(before, after, runnable)
 
     def _process_ended(self, entry: HomeProcess) -> None:
         self.mover.ended(entry.pid)
@@ -236,6 +242,8 @@ class Daemon:
             return self.balancer.gossip.receive(payload)
         if method == "reserve":
             return await self.guests.reserve(caller, parameters)
+        if method == "usage":
+            return await self.guests.usage(caller, parameters.get("pids"))
         if method == "cancel":
             await self.guests.cancel(caller, str(parameters.get("key")))
             return True

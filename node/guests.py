@@ -29,13 +29,16 @@ STALE_TIMEOUT = 3.0
 ARRIVALS = 4
 """Guests that may be on their way here at once."""
 EXPEL_TIMEOUT = 10.0
+USAGE_TIMEOUT = 1.0
+MOST_ASKED = 256
 
 log = logging.getLogger("mosd.guests")
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A process of another node that is here or on its way. memory (bytes) is what was reserved for it."""
+    """A process of another node that is here or on its way. memory (bytes) is what was reserved for it, runnable how
+    many threads it was expected to add to those that want to run."""
 
     home: str
     pid: int
@@ -44,6 +47,7 @@ class Guest:
     memory: int
     since: float
     command: str = ""
+    runnable: float = 1.0
 
     @property
     def key(self) -> str:
@@ -55,8 +59,11 @@ class Guests:
 
     def __init__(
         self, paths: Paths, config: Callable[[], Config], policy: Callable[[], LendingPolicy], programs: Programs,
-        memory_free: Callable[[], int], owner_idle: Callable[[], float | None], accepted: Callable[[int], None],
+        memory_free: Callable[[], int], owner_idle: Callable[[], float | None], accepted: Callable[[float], None],
+        recheck: Callable[[float, float], str | None],
     ) -> None:  # fmt: skip
+        """accepted is told how many runnable threads come (or, negative, have gone); recheck says why a guest, by the slowdown
+        of where it is and its runnable threads, would be no better off here."""
         self._paths = paths
         self._config = config
         self._policy = policy
@@ -64,6 +71,7 @@ class Guests:
         self._memory_free = memory_free
         self._owner_idle = owner_idle
         self._accepted = accepted
+        self._recheck = recheck
         self._guests: dict[str, Guest] = {}
         self._remotes: dict[str, Program] = {}
         self._arriving: set[str] = set()
@@ -113,6 +121,8 @@ class Guests:
         """A place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
         guest = _requested(caller, parameters)
         refusal = self._policy().admits(guest.user, guest.memory, self.state())
+        if refusal is None and parameters.get("slowdown") is not None:
+            refusal = self._recheck(_amount(parameters, "slowdown", 1e9), guest.runnable)
         if refusal is None and len(self._arriving) >= ARRIVALS:
             refusal = "too many guests are on their way to it"
         if refusal:
@@ -129,7 +139,7 @@ class Guests:
             raise PeerRefused("failed", f"the node could not make a place for it: {error}") from None
         finally:
             self._arriving.discard(guest.key)
-        self._accepted(1)
+        self._accepted(guest.runnable)
         return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
 
     async def _clear_stale(self, key: str) -> None:
@@ -187,8 +197,10 @@ class Guests:
             log.info("guest %s runs here", key)
 
     def _gone(self, key: str) -> None:
+        guest = self._guests.get(key)
         self._forget(key)
-        self._accepted(-1)
+        if guest is not None:                    # else it had never been accepted
+            self._accepted(-guest.runnable)
 
     def _forget(self, key: str) -> None:
         self._guests.pop(key, None)
@@ -230,6 +242,19 @@ class Guests:
         answer = await program.request("status")
         if not answer.get("running"):
             await program.request("kill")
+
+    async def usage(self, caller: Caller, pids: object) -> list[list[float]]:
+        """[pid, seconds of cpu since it came] of the caller's guests among those pids that tell in time."""
+        wanted = pids[:MOST_ASKED] if isinstance(pids, list) else []
+        wanted = [pid for pid in wanted if isinstance(pid, int)]
+        programs = {pid: self._remotes[f"{caller.name}-{pid}"] for pid in wanted if f"{caller.name}-{pid}" in self._remotes}
+        answers = await asyncio.gather(
+            *(program.request("status", USAGE_TIMEOUT) for program in programs.values()), return_exceptions=True
+        )
+        return [
+            [pid, float(answer["cpu"])] for pid, answer in zip(programs, answers, strict=True)
+            if not isinstance(answer, BaseException) and isinstance(answer.get("cpu"), (int, float)) and answer.get("running")
+        ]  # fmt: skip
 
     async def expel(self, key: str | None, reason: str) -> list[str]:
         """Sends one guest home, or all; returns the keys of those that have not gone within the bound."""
@@ -313,14 +338,22 @@ def _requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
         or not isinstance(user, str) or not 0 < len(user) <= 64 or not isinstance(memory, int) or not 0 <= memory < 1 << 60
     ):  # fmt: skip
         raise PeerRefused("refused", "the request for a place is not complete")
-    command = parameters.get("command", "")
-    return Guest(caller.name, pid, uid, user, memory, time.time(), command[:200] if isinstance(command, str) else "")
+    command, runnable = parameters.get("command", ""), _amount(parameters, "runnable", 1e4, 1.0)
+    return Guest(caller.name, pid, uid, user, memory, time.time(), command[:200] if isinstance(command, str) else "", runnable)
+
+
+def _amount(parameters: dict[str, Any], key: str, most: float, default: float | None = None) -> float:
+    """A figure of a request. Errors: PeerRefused."""
+    value = parameters.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise PeerRefused("refused", f"{key} in the request for a place makes no sense")
+    return float(value)
 
 
 def _recorded(record: dict[str, Any]) -> Guest:
     return Guest(
         str(record["home"]), int(record["pid"]), int(record["uid"]), str(record["user"]), int(record["memory"]),
-        float(record["since"]), str(record.get("command", "")),
+        float(record["since"]), str(record.get("command", "")), float(record.get("runnable", 1.0)),
     )  # fmt: skip
 
 

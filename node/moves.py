@@ -63,12 +63,17 @@ class MoveReport:
 class Mover:
     """Moves this node's home processes, and keeps one deputy for each that is away."""
 
-    def __init__(self, paths: Paths, config: Callable[[], Config], registry: Registry, peers: Peers, programs: Programs) -> None:
+    def __init__(
+        self, paths: Paths, config: Callable[[], Config], registry: Registry, peers: Peers, programs: Programs,
+        moved: Callable[[str, str, float], None],
+    ) -> None:  # fmt: skip
+        """moved is told of every move: from where, to where, and how many runnable threads that are."""
         self._paths = paths
         self._config = config
         self._registry = registry
         self._peers = peers
         self._programs = programs
+        self._moved = moved
         self._deputies: dict[int, Program] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,8 +86,9 @@ class Mover:
         lock = self._locks.get(pid)
         return lock is not None and lock.locked()
 
-    async def move(self, pid: int, target: str, reason: str = "asked") -> MoveReport:
-        """Moves a process to a node or home. Errors: MoveRefused; the process is then where the registry says."""
+    async def move(self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None) -> MoveReport:
+        """Moves a process to a node or home. slowdown: that of where it is, if the target is to judge for itself whether the
+        move is worth it. Errors: MoveRefused; the process is then where the registry says."""
         lock = self._locks.setdefault(pid, asyncio.Lock())
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT):
@@ -90,11 +96,11 @@ class Mover:
         except TimeoutError:
             raise MoveRefused(pid, "another move of it is under way") from None
         try:
-            return await self._move_locked(pid, target, reason)
+            return await self._move_locked(pid, target, reason, slowdown)
         finally:
             lock.release()
 
-    async def _move_locked(self, pid: int, target: str, reason: str) -> MoveReport:
+    async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
         entry = self._registry.get(pid)
         if entry is None:
             raise MoveRefused(pid, "it has ended")
@@ -106,9 +112,9 @@ class Mover:
             raise MoveRefused(pid, "it is only just being started")
         if entry.home_only and target != HOME:
             raise MoveRefused(pid, "it was started to stay at home (mosrun -h)")
-        begun = time.time()
+        begun, runnable = time.time(), entry.runnable()
         try:
-            report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target))
+            report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target, runnable, slowdown))
         except (PeerError, ProgramError, OSError, MoveRefused) as error:
             sentence = error.reason if isinstance(error, MoveRefused) else str(error)
             self._failed(pid, target, sentence)
@@ -117,20 +123,23 @@ class Mover:
                 self._mourn(left)
             raise MoveFailed(pid, sentence, left.where if left is not None else HOME) from None
         self._arrived(entry, report, begun)
+        self._moved(entry.where, report.where, runnable)
         return report
 
-    async def _send(self, entry: HomeProcess, target: str) -> MoveReport:
+    async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None) -> MoveReport:
         """Out or hop. Errors: PeerError, ProgramError, OSError, MoveRefused."""
         stat = process.read_stat(entry.pid)
         if stat is None or stat.state in "ZX":
             raise MoveRefused(entry.pid, "it has ended")
-        changes: dict[str, Any] = {"state": "hopping", "cpu_at_leave": entry.cpu_seconds(time.time())}
+        changes: dict[str, Any] = {"state": "hopping"}
         if entry.where == HOME:
-            changes |= {"state": "leaving", "resident": stat.resident}
+            changes = {"state": "leaving", "resident": stat.resident}
         entry = self._registry.update(entry.pid, **changes) or entry
         memory = max(entry.memory, entry.resident)
         # The target makes a place while the deputy starts here: both take as long as a Python interpreter does.
-        place, deputy = await asyncio.gather(self._reserve(entry, target, memory), self._deputy(entry), return_exceptions=True)
+        place, deputy = await asyncio.gather(
+            self._reserve(entry, target, memory, runnable, slowdown), self._deputy(entry), return_exceptions=True
+        )
         if isinstance(place, BaseException):
             if isinstance(deputy, Program) and entry.where == HOME:
                 await self._abort(deputy)
@@ -151,12 +160,17 @@ class Mover:
             await self._cancel(target, place)
             raise
 
-    async def _reserve(self, entry: HomeProcess, target: str, memory: int) -> dict[str, Any]:
+    async def _reserve(
+        self, entry: HomeProcess, target: str, memory: int, runnable: float, slowdown: float | None
+    ) -> dict[str, Any]:
         """A place on the target. Errors: PeerError, MoveRefused with the target's reason."""
         request = {
             "pid": entry.pid, "home": self._config().name, "user": process.user_name(entry.uid), "uid": entry.uid,
             "memory": memory, "from": entry.where, "command": entry.command,
+            "runnable": runnable,
         }  # fmt: skip
+        if slowdown is not None:
+            request["slowdown"] = slowdown
         try:
             place = await self._peers.call(target, "reserve", request, RESERVE_TIMEOUT)
         except PeerRefused as refusal:
@@ -218,7 +232,7 @@ class Mover:
         self._registry.update(
             pid, state="home" if report.where == HOME else "away", where=report.where, since=now, moves=entry.moves + 1,
             frozen_ms=report.frozen_ms, total_ms=report.total_ms, why="", not_before=0.0, recent=(*entry.recent, now)[-KEPT_MOVES:],
-            cpu_at_leave=before.cpu_seconds(now),
+            cpu_away=before.cpu_away + self._registry.cpu_of_stay(before, now),
         )  # fmt: skip
         self.cost = self.cost.learn(now - begun, report.size)
         log.info(
@@ -256,10 +270,11 @@ class Mover:
                 now = time.time()
                 self._registry.update(
                     pid, where=where, state="home" if where == HOME else "away", since=now, why=reason, moves=entry.moves + 1,
-                    recent=(*entry.recent, now)[-KEPT_MOVES:], cpu_at_leave=entry.cpu_seconds(now),
+                    recent=(*entry.recent, now)[-KEPT_MOVES:], cpu_away=entry.cpu_away + self._registry.cpu_of_stay(entry, now),
                     frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
                 )  # fmt: skip
                 log.info("process %d: %s -> %s (%s)", pid, entry.where, where, reason)
+                self._moved(entry.where, where, 1.0)
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
 

@@ -32,7 +32,8 @@ class HomeProcess:
     """One home process. Times are seconds since the epoch, memory bytes, starttime clock ticks after boot.
 
     `state` is starting (mosrun has not yet become the program), home, leaving, away, hopping or coming; `where` is the place
-    that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it came home.
+    that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it
+    came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over.
     """
 
     pid: int
@@ -53,15 +54,13 @@ class HomeProcess:
     why: str = ""
     not_before: float = 0.0
     recent: tuple[float, ...] = ()
-    cpu_at_leave: float = 0.0
+    cpu_away: float = 0.0
     resident: int = 0
 
-    def cpu_seconds(self, now: float) -> float:
-        """Seconds of cpu it has used, as far as home can know: while it is away, all the time counts."""
-        if self.where != HOME:
-            return self.cpu_at_leave + max(0.0, now - self.since)
-        stat = process.read_stat(self.pid)
-        return max(self.cpu_at_leave, stat.cpu if stat else 0.0)
+    def runnable(self) -> float:
+        """How many threads it adds to those that want to run: one that sleeps at this moment counts half."""
+        stat = process.read_stat(self.pid) if self.where == HOME else None
+        return 1.0 if stat is None or stat.state == "R" else 0.5
 
     def row(self, now: float) -> dict[str, Any]:
         """The object that `mosps --json` shows."""
@@ -116,6 +115,7 @@ class Registry:
         self._entries: dict[int, HomeProcess] = {}
         self._watches: dict[int, int] = {}
         self.ended: OrderedDict[int, HomeProcess] = OrderedDict()
+        self._usage: dict[int, tuple[float, float]] = {}
 
     def __iter__(self) -> Iterator[HomeProcess]:
         return iter(list(self._entries.values()))
@@ -161,6 +161,23 @@ class Registry:
             self._save(changed)
         return changed
 
+    def used(self, entry: HomeProcess, cpu: float) -> None:
+        """Takes what the node that a process is on has told: seconds of cpu since it came there. Not kept in the file."""
+        if entry.pid in self._entries:
+            self._usage[entry.pid] = (entry.since, cpu)
+
+    def cpu_of_stay(self, entry: HomeProcess, now: float) -> float:
+        """Seconds of cpu that it has used where it is away; all the time counts until that node has told."""
+        if entry.where == HOME:
+            return 0.0
+        since, cpu = self._usage.get(entry.pid, (0.0, 0.0))
+        return cpu if since == entry.since else max(0.0, now - entry.since)
+
+    def cpu_seconds(self, entry: HomeProcess, now: float) -> float:
+        """Seconds of cpu that it has used in all, here and away."""
+        stat = process.read_stat(entry.pid)
+        return (stat.cpu if stat else 0.0) + entry.cpu_away + self.cpu_of_stay(entry, now)
+
     def _save(self, entry: HomeProcess) -> None:
         try:
             write_atomically(self._directory / f"{entry.pid}.json", json.dumps(asdict(entry)).encode())
@@ -196,6 +213,7 @@ class Registry:
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
         (self._directory / f"{pid}.json").unlink(missing_ok=True)
+        self._usage.pop(pid, None)
         return self._entries.pop(pid, None)
 
     def adopt_children(self) -> None:

@@ -66,6 +66,7 @@ class Guest:
         self._halted: set[int] = set()
         self._stopped = False
         self._answered: set[int] = set()
+        self._cpu_before = _cpu_seconds(self.pid)
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -91,6 +92,10 @@ class Guest:
         except OSError:
             pass
         return 0
+
+    def cpu_seconds(self) -> float:
+        """Seconds of cpu that it has used since it came."""
+        return max(0.0, _cpu_seconds(self.pid) - self._cpu_before)
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
@@ -339,6 +344,15 @@ class Guest:
             return
         self.run()
         self.link.unpause()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process, 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def program_tids(pid: int) -> dict[int, int]:

@@ -203,7 +203,7 @@ class Remote:
             answer |= {
                 "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": self.guest is not None,
                 "user": self.guest.uid if self.guest else None, "memory": self.guest.memory() if self.guest else 0,
-                "command": self.guest.command if self.guest else "",
+                "command": self.guest.command if self.guest else "", "cpu": self.guest.cpu_seconds() if self.guest else 0.0,
             }  # fmt: skip
         elif operation == "expel":
             if self.guest is None:

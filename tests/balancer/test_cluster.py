@@ -80,9 +80,8 @@ LOOP = "while True: pass"
 
 
 def where(node: Node, job: str) -> dict[int, str]:
-    done = node.run(["mosps", "--json", "-J", job], timeout=20, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return {row["pid"]: row["where"] for row in json.loads(done.stdout)}
+    # Asked from outside: a command in the node would be one more process that wants to run there.
+    return {row["pid"]: row["where"] for row in node.ask_mosd("ps", job=job)["processes"]}
 
 
 @pytest.mark.timeout(240)
@@ -98,3 +97,28 @@ def test_three_loops_started_at_one_node_end_up_one_on_each_and_stay(lab3: Lab) 
         while time.monotonic() < watched_until:
             assert where(n1, "7") == settled
             time.sleep(0.5)
+
+
+def used(node: Node, pid: int) -> float:
+    return float(node.ask_mosd("why", pid=pid)["cpu_seconds"])
+
+
+@pytest.mark.timeout(120)
+def test_home_knows_how_much_cpu_a_process_uses_away(lab_name: Callable[[], str]) -> None:
+    with Lab.up(2, name=lab_name(), configuration="[balance]\nenabled = false\n") as lab, contextlib.ExitStack() as stack:
+        n1 = lab.node("n1")
+        pids = {}
+        for program in ("while True: pass", "import time\nwhile True: time.sleep(30)"):
+            process = stack.enter_context(n1.popen(["mosrun", "/usr/bin/python3", "-c", program]))
+            stack.callback(process.kill)
+            pids[process.node_pid] = program
+        wait_for(lambda: len(n1.ask_mosd("ps")["processes"]) == 2, "both processes")
+        busy, idle = pids
+        before = used(n1, idle)
+        for pid in pids:
+            n1.run(["migrate", str(pid), "n2"], timeout=60, check=True)
+        came = used(n1, busy)
+        wait_for(lambda: used(n1, busy) > came + 2, "cpu time of the busy one")
+        assert used(n1, idle) < before + 1
+        n1.run(["migrate", str(busy), "home"], timeout=60, check=True)
+        assert used(n1, busy) > came + 2

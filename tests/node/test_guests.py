@@ -1,0 +1,62 @@
+"""What a target makes of a request for a place: who may ask, and whether a balancer's guest would be better off here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.policy import LendingPolicy
+from node.cgroups import GuestGroups
+from node.config import Config
+from node.guests import Guests
+from node.paths import Paths
+from node.peer_server import Caller
+from node.peers import PeerRefused
+from node.programs import Programs
+
+BUSY = "n2 is busier than was known"
+REQUEST = {"pid": 7, "home": "n1", "uid": 0, "user": "root", "memory": 4096, "command": "test"}
+
+
+@pytest.fixture(autouse=True)
+def no_groups_left() -> Iterator[None]:
+    yield
+    GuestGroups().remove("n1-7")
+    GuestGroups().remove_all()
+
+
+def guests(tmp_path: Path, asked: list[tuple[float, float]]) -> Guests:
+    def recheck(slowdown: float, runnable: float) -> str:
+        asked.append((slowdown, runnable))
+        return BUSY
+
+    paths = Paths(run=tmp_path, state=tmp_path, config=tmp_path / "node.toml")
+    config = Config(name="n2", address="127.0.0.1")
+    # No program can be started: whoever comes past admission is told so.
+    return Guests(
+        paths, lambda: config, LendingPolicy, Programs(remote=("/nonexistent",)), lambda: 1 << 40, lambda: None, lambda _: None, recheck
+    )
+
+
+def refusal(of: Guests, **more: Any) -> str:
+    with pytest.raises(PeerRefused) as refused:
+        asyncio.run(of.reserve(Caller("n1", "here"), REQUEST | more))
+    return str(refused.value)
+
+
+def test_a_balancers_guest_is_refused_where_it_would_gain_nothing_but_not_one_that_somebody_sends(tmp_path: Path) -> None:
+    asked: list[tuple[float, float]] = []
+    of = guests(tmp_path, asked)
+    assert refusal(of, slowdown=1.5, runnable=0.5) == BUSY
+    assert asked == [(1.5, 0.5)]
+    assert "could not make a place" in refusal(of, runnable=0.5)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"slowdown": "2"}, {"slowdown": -1}, {"runnable": float("nan")}, {"runnable": True}])
+def test_figures_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    assert "makes no sense" in refusal(guests(tmp_path, []), **wrong)
