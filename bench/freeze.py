@@ -73,9 +73,8 @@ class Ours:
     total: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
 
 
-def moves(lab: Lab, program: str, megabytes: int, rounds: int) -> Ours:
-    """Moves the program about, `rounds` times through all kinds of moves, and verifies it. Errors: BenchFailed."""
-    result = Ours()
+def moves(lab: Lab, program: str, megabytes: int, result: Ours) -> None:
+    """Moves the program out, on and home, adds the times to `result`, and verifies it. Errors: BenchFailed."""
     node, path, job = lab.node("n1"), f"/tmp/freeze-{megabytes}", f"freeze-{megabytes}"
     # Locked: the balancer is to keep its hands off; moves by hand go all the same.
     argv = ["mosrun", "-L", "-J", job, program, str(megabytes), path]
@@ -83,20 +82,18 @@ def moves(lab: Lab, program: str, megabytes: int, rounds: int) -> Ours:
         try:
             wait_until(lambda: _said(node, path) == "ready\n", f"the program of {megabytes} MB", 60)
             pid = int(process.node_pid)
-            for _ in range(rounds):
-                for kind, target in MOVES:
-                    begun = time.monotonic()
-                    told = json.loads(checked(node, ["migrate", "--json", str(pid), target], 120))
-                    result.total[kind].append((time.monotonic() - begun) * 1e3)
-                    if not told.get("moved") or told["where"] != target:
-                        raise BenchFailed(f"the program of {megabytes} MB did not move {kind}: {told.get('reason')}")
-                    result.frozen[kind].append(float(told["frozen_ms"]))
+            for kind, target in MOVES:
+                begun = time.monotonic()
+                told = json.loads(checked(node, ["migrate", "--json", str(pid), target], 120))
+                result.total[kind].append((time.monotonic() - begun) * 1e3)
+                if not told.get("moved") or told["where"] != target:
+                    raise BenchFailed(f"the program of {megabytes} MB did not move {kind}: {told.get('reason')}")
+                result.frozen[kind].append(float(told["frozen_ms"]))
             _verified(node, pid, path, f"the program of {megabytes} MB")
             if process.wait(60) != 0:
                 raise BenchFailed(f"the program of {megabytes} MB ended with {process.returncode}")
         finally:
             process.kill()
-    return result
 
 
 def plain(lab: Lab, program: str, megabytes: int, pid: int = PLAIN_PID) -> float:
@@ -110,7 +107,6 @@ def plain(lab: Lab, program: str, megabytes: int, pid: int = PLAIN_PID) -> float
         wait_until(lambda: _said(home, path) == "ready\n", what, 60)
         with away.popen([PYTHON, script, "target", IMAGES, away.address, *tool().argv], stdout=subprocess.PIPE, text=True) as target:
             try:
-                assert target.stdout is not None
                 assert target.stdout is not None
                 port = str(target.stdout.readline()).strip()
                 told = checked(home, [PYTHON, script, "source", str(pid), IMAGES, away.address, port, *tool().argv], 180)
@@ -138,10 +134,12 @@ def run() -> list[Result]:
     results: list[Result] = []
     with bench_lab(3, cpus=2) as lab:
         plain(lab, program, 1)  # CRIU learns the kernel once, in each node
-        moves(lab, program, 1, 1)
+        moves(lab, program, 1, Ours())
         for megabytes, rounds in _sizes():
-            ours = moves(lab, program, megabytes, rounds)
-            baseline = [plain(lab, program, megabytes) for _ in range(rounds)]
+            ours, baseline = Ours(), []
+            for _ in range(rounds):  # by turns: whatever else the machine does weighs on both
+                moves(lab, program, megabytes, ours)
+                baseline.append(plain(lab, program, megabytes))
             size = f"{megabytes} MB" if megabytes < 1024 else f"{megabytes // 1024} GiB"
             for name, times in (("frozen", ours.frozen), ("total", ours.total)):
                 results += [

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import freeze
+from bench.nodes import bench_lab
 from bench.result import BenchFailed, Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,3 +55,17 @@ def test_start_prints_exactly_one_json_object() -> None:
     assert result["baseline_name"] == "true"
     assert result["ratio"] == pytest.approx(result["ours"] / result["baseline"])
     assert 1 < result["ratio"] < 1000
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(os.geteuid() != 0, reason="virtual nodes need root")
+def test_moves_and_plain_criu_bring_the_memory_whole_to_where_it_is_to_be() -> None:
+    program = freeze._build()
+    ours = freeze.Ours()
+    with bench_lab(3) as lab:
+        freeze.moves(lab, program, 10, ours)
+        alone = freeze.plain(lab, program, 10)
+    for kind in ("out", "hop", "home"):
+        (frozen,), (total,) = ours.frozen[kind], ours.total[kind]
+        assert 0 < frozen < total < 60_000
+    assert 0 < alone < 60_000
