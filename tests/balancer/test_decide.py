@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,8 @@ def view_of(*vectors: LoadVector, ages: dict[str, float] | None = None) -> View:
     return View(vectors[0].name, {v.name: Entry(v, (ages or {}).get(v.name, 0.5)) for v in vectors})
 
 
-def process(pid: int = 1, **changes: object) -> Process:
-    return replace(Process(pid=pid, cpu_seconds=10.0, memory=50 << 20), **changes)  # type: ignore[arg-type]
+def process(pid: int = 1, **changes: Any) -> Process:
+    return replace(Process(pid=pid, cpu_seconds=10.0, memory=50 << 20), **changes)
 
 
 def one(view: View, subject: Process, seed: int = 1) -> Decision:
@@ -65,7 +66,7 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1"), node("n3")), {"where": "n2"}, "cannot be compared"),
     ],
 )
-def test_process_stays_and_the_reason_says_why(view: View, changes: dict[str, object], word: str) -> None:
+def test_process_stays_and_the_reason_says_why(view: View, changes: dict[str, Any], word: str) -> None:
     decision = one(view, process(**changes))
     assert decision.target is None
     assert word in decision.reason
@@ -135,7 +136,7 @@ def test_wanted_node_goes_first_and_needs_no_gain() -> None:
         ({"wanted": "n3"}, None, "takes no guests"),
     ],
 )
-def test_wanted_node(changes: dict[str, object], target: str | None, word: str) -> None:
+def test_wanted_node(changes: dict[str, Any], target: str | None, word: str) -> None:
     decision = one(view_of(node("n1", 3), node("n2"), node("n3", lending=False)), process(**changes))
     assert decision.target == target
     assert word in decision.reason

@@ -59,7 +59,7 @@ def test_all_know_all_soon_though_they_knew_one_seed(count: int, periods: int) -
 @pytest.mark.parametrize(("count", "limit"), [(16, 2.8), (32, 3.5), (64, 4.5)])
 def test_average_age_stays_below_what_the_theory_allows(count: int, limit: float) -> None:
     cluster = Cluster(count, seed=3)
-    ages = []
+    ages: list[float] = []
     for period in range(60):
         cluster.period()
         if period > 25:

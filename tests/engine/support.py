@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine import criu, files
 from engine.arrival import wake
@@ -163,7 +164,7 @@ def images_of(pid: int, directory: Path, sandbox: Sandbox | None = None, options
 
 
 @contextlib.contextmanager
-def restored(pid: int, shown: list[tuple[str, str]], directory: Path, **options: str) -> Iterator[tuple[Sandbox, inject.Frozen]]:
+def restored(pid: int, shown: list[tuple[str, str]], directory: Path, **options: Any) -> Iterator[tuple[Sandbox, inject.Frozen]]:
     """Process `pid` out of images in a sandbox, ptrace-stopped before its next instruction."""
     sandbox = Sandbox.create(f"test-{pid}", shown, images=directory, **options)
     try:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -27,7 +28,7 @@ from engine.capture import capture, send_pages
 from engine.context import BadContext, Context
 from engine.layout import ReservedOverlap
 from engine.mappings import PAGE, read_mappings
-from engine.refill import RefillFailed, refill
+from engine.refill import Refilled, RefillFailed, refill
 from kernel_helpers.inject import SYS, seize, signed
 from tests.engine import roundtrip
 from tests.engine.roundtrip import away, connection, go_on, pour, wait_until
@@ -127,7 +128,7 @@ def shapes(letters: Path, user: str = "root") -> Iterator[Running]:
         yield started
 
 
-def round_trip(started: Running, meanwhile: Callable[[int], None] = lambda pid: None) -> roundtrip.Refilled:
+def round_trip(started: Running, meanwhile: Callable[[int], None] = lambda pid: None) -> Refilled:
     """Away, a few rounds there, home; memory and mappings compared before it goes on."""
     with away(started.pid) as guest:
         started.runs(guest.pid)
@@ -389,7 +390,7 @@ def test_context_is_refused_when_it_is_not_one(letters: Path) -> None:
         with pytest.raises(BadContext):
             Context.from_wire(bad)
     good = msgpack.unpackb(wire)
-    for damage in (
+    damages: tuple[Callable[[Any], object], ...] = (
         lambda c: c[2].reverse(),
         lambda c: c[2][0].__setitem__(0, 5),
         lambda c: c[2][0].__setitem__(1, 1 << 60),
@@ -400,7 +401,8 @@ def test_context_is_refused_when_it_is_not_one(letters: Path) -> None:
         lambda c: c[5].clear(),
         lambda c: c[5][0].__setitem__(1, b"short"),
         lambda c: c[6].append(bytes(128)),
-    ):
+    )
+    for damage in damages:
         fields = msgpack.unpackb(wire)
         damage(fields)
         assert fields != good

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def tool(tmp_path: Path) -> str:
     return str(program)
 
 
-def run(sandbox: Sandbox, *argv: str, **options: int) -> subprocess.CompletedProcess[str]:
+def run(sandbox: Sandbox, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(sandbox.enter_argv(argv, **options), capture_output=True, text=True, timeout=20, check=False)
 
 

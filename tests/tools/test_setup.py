@@ -40,8 +40,8 @@ def test_pycriu_reads_images_from_any_directory(user: str) -> None:
         "image = {'magic': 'PSTREE', 'entries': [{'pid': 7, 'ppid': 0, 'pgid': 7, 'sid': 7, 'threads': [7, 8]}]}\n"
         "assert images.loads(images.dumps(image)) == image\n"
     )
-    command = ["setpriv", "--reuid", user, "--regid", user, "--init-groups", ROOT / ".venv/bin/python", "-I", "-c", program]
-    subprocess.run(command, check=True, timeout=30, cwd="/")
+    become = ["setpriv", "--reuid", user, "--regid", user, "--init-groups"]
+    subprocess.run([*become, ROOT / ".venv/bin/python", "-I", "-c", program], check=True, timeout=30, cwd="/")
 
 
 @pytest.mark.soak
