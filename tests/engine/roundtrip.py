@@ -20,7 +20,7 @@ from engine.context import Context
 from engine.forkcopy import fork_copy
 from engine.mappings import Mapping, free_address, read_mappings
 from engine.refill import Refilled, refill
-from kernel_helpers.inject import SYS, Frozen, RseqConfiguration, check, find_instruction, seize
+from kernel_helpers.inject import SYS, Frozen, check, find_instruction, seize
 from kernel_helpers.pages import PageTotals
 
 PAGE = 4096
@@ -120,34 +120,17 @@ def os_tgkill(pid: int, tid: int, number: int) -> int:
     return int(ctypes.CDLL(None).syscall(SYS.tgkill, pid, tid, number))
 
 
-def start(pid: int, alternate_stack: bytes, rseq: RseqConfiguration) -> None:
-    """Lets the group-stopped copy run. What its first thread has registered is not inherited from a task that shares
-    memory with the process, so it may have to be done again."""
-    copy = seize(pid)
-    with scratch_page(copy) as scratch:
-        copy.write(scratch, alternate_stack)
-        copy.call(SYS.sigaltstack, scratch, 0)
-    if rseq.pointer and not copy.leader.rseq().pointer:
-        copy.call(SYS.rseq, rseq.pointer, rseq.size, 0, rseq.signature)
-    os.kill(pid, signal.SIGCONT)
-    copy.detach()
-
-
 @contextmanager
 def away(pid: int) -> Iterator[Guest]:
     """The process is hollow and its copy runs."""
     stub = seize(pid)
-    with scratch_page(stub) as scratch:
-        stub.call(SYS.sigaltstack, 0, scratch)
-        alternate_stack = stub.read(scratch, 24)
-    rseq = stub.leader.rseq()
     deliverable = take_deliverable(stub)
     copy = fork_copy(stub)
     try:
         reserved = hollow(stub)
         for tid, number in deliverable:
             check(os_tgkill(copy.pid, copy.threads[tid], number), "tgkill")
-        start(copy.pid, alternate_stack, rseq)
+        os.kill(copy.pid, signal.SIGCONT)
         tids = {new: old for old, new in copy.threads.items()}
 
         def discard() -> None:
