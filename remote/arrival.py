@@ -37,6 +37,8 @@ CACHE_LIMIT = 8 << 30
 IMAGES_TIMEOUT = 120.0
 PAGES_TIMEOUT = 30.0
 """Seconds without progress."""
+REFUSAL_TIMEOUT = 10.0
+"""Seconds that the other side may take to hear why."""
 CALL_TIMEOUT = 30.0
 """Seconds from `prepared` to the connection of the link."""
 
@@ -109,7 +111,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
         if sandbox is not None:
             sandbox.destroy()
         if isinstance(error, (FarhomeError, OSError, WireError)):
-            _say_refused(talk, str(error))
+            _refuse(talk, str(error))
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -144,9 +146,15 @@ def _clocks_of_home(talk: Channel) -> tuple[int, int] | None:
     return None if max(abs(monotonic), abs(boot)) <= width else (monotonic, boot)
 
 
-def _say_refused(talk: Channel, reason: str) -> None:
+def _refuse(talk: Channel, reason: str) -> None:
+    """Says so, and takes what is still on its way: a connection that is closed with something unread takes the reason with it."""
+    end = time.monotonic() + REFUSAL_TIMEOUT
     try:
         talk.send("refused", reason=reason)
+        while (left := end - time.monotonic()) > 0:
+            talk.connection.settimeout(left)
+            if not talk.connection.recv(1 << 20):
+                return
     except (OSError, WireError):
         pass
 
