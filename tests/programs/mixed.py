@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import select
 import signal
 import sys
 import time
@@ -28,7 +29,7 @@ def compute(seed: bytes, rounds: int) -> bytes:
 
 
 def until(number: signal.Signals, wanted: int, how: str) -> None:
-    """Computes, sleeps or pauses until the signal was handled `wanted` times."""
+    """Computes, sleeps or waits until the signal was handled `wanted` times."""
     digest = b""
     while counts[number] < wanted:
         if how == "compute":
@@ -36,7 +37,7 @@ def until(number: signal.Signals, wanted: int, how: str) -> None:
         elif how == "sleep":
             time.sleep(0.05)
         else:
-            signal.sigtimedwait((), 0.05)
+            select.select([], [], [], 0.05)
     assert counts[number] == wanted, (counts, wanted)
 
 

@@ -1,0 +1,48 @@
+/* taker COUNT wait|fd: takes COUNT signals USR1, all blocked, by sigwaitinfo() or from a signalfd, and computes before each; writes a line
+ * for each into `lines`: number, si_code and whether the sender is its parent (kill -USR1 by the shell that started it). */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+static void compute(long milliseconds)
+{
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 < milliseconds);
+}
+
+int main(int argc, char **argv)
+{
+    sigset_t set;
+    siginfo_t info;
+    struct signalfd_siginfo read_info;
+    if (argc != 3)
+        return 64;
+    int lines = open("lines", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), from_descriptor = !strcmp(argv[2], "fd");
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    int signals = from_descriptor ? signalfd(-1, &set, SFD_CLOEXEC) : -1;
+    for (long i = 0, count = atol(argv[1]); i < count; i++) {
+        dprintf(lines, "ready\n");
+        compute(400);
+        if (from_descriptor) {
+            if (read(signals, &read_info, sizeof read_info) != sizeof read_info)
+                return 3;
+            info.si_signo = (int)read_info.ssi_signo;
+            info.si_code = read_info.ssi_code;
+            info.si_pid = (pid_t)read_info.ssi_pid;
+        } else if (sigwaitinfo(&set, &info) != SIGUSR1)
+            return 3;
+        dprintf(lines, "signal %d code %d, sender %s\n", info.si_signo, info.si_code, info.si_pid > 1 ? "told" : "lost");
+    }
+    return 0;
+}
