@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -21,7 +22,7 @@ from node.config import Config, ConfigError, format_endpoint, parse_endpoint
 from node.control import ControlServer
 from node.guests import Guests
 from node.moves import Mover
-from node.paths import Paths
+from node.paths import Paths, write_atomically
 from node.peer_server import Caller, PeerServer
 from node.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
 from node.pki import KeyStore, PkiError
@@ -63,6 +64,7 @@ class Daemon:
         self.peers = Peers(self.keys, self._hello, self._peer_address)
         self.peer_server = PeerServer(self.keys, self._on_peer, self._on_join)
         self._peer_server_runs = False
+        self._remembered: dict[str, tuple[str, int]] = {}
         self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs, self._process_moved)
         self.guests = Guests(
             paths, lambda: self.config, lambda: self.policy, programs, lambda: self.balancer.memory_free, sampling.owner_idle,
@@ -88,6 +90,7 @@ class Daemon:
             self.registry.load()
             await self.mover.restore()
             await self.guests.restore()
+            self._recall_peers()
             self._start_peers()
             self.balancer.start()
             self.spawn(self._adopt_loop())
@@ -178,6 +181,7 @@ class Daemon:
                         done.add(endpoint)
                     except PeerError as error:
                         log.debug("seed %s: %s", format_endpoint(*endpoint), error)
+            self._remember_peers()
             await asyncio.sleep(SEED_PERIOD)
 
     async def peers_dial(self, endpoint: tuple[str, int]) -> None:
@@ -187,6 +191,26 @@ class Daemon:
         if isinstance(host, str) and isinstance(port, int):
             self.balancer.gossip.learn(connection.name, host, port)
             self.balancer.greet(connection.name)
+
+    def _recall_peers(self) -> None:
+        """Learns the addresses that a daemon before this one knew: no node is unknown just because we are new."""
+        try:
+            known = json.loads(self.paths.peers.read_bytes())
+            for name, (host, port) in known.items():
+                self.balancer.gossip.learn(str(name), str(host), int(port))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            log.warning("%s is ignored: %s", self.paths.peers, error)
+
+    def _remember_peers(self) -> None:
+        peers = self.balancer.gossip.peers()
+        if peers != self._remembered:
+            try:
+                write_atomically(self.paths.peers, json.dumps(peers).encode())
+                self._remembered = peers
+            except OSError as error:
+                log.debug("%s: %s", self.paths.peers, error)
 
     def _seeds(self) -> set[tuple[str, int]]:
         seeds = set(self.config.peers)

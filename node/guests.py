@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from node.programs import Program, ProgramError, Programs
 from wire.frames import Message
 
 SECRET = 32
-LISTEN_TIMEOUT = 5.0
+LISTEN_TIMEOUT = 15.0
 STALE_TIMEOUT = 3.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
 ARRIVALS = 4
@@ -144,7 +145,12 @@ class Guests:
 
     async def _clear_stale(self, key: str) -> None:
         old = self._remotes.get(key)
-        if old is not None and not await old.wait_gone(STALE_TIMEOUT):
+        if old is None:
+            return
+        # A home moves a process once at a time: a place that nobody has come to is one that it has forgotten.
+        with contextlib.suppress(ProgramError):
+            await old.request("cancel", STALE_TIMEOUT)
+        if not await old.wait_gone(STALE_TIMEOUT):
             raise PeerRefused("refused", "a guest with the same name is still there")
 
     async def _start_remote(self, guest: Guest, secret: bytes) -> int:
@@ -239,9 +245,7 @@ class Guests:
         program = self._remotes.get(key)
         if guest is None or program is None or guest.home != caller.name:
             return
-        answer = await program.request("status")
-        if not answer.get("running"):
-            await program.request("kill")
+        await program.request("cancel")
 
     async def usage(self, caller: Caller, pids: object) -> list[list[float]]:
         """[pid, seconds of cpu since it came] of the caller's guests among those pids that tell in time."""

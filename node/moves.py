@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,8 @@ SLOWEST = 2e6
 EXIT_TIMEOUT = 5.0
 RETRY_AFTER = 10.0
 """Seconds before the balancer tries a process again whose move failed or was refused."""
-RESERVE_TIMEOUT = 15.0
+RESERVE_TIMEOUT = 35.0
+RESUME_POLL = 0.2
 
 log = logging.getLogger("mosd.moves")
 
@@ -290,7 +291,10 @@ class Mover:
             self._mourn(entry)
 
     def _mourn(self, entry: HomeProcess) -> None:
-        task = asyncio.get_running_loop().create_task(self._end_orphan(entry))
+        self._spawn(self._end_orphan(entry))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -316,7 +320,8 @@ class Mover:
             del self._locks[pid]
 
     async def restore(self) -> None:
-        """Finds the deputies that a daemon before this one started, and brings the registry up to what they say."""
+        """Finds the deputies that a daemon before this one started. What they say is waited for beside all else: one that is
+        in the midst of a move answers when that is over, and until then its process counts as moving."""
         for path in sorted(self._paths.deputies.glob("*.sock")):
             if path.stem.isdigit():
                 await self._restore_one(int(path.stem))
@@ -331,7 +336,6 @@ class Mover:
             deputy = await Program.attach(
                 path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda: self._gone(pid)
             )
-            where = str((await deputy.request("status")).get("where", HOME))
         except ProgramError:
             path.unlink(missing_ok=True)
             return
@@ -342,8 +346,49 @@ class Mover:
                 return
             self._registry.add(HomeProcess(pid, stat.starttime, uid, command=process.command_line(pid), since=time.time()))
         self._deputies[pid] = deputy
-        self._registry.update(pid, where=where, state="home" if where == HOME else "away")
-        log.info("process %d is still %s", pid, "at home" if where == HOME else f"on {where}")
+        lock = self._locks.setdefault(pid, asyncio.Lock())
+        await lock.acquire()
+        self._spawn(self._resume(pid, deputy, lock))
+
+    async def _resume(self, pid: int, deputy: Program, lock: asyncio.Lock) -> None:
+        """Brings the registry up to what a deputy says that worked while there was no daemon, or another."""
+        try:
+            where = await self._settled_place(pid, deputy)
+            if where is not None:
+                self._found(pid, where)
+        finally:
+            lock.release()
+
+    async def _settled_place(self, pid: int, deputy: Program) -> str | None:
+        """Where a deputy's process is when no move of it is under way any more, None if that cannot be known."""
+        try:
+            async with asyncio.timeout(2 * MOVE_TIMEOUT):
+                while (status := await deputy.request("status", 2 * MOVE_TIMEOUT)).get("moving"):
+                    await asyncio.sleep(RESUME_POLL)
+            where = str(status.get("where", HOME))
+            if where == HOME:                      # it was only about to begin, and the daemon that it began for is gone
+                await self._abort(deputy)
+                await deputy.wait_gone(EXIT_TIMEOUT)
+        except (ProgramError, TimeoutError) as error:
+            if not deputy.gone.is_set():
+                log.error("process %d: its deputy does not say where it is: %s", pid, error)
+                return None
+            return HOME                            # what a deputy leaves behind alive is at home
+        return where
+
+    def _found(self, pid: int, where: str) -> None:
+        entry = self._registry.get(pid)
+        if entry is None:
+            return
+        now = time.time()
+        changes: dict[str, Any] = {"where": where, "state": "home" if where == HOME else "away"}
+        if where != entry.where:
+            changes |= {
+                "since": now, "moves": entry.moves + 1, "recent": (*entry.recent, now)[-KEPT_MOVES:], "why": "",
+                "cpu_away": entry.cpu_away + self._registry.cpu_of_stay(entry, now),
+            }  # fmt: skip
+        self._registry.update(pid, **changes)
+        log.info("process %d is %s %s", pid, "still" if where == entry.where else "now", "at home" if where == HOME else f"on {where}")
 
     def close(self) -> None:
         """Lets go of the deputies, which go on."""

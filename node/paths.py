@@ -57,6 +57,11 @@ class Paths:
         """Addresses that `mosctl cluster join` learned, one per line; used besides those of the configuration."""
         return self.state / "seeds"
 
+    @property
+    def peers(self) -> Path:
+        """Names and addresses of the nodes that are known, for the next daemon; JSON."""
+        return self.run / "peers.json"
+
     def make_run_directories(self) -> None:
         """Creates what lies under the run directory. Errors: OSError."""
         self.run.mkdir(parents=True, exist_ok=True)

@@ -168,6 +168,8 @@ class PeerConnection:
             raise PeerError(f"the connection to {self.name} broke: {say(error)}") from None
         finally:
             self._waiting.pop(identity, None)
+            if future.done() and not future.cancelled():
+                future.exception()       # if the connection ended while we still wrote, that has been told already
         failure = message.get("error")
         if isinstance(failure, dict):
             raise PeerRefused(str(failure.get("kind")), str(failure.get("message"))[:500])

@@ -20,7 +20,7 @@ from node.streams import BUFFER, close, read_message, write_message
 from node.zygote import Child, Zygote
 from wire.frames import Message, WireError
 
-APPEAR_TIMEOUT = 5.0
+APPEAR_TIMEOUT = 15.0
 """Seconds within which a started program must have its socket."""
 APPEAR_POLL = 0.01
 KEPT_LOGS = 100
@@ -207,6 +207,8 @@ class Program:
             raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
         finally:
             self._waiting.pop(identity, None)
+            if future.done() and not future.cancelled():
+                future.exception()       # if the program went away while we still wrote, that has been told already
 
     async def wait_gone(self, timeout: float) -> bool:
         """Whether it has gone within timeout seconds."""

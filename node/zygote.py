@@ -214,7 +214,10 @@ def _preload() -> None:
 def serve(connection: socket.socket) -> None:
     """Until the daemon closes its end."""
     while True:
-        data, received, _, _ = socket.recv_fds(connection, _MOST_REQUEST, 16)
+        try:
+            data, received, _, _ = socket.recv_fds(connection, _MOST_REQUEST, 16)
+        except OSError:
+            return  # it was killed
         if not data:
             return
         try:
@@ -240,8 +243,9 @@ def main() -> int:
     connection.set_inheritable(False)
     _show(["farhome: the process that deputies and remotes are forked from"])
     _preload()
-    connection.send(_PID.pack(0))
-    serve(connection)
+    with contextlib.suppress(BrokenPipeError):
+        connection.send(_PID.pack(0))
+        serve(connection)
     return 0
 
 

@@ -210,6 +210,9 @@ class Remote:
                 self.finish("expelled before it came")
             else:
                 self.guest.expel(str(message.get("reason", "expelled")))
+        elif operation == "cancel":
+            if self.guest is None:
+                self.finish("its home called it off")
         elif operation == "kill":
             self.finish("killed by this node")
         else:

@@ -6,6 +6,7 @@ the state is told anew by ``status``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -27,6 +28,7 @@ class LocalServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         os.chmod(path, 0o600)
+        self._inode = path.stat().st_ino
         self._listener.listen(8)
         self._connection: socket.socket | None = None
         self._assembler = Assembler()
@@ -83,4 +85,6 @@ class LocalServer:
         self._drop()
         self._selector.unregister(self._listener)
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._inode:      # else it is a later one's
+                self._path.unlink()

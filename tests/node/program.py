@@ -130,7 +130,7 @@ class Remote(Program):
             answer |= {"running": self.link is not None, "since": self.since, "memory": 4096}
         elif message["op"] == "expel" and self.link is not None:
             frames.send(self.link, {"op": "go-home", "reason": message["reason"]})
-        else:
+        elif message["op"] == "kill" or self.link is None:
             self.finished = True
         self.server.tell(answer)
 
