@@ -189,8 +189,12 @@ class Daemon:
         connection = await self.peers.dial(*endpoint)
         host, port = connection.hello.get("address", endpoint[0]), connection.hello.get("port", endpoint[1])
         if isinstance(host, str) and isinstance(port, int):
-            self.balancer.gossip.learn(connection.name, host, port)
-            self.balancer.greet(connection.name)
+            self._met(connection.name, host, port)
+
+    def _met(self, name: str, host: str, port: int) -> None:
+        self.balancer.gossip.learn(name, host, port)
+        self._remember_peers()
+        self.balancer.greet(name)
 
     def _recall_peers(self) -> None:
         """Learns the addresses that a daemon before this one knew: no node is unknown just because we are new."""
@@ -256,8 +260,7 @@ class Daemon:
         if method == "hello":
             address, port = parameters.get("address"), parameters.get("port")
             if isinstance(address, str) and isinstance(port, int) and 0 < port < 65536:
-                self.balancer.gossip.learn(caller.name, address, port)
-                self.balancer.greet(caller.name)
+                self._met(caller.name, address, port)
             return self._hello()
         if method == "gossip":
             payload = parameters.get("payload")
