@@ -116,6 +116,8 @@ class Guest:
         if event.kind == Control.SIGNAL:
             try:
                 self._deliver(event)
+            except ProcessLookupError:
+                log.debug("a signal came too late")
             finally:
                 self.link.release()
         elif event.kind == Kind.SUSPENDED:
