@@ -38,7 +38,10 @@ class Client:
 
     def call(self, operation: str, **fields: Any) -> dict[str, Any]:
         """The daemon's answer. Errors: CommandError with its sentence, or that it went away."""
-        body = msgpack.packb({"op": operation, **fields})
+        try:
+            body = msgpack.packb({"op": operation, **fields})
+        except ValueError:                       # UnicodeEncodeError is one
+            raise CommandError("an argument is no text in this character set", exit_codes.USAGE) from None
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)
             answer = msgpack.unpackb(self._receive(int.from_bytes(self._receive(4), "big")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -12,6 +13,9 @@ from typing import Any, NoReturn
 from cli import exit_codes
 from cli.exit_codes import CommandError
 from kernel_helpers.errors import FarhomeError
+
+MOST_PROCESSES = 1 << 22
+"""PID_MAX_LIMIT of the kernel."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,8 +39,32 @@ class Parser(argparse.ArgumentParser):
         self.exit(exit_codes.USAGE, f"{self.prog}: {message} ({self.prog.split()[0]} --help tells how)\n")
 
 
+def process_id(text: str) -> int:
+    """A parser's type: the id of a process. Errors: ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_PROCESSES):
+        raise argparse.ArgumentTypeError(f"{text!r} is no process id")
+    return int(text)
+
+
+def _open_outputs() -> None:
+    """What was closed when we were started is /dev/null from now on."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _abandon_output() -> None:
+    """What cannot be written is not tried again at the end, where Python has words of its own for it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run(prog: str, body: Callable[[Sequence[str] | None], int], arguments: Sequence[str] | None = None) -> int:
     """The exit code of a command's body; every error that is meant for its user becomes one line on stderr."""
+    _open_outputs()
     try:
         code = body(arguments)
         sys.stdout.flush()
@@ -48,11 +76,11 @@ def run(prog: str, body: Callable[[Sequence[str] | None], int], arguments: Seque
         print(f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of a pipe went away; what Python would say of it at its end is nobody's business.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_output()                    # the reader of a pipe went away, as readers do
         return exit_codes.OK
     except OSError as error:
         print(f"{prog}: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        _abandon_output()
         return exit_codes.FAILED
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
@@ -77,14 +105,16 @@ def format_age(seconds: float) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], right: frozenset[int] = frozenset()) -> str:
-    """Columns as wide as they must be; the last one as long as it is. right: columns that are set flush right."""
+    """Columns as wide as they must be; the last one as long as it is, on a terminal as long as there is room. right: columns
+    that are set flush right."""
     lines = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     last = len(header) - 1
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return "\n".join(
         "  ".join(
             cell if i == last and i not in right else cell.rjust(widths[i]) if i in right else cell.ljust(widths[i])
             for i, cell in enumerate(line)
-        ).rstrip()
+        ).rstrip()[:most]
         for line in lines
     )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from cli.client import Client
-from cli.command import Parser, print_json, run
+from cli.command import Parser, print_json, process_id, run
 from cli.exit_codes import OK
 
 WAIT = 3600.0
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         "  migrate 4711 balance    to the best node, which may be its home\n"
         "  migrate 4711 home       home\n",
     )
-    made.add_argument("pid", type=int, help="its pid at home")
+    made.add_argument("pid", type=process_id, help="its pid at home")
     made.add_argument("target", help="home, out, balance or the name of a node")
     made.add_argument("--async", dest="no_wait", action="store_true", help="do not wait; mosps shows what becomes of it")
     made.add_argument("--json", action="store_true", help="one JSON object instead of the line")

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cli.client import Client
-from cli.command import Parser, format_age, print_json, run, table
+from cli.command import Parser, format_age, print_json, process_id, run, table
 from cli.exit_codes import NOT_PERMITTED, OK, REFUSED, USAGE, CommandError
 
+LONG_COMMAND = 60
 LONG = 600.0
 """Seconds that sending guests home or bringing processes home may take."""
 
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     bring.add_argument("-J", "--job", metavar="JOB", help="only those of this job")
     _json(bring)
     why = verbs.add_parser("why", help="why a process is where it is", description="why a process is where it is")
-    why.add_argument("pid", type=int)
+    why.add_argument("pid", type=process_id)
     _json(why)
     cluster = verbs.add_parser("cluster", help="make a cluster, let nodes in, join", description="make a cluster, let nodes in, join")
     steps = cluster.add_subparsers(dest="step", metavar="STEP", required=True)
@@ -144,7 +145,8 @@ def _why(options: argparse.Namespace) -> int:
     ended = answer["state"] in ("ended", "lost")
     place = "at home" if answer["where"] == "home" else f"on {answer['where']}"
     used = f", {answer['cpu_seconds']:.1f} s of cpu" if "cpu_seconds" in answer else ""
-    print(f"process {answer['pid']} ({answer['command']}) {'was' if ended else 'is'} {place}, moved {answer['moves']} times{used}")
+    command = answer["command"] if len(answer["command"]) <= LONG_COMMAND else answer["command"][:LONG_COMMAND] + "…"
+    print(f"process {answer['pid']} ({command}) {'was' if ended else 'is'} {place}, moved {answer['moves']} times{used}")
     if answer["why"]:
         print(f"last: {answer['why']}")
     print(f"balancer: {answer['decision']}")

@@ -171,9 +171,11 @@ def become(command: list[str]) -> NoReturn:
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
     try:
+        if not command[0]:
+            raise FileNotFoundError
         os.execvpe(command[0], command, original_environment())
     except FileNotFoundError:
-        raise CommandError(f"{command[0]}: not found", NOT_FOUND) from None
+        raise CommandError(f"{command[0] or repr('')}: not found", NOT_FOUND) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise CommandError(f"{command[0]}: {reason}", NOT_EXECUTABLE) from None

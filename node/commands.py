@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from kernel_helpers.errors import MoveRefused
+from kernel_helpers.errors import FarhomeError, MoveRefused
 from node import process
 from node.control import BadRequest, Client, NotPermitted
 from node.moves import MoveReport
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from node.daemon import Daemon
 
 Command = Callable[[Client, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class NoSuchProcess(FarhomeError):
+    """It has ended, or never was."""
+
+    exit_code = 75
 
 
 class Commands:
@@ -77,7 +83,7 @@ class Commands:
         return [entry for entry in self._node.registry if everybody or client.may_act_on(entry.uid)]
 
     def _movable(self, client: Client, pid: object) -> HomeProcess:
-        """The process that a command names. Errors: MoveRefused, NotPermitted."""
+        """The process that a command names. Errors: NoSuchProcess, MoveRefused, NotPermitted."""
         if not isinstance(pid, int):
             raise BadRequest("pid must be a number")
         entry = self._node.registry.get(pid)
@@ -86,7 +92,9 @@ class Commands:
             entry = self._node.registry.get(pid)
         if entry is None:
             known = process.read_stat(pid) is not None
-            raise MoveRefused(pid, "it was not started by mosrun" if known else "there is no such process")
+            if not known:
+                raise NoSuchProcess(f"there is no such process ({pid})")
+            raise MoveRefused(pid, "it was not started by mosrun")
         if not client.may_act_on(entry.uid):
             raise NotPermitted(f"process {pid} belongs to {process.user_name(entry.uid)}")
         return entry
@@ -102,7 +110,7 @@ class Commands:
 
     async def _migrate(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         entry, target = self._movable(client, request.get("pid")), request.get("target")
-        if not isinstance(target, str):
+        if not isinstance(target, str) or not target:
             raise BadRequest("target must be home, out, balance or a node")
         if target in ("out", "balance"):
             decision = self._node.balancer.place(entry, away=target == "out")

@@ -209,7 +209,10 @@ class Peers:
 
     async def dial(self, host: str, port: int) -> PeerConnection:
         """A connection to whoever is at that address. Errors: PeerError."""
-        connection = await PeerConnection.open(host, port, self._client_context(), self._hello(), None)
+        return self._kept(await PeerConnection.open(host, port, self._client_context(), self._hello(), None))
+
+    def _kept(self, connection: PeerConnection) -> PeerConnection:
+        """The connection itself, or the one to the same peer that somebody else has made meanwhile."""
         old = self._connections.get(connection.name)
         if old is not None and not old.closed:
             connection.close()
@@ -226,9 +229,7 @@ class Peers:
             address = self._address(name)
             if address is None:
                 raise PeerError(f"no node {name} is known")
-            connection = await PeerConnection.open(*address, self._client_context(), self._hello(), name)
-            self._connections[name] = connection
-            return connection
+            return self._kept(await PeerConnection.open(*address, self._client_context(), self._hello(), name))
 
     async def call(self, name: str, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
         """The result of one call of that peer. Errors: PeerRefused, PeerError."""

@@ -28,7 +28,9 @@ def run(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("argv", "code"),
     [
-        (["migrate"], 64), (["migrate", "x", "home"], 64), (["migrate", "1"], 64), (["migrate", "1", "home", "--what"], 64),
+        (["migrate"], 64), (["migrate", "x", "home"], 64), (["migrate", "0", "home"], 64), (["migrate", "9" * 30, "home"], 64),
+        (["mosctl", "why", "-3"], 64),
+        (["migrate", "1"], 64), (["migrate", "1", "home", "--what"], 64),
         (["mosps", "--what"], 64), (["mosps", "extra"], 64), (["mosps", "-J"], 64),
         (["mosctl"], 64), (["mosctl", "dance"], 64), (["mosctl", "cluster"], 64), (["mosctl", "why"], 64), (["mosctl", "why", "x"], 64),
         (["mosctl", "cluster", "token", "--minutes", "soon"], 64), (["mosd", "--what"], 64),
@@ -53,6 +55,22 @@ def test_help_has_examples_and_exit_codes(tmp_path: Path, command: str) -> None:
 
 def test_every_parser_can_be_made() -> None:
     assert [module.parser().prog for module in (migrate, mosctl, mosd, mosps)] == ["migrate", "mosctl", "mosd", "mosps"]
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "lines"), [(">/dev/full", 1, 1), (">&-", 0, 0), ("2>&- --nonsense", 64, 0), ("| true", 0, 0)]
+)
+def test_output_that_goes_nowhere_is_no_traceback(pair: Cluster, redirection: str, code: int, lines: int) -> None:  # noqa: F811
+    line = f"{ROOT}/bin/mosps {redirection}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], env=pair[1].environment, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", lines), done.stderr
+
+
+def test_what_is_no_text_is_a_mistake(pair: Cluster) -> None:  # noqa: F811
+    done = subprocess.run(
+        [ROOT / "bin" / "migrate", b"1", b"\xff"], env=pair[1].environment, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (64, 1), done.stderr
 
 
 def test_a_pipe_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
