@@ -2,6 +2,8 @@
  * Two threads: the listener does nothing between two receptions but marshal and send; the session's receiver answers. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdio.h>
+#include <fcntl.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -72,23 +74,49 @@ static void hand_over(struct away *a, struct guest_thread *t, const struct secco
     session_event(a->session, &event, n->data.args);
 }
 
+/* Whether a signal is pending for the thread that it blocks, but not with this mask. The kernel takes the mask of ppoll() and its like for
+ * the time of the call; here the call waits under the thread's own, where such a signal would never end it. */
+static int waits_for_mask(int tid, uint64_t mask) {
+    char path[40], text[4096], *line;
+    uint64_t pending = 0, blocked = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return 0;
+    text[length] = 0;
+    if ((line = strstr(text, "\nSigPnd:")))
+        pending |= strtoull(line + 8, NULL, 16);
+    if ((line = strstr(text, "\nShdPnd:")))
+        pending |= strtoull(line + 8, NULL, 16);
+    if ((line = strstr(text, "\nSigBlk:")))
+        blocked = strtoull(line + 8, NULL, 16);
+    return (pending & blocked & ~mask) != 0;
+}
+
 static void forward(struct away *a, struct guest_thread *t, const struct seccomp_notif *n,
                     const struct call_entry *entry) {
     uint64_t arguments[6];
     for (int i = 0; i < 6; i++)
         arguments[i] = n->data.args[i];
     struct outgoing *o = NULL;
-    if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments)) {
-        t->m.call.sequence++;
-        o = marshal_frame(&t->m, t->tid);
+    int marshalled = !marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments);
+    if (marshalled) {
+        /* Parked first, then asked: a signal that comes meanwhile finds the call parked. */
+        pthread_mutex_lock(&a->lock);
+        t->state = SENT_HOME;
+        pthread_mutex_unlock(&a->lock);
+        if (!t->m.has_mask || !waits_for_mask(t->host_tid, t->m.signal_mask)) {
+            t->m.call.sequence++;
+            o = marshal_frame(&t->m, t->tid);
+        }
     }
-    if (!o) {                   /* too much for a slot: home can do it natively */
+    if (!o) {                   /* too much for a slot, or a mask that only home can wait with */
         hand_over(a, t, n);
         return;
     }
-    pthread_mutex_lock(&a->lock);
-    t->state = SENT_HOME;
-    pthread_mutex_unlock(&a->lock);
     session_post(a->session, o, SEND_NOW);
 }
 

@@ -198,6 +198,10 @@ class SignalState:
         """Whether something pending waits for this thread only because it is inside a call."""
         return bool((self.pending | self.shared_pending) & ~self.blocked)
 
+    def waits_for(self, mask: int) -> bool:
+        """Whether something pending is blocked by the thread, but not by this mask (that of ppoll and its like)."""
+        return bool((self.pending | self.shared_pending) & self.blocked & ~mask)
+
 
 def signal_state(pid: int, tid: int) -> SignalState:
     """Errors: ProcessLookupError if it is gone."""

@@ -168,10 +168,22 @@ class Guest:
 
     def _cancel_interruptible(self) -> None:
         """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
-        for tid in self.link.parked():
+        for tid, call in self.link.parked().items():
             host = self._tids.get(tid)
-            if host is not None and self._is_interruptible(host):
+            if host is None:
+                continue
+            if call.sigmask is not None and self._waits_for_mask(host, call.sigmask):
+                self.link.send(Control.GO_HOME, tid, pack(number=call.number, name=NAMES.get(call.number, str(call.number))))
+            elif self._is_interruptible(host):
                 self.link.send(Control.CANCEL, tid)
+
+    def _waits_for_mask(self, tid: int, mask: int) -> bool:
+        """Whether a signal is pending that the thread blocks, but not with the mask of the call that it waits in (ppoll and its
+        like). Only a kernel that knows the mask can end that call: home's."""
+        try:
+            return tracing.signal_state(self.pid, tid).waits_for(mask)
+        except ProcessLookupError:
+            return False
 
     def _suspension(self, tid: int, code: int) -> None:
         """Home has suspended a call: the thread restarts it by the kernel's own rules, or makes it again after a freeze."""

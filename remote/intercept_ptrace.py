@@ -98,6 +98,9 @@ class PtraceLink(SessionLink):
         if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END):
             try:
                 caught.call = Marshaller(self._read, caught.entry, caught.number, caught.arguments).call
+                mask = caught.call.sigmask
+                if mask is not None and tracing.signal_state(self.guest_host_pid, caught.host).waits_for(mask):
+                    raise TooBig("only home's kernel can wait with this mask")
                 self._sequence[program] += 1
                 caught.sequence = self._sequence[program]
                 self._post(_FRAME_CALL, program, caught.call.frame(caught.sequence))

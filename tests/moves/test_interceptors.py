@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.moves import test_signals
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -27,3 +28,10 @@ def test_reference_interceptor(reference: Cluster, name: str) -> None:
     verdict = storm(reference, workload, user=workload.user, scale=0.8 * scale(), slack=60, every=(0.2, 0.6))
     print(verdict)
     assert not verdict.wrong, str(verdict)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["wait", "ppoll"])
+def test_blocked_signals_with_the_reference_interceptor(reference: Cluster, how: str) -> None:
+    test_signals.test_a_blocked_signal_comes_when_it_is_wanted(reference, how, early=True)
+    test_signals.test_a_blocked_signal_comes_when_it_is_wanted(reference, how, early=False)

@@ -1,4 +1,4 @@
-"""Signals that are taken instead of handled say who sent them, also while the process is away."""
+"""Signals that are blocked until they are wanted come then, and say who sent them, also while the process is away."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.moves.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("how", ["wait", "fd"])
+@pytest.mark.parametrize("how", ["wait", "fd", "ppoll", "pselect"])
 @pytest.mark.parametrize("early", [True, False], ids=["sent before it is taken", "sent while it waits"])
-def test_a_blocked_signal_is_taken_with_its_siginfo(cluster: Cluster, how: str, early: bool) -> None:
+def test_a_blocked_signal_comes_when_it_is_wanted(cluster: Cluster, how: str, early: bool) -> None:
     with Running(cluster, "taker", f"3 {how}") as taker:
         for number in range(3):
             until("it computes", lambda number=number: taker.lines().count("ready") == number + 1)  # type: ignore[misc]
