@@ -91,10 +91,10 @@ class Commands:
             self._node.registry.adopt_children()
             entry = self._node.registry.get(pid)
         if entry is None:
-            known = process.read_stat(pid) is not None
-            if not known:
+            stat = process.read_stat(pid)
+            if stat is None:
                 raise NoSuchProcess(f"there is no such process ({pid})")
-            raise MoveRefused(pid, "it was not started by mosrun")
+            raise MoveRefused(pid, "it has ended" if stat.state in "ZX" else "it was not started by mosrun")
         if not client.may_act_on(entry.uid):
             raise NotPermitted(f"process {pid} belongs to {process.user_name(entry.uid)}")
         return entry

@@ -74,3 +74,19 @@ def test_mosd_dies_while_migrate_waits(cluster: Cluster) -> None:
         cluster.lab.node(HOME).start_mosd()
         counter.works(30)
         assert "counted 200" in counter.end()
+
+
+def test_a_process_that_ended_and_waits_for_its_parent_is_said_to_have_ended(cluster: Cluster) -> None:
+    parent = cluster.home.popen(["sh", "-c", "mosrun -J short true & echo $!; exec sleep 60"], "", stdout=-1)
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        stat = cluster.home.root / "proc" / str(pid) / "stat"
+        until("it is a zombie", lambda: ") Z " in stat.read_text())
+        until("mosd has noticed", lambda: not cluster.processes("short"))
+        done = cluster.home.run("migrate", str(pid), "n2")
+        assert done.returncode == 75
+        assert "it has ended" in done.stderr
+    finally:
+        parent.kill()
+        parent.communicate(timeout=10)
