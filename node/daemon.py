@@ -32,6 +32,7 @@ from node.registry import HOME, HomeProcess, Registry
 ADOPT_PERIOD = 0.5
 SEED_PERIOD = 2.0
 GUEST_PERIOD = 1.0
+END_PATIENCE = 0.5
 
 log = logging.getLogger("mosd")
 
@@ -237,6 +238,18 @@ class Daemon:
         self.mover.ended(entry.pid)
         if entry.where != HOME:
             log.info("process %d ended while it was on %s", entry.pid, entry.where)
+            self.spawn(self._end_guest(entry))
+
+    async def _end_guest(self, entry: HomeProcess) -> None:
+        """The deputy tells the guest's side of its process's end; if that was lost with the deputy or the connection, a guest
+        would wait for its home until link_timeout."""
+        await asyncio.sleep(END_PATIENCE)
+        if self.registry.get(entry.pid) is not None:
+            return                               # another process has its pid already
+        try:
+            await self.peers.call(entry.where, "cancel", {"key": f"{self.config.name}-{entry.pid}", "ended": True}, 3.0)
+        except PeerError as error:
+            log.debug("the end of process %d is not told to %s: %s", entry.pid, entry.where, error)
 
     # -- peers -------------------------------------------------------------------------------------------------------------
 
@@ -272,7 +285,7 @@ class Daemon:
         if method == "usage":
             return await self.guests.usage(caller, parameters.get("pids"))
         if method == "cancel":
-            await self.guests.cancel(caller, str(parameters.get("key")))
+            await self.guests.cancel(caller, str(parameters.get("key")), parameters.get("ended") is True)
             return True
         if method == "expel":
             return await self._expelled(caller, parameters)

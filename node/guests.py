@@ -239,13 +239,13 @@ class Guests:
         self._leaving.discard(key)
         return True
 
-    async def cancel(self, caller: Caller, key: str) -> None:
-        """Takes a reservation back; only its own home may."""
+    async def cancel(self, caller: Caller, key: str, ended: bool = False) -> None:
+        """Takes a reservation back, or (its process has ended) the guest as well; only its own home may."""
         guest = self._guests.get(key)
         program = self._remotes.get(key)
         if guest is None or program is None or guest.home != caller.name:
             return
-        await program.request("cancel")
+        await program.request("kill" if ended else "cancel")
 
     async def usage(self, caller: Caller, pids: object) -> list[list[float]]:
         """[pid, seconds of cpu since it came] of the caller's guests among those pids that tell in time."""

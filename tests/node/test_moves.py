@@ -119,6 +119,16 @@ def test_a_process_that_ends_away_leaves_nothing(pair: Cluster) -> None:
     assert not list(Path("/sys/fs/cgroup").glob(f"*/farhome/guests/n1-{pid}"))
 
 
+def test_a_guest_ends_with_its_process_though_the_deputy_cannot_tell(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(pid), "n2")
+    (deputy,) = pair[1].programs()
+    os.kill(deputy, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: pair[2].guests() == [] and not pair[2].programs())
+    os.kill(deputy, signal.SIGKILL)
+
+
 def test_daemons_killed_on_both_sides_know_their_processes_again(pair: Cluster) -> None:
     n1, n2 = pair.nodes
     away, home = pair.spawn(n1, "sleep", "60"), pair.spawn(n1, "-L", "sleep", "61")
