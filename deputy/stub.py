@@ -182,8 +182,8 @@ class Stub:
         return self._program[tid]
 
     def busy(self) -> list[int]:
-        """Threads (the program's ids) whose call is under way."""
-        return self.link.busy()
+        """Threads (the program's ids) whose call is under way. One that has ended is none: its exit is never replied to."""
+        return [tid for tid in self.link.busy() if self._host(tid) is not None]
 
     def cancel(self, tid: int, timeout: float = 10.0) -> bool:
         """Takes a thread (the program's id) back out of the call that it waits in; the guest gets a suspended REPLY with

@@ -1,0 +1,31 @@
+"""Threads that end while the process is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.running import HOME, Running
+from tests.moves.cluster import Cluster, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_thread_ends_away_and_the_process_moves_on_and_home(cluster: Cluster) -> None:
+    with Running(cluster, "leaver", "400") as leaver:
+        leaver.works()
+        leaver.moved("n2")
+        leaver.works()
+        tasks = cluster.home.root / "proc" / str(leaver.pid) / "task"
+        assert len(list(tasks.iterdir())) == 2
+        (leaver.directory / "go").touch()
+        until("the thread ends at home, too", lambda: len(list(tasks.iterdir())) == 1)
+        until("it is joined", lambda: "joined" in leaver.lines())
+        leaver.works()
+        leaver.moved("n3")
+        leaver.works()
+        leaver.moved(HOME)
+        leaver.works()
+        leaver.moved("n2")
+        leaver.works()
+        assert leaver.end() == "status 0\n"
+        assert [line for line in leaver.lines() if line != "joined"] == [str(number) for number in range(400)]
