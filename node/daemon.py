@@ -33,6 +33,7 @@ ADOPT_PERIOD = 0.5
 SEED_PERIOD = 2.0
 GUEST_PERIOD = 1.0
 END_PATIENCE = 0.5
+AFTER_START = 0.2
 
 log = logging.getLogger("mosd")
 
@@ -97,16 +98,25 @@ class Daemon:
             self.spawn(self._adopt_loop())
             self.spawn(self._seed_loop())
             self.spawn(self._guest_loop())
-            if self._programs == Programs():  # what it can fork
-                starting.zygote.start(starting.environment())
-                self.spawn(starting.rehearse(self.paths.run / "images" / "rehearsal"))
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
             notify_systemd(f"READY=1\nMAINPID={os.getpid()}")
+            self.spawn(self._make_moves_quicker())
             await self.stopping.wait()
             notify_systemd("STOPPING=1")
         finally:
             await self._close()
+
+    async def _make_moves_quicker(self) -> None:
+        """What moves would otherwise begin with; not before the node has said that it is there."""
+        await asyncio.sleep(AFTER_START)
+        if self._programs != Programs():         # what it can fork
+            return
+        try:
+            starting.zygote.start(starting.environment())
+            await starting.rehearse(self.paths.run / "images" / "rehearsal")
+        except OSError as error:
+            log.warning("moves begin slowly: %s", error)
 
     def _check_alone(self) -> None:
         """Errors: FarhomeError if another daemon has our socket."""
