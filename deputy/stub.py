@@ -308,7 +308,7 @@ class Stub:
     def settle(self, force: bool = False) -> bool:
         """give_up_memory(), as soon as the calls that the freeze interrupted are under way again: until then their buffers are
         not known as such, and would go. True when it is done. force: now."""
-        if self._has_memory and (force or all(tid in self.busy() for tid in self._expected)):
+        if self._has_memory and (force or all(self.link.standing(tid).sequence for tid in self._expected)):
             self._has_memory = False
             self.give_up_memory()
         return not self._has_memory
