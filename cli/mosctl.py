@@ -144,9 +144,10 @@ def _why(options: argparse.Namespace) -> int:
         return OK
     ended = answer["state"] in ("ended", "lost")
     place = "at home" if answer["where"] == "home" else f"on {answer['where']}"
+    times = {0: "never", 1: "once"}.get(answer["moves"], f"{answer['moves']} times")
     used = f", {answer['cpu_seconds']:.1f} s of cpu" if "cpu_seconds" in answer else ""
     command = answer["command"] if len(answer["command"]) <= LONG_COMMAND else answer["command"][:LONG_COMMAND] + "…"
-    print(f"process {answer['pid']} ({command}) {'was' if ended else 'is'} {place}, moved {answer['moves']} times{used}")
+    print(f"process {answer['pid']} ({command}) {'was' if ended else 'is'} {place}, moved {times}{used}")
     if answer["why"]:
         print(f"last: {answer['why']}")
     print(f"balancer: {answer['decision']}")
