@@ -301,7 +301,14 @@ class Stub:
             kept, info = thread.pending_signal, thread.pending_info
             thread.pending_signal = 0
             thread.restore()
-            self._let_go(tid)
+            if self._last_stop is not None and self._last_stop.cause is Cause.GROUP_STOP:
+                # The injected calls have taken the thread out of that stop: a trap brings it back to one that it can be left in,
+                # and tells whether the group is still stopped.
+                tracing.interrupt(tid)
+                tracing.proceed(tid)
+                self._interrupt(tid, 5.0)
+            if tid in self.tids:
+                self._let_go(tid)
             if kept:
                 self._send_again(tid, kept, info)
 

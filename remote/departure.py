@@ -67,6 +67,11 @@ def _directory(remote: Remote) -> Path:
     return Path(remote.options.images) / f"hop-{remote.options.home}-{remote.options.pid}"
 
 
+def clean_up(remote: Remote) -> None:
+    """Takes away what a hop that did not come to pass has left."""
+    shutil.rmtree(_directory(remote), ignore_errors=True)
+
+
 def _open(remote: Remote, guest: Guest) -> None:
     """What can be done for a hop while the guest still runs. Errors: FarhomeError, OSError."""
     if guest.sandbox.is_open:  # a hop that did not come to pass

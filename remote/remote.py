@@ -79,6 +79,7 @@ class Remote:
         finally:
             if self.guest is not None:
                 self.guest.destroy()
+            departure.clean_up(self)
             self.server.tell({"event": "gone", "reason": self.reason})
             self.server.close()
             self.listener.close()
