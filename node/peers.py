@@ -232,8 +232,14 @@ class Peers:
             return self._kept(await PeerConnection.open(*address, self._client_context(), self._hello(), name))
 
     async def call(self, name: str, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
-        """The result of one call of that peer. Errors: PeerRefused, PeerError."""
-        return await (await self.connection(name)).call(method, parameters, timeout)
+        """The result of one call of that peer. Errors: PeerRefused, PeerError (also when no connection comes within `timeout`
+        seconds: others may be in front of us, each waiting for a dead node in its turn)."""
+        try:
+            async with asyncio.timeout(timeout):
+                connection = await self.connection(name)
+        except TimeoutError:
+            raise PeerError(f"{name} did not answer within {timeout:g} s") from None
+        return await connection.call(method, parameters, timeout)
 
     def connected(self) -> set[str]:
         """Names of the peers that there is a connection to."""

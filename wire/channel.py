@@ -30,6 +30,10 @@ PROOF = 32
 ROLES = ("move", "imgs", "link")
 HELLO_TIMEOUT = 5.0
 """Seconds that the whole hello may take."""
+SILENCE = 10
+"""Seconds of waiting for word from a peer whose kernel does not answer either, after which it is dead to a move: a process may be
+standing still for it. (The link has a heartbeat of its own; what is sent has the time-out of the connection. TCP_USER_TIMEOUT would
+end the sending to a busy target, too, that does not read for a while.)"""
 
 _CHUNK = 1 << 20
 _STREAM = struct.Struct("!Q")
@@ -37,6 +41,16 @@ _STREAM = struct.Struct("!Q")
 
 def _proof(secret: bytes, who: bytes, role: bytes, listener_nonce: bytes, caller_nonce: bytes) -> bytes:
     return hmac.new(secret, b"|".join((who, role, listener_nonce, caller_nonce)), hashlib.sha256).digest()
+
+
+def _watch(connection: socket.socket, role: str) -> None:
+    """Makes the kernel ask a silent peer whether it lives, and end the connection after SILENCE seconds."""
+    if role == "link":
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE // 2)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENCE - SILENCE // 2)
 
 
 def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float = 10.0) -> socket.socket:
@@ -56,6 +70,7 @@ def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float =
         expected = _proof(secret, b"listener", name, listener_nonce, caller_nonce)
         if not hmac.compare_digest(frames.receive_exactly(connection, PROOF), expected):
             raise WireError("the peer does not hold the secret of this move")
+        _watch(connection, role)
         connection.settimeout(timeout)
         return connection
     except BaseException:
@@ -83,6 +98,7 @@ def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> st
         if not hmac.compare_digest(given, expected) or role not in ROLES:
             raise WireError("the caller does not hold the secret of this guest")
         connection.sendall(_proof(secret, b"listener", name, listener_nonce, caller_nonce))
+        _watch(connection, role)
         connection.settimeout(timeout)
         return role
     except BaseException:
