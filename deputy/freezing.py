@@ -37,6 +37,8 @@ def freeze_guest(deputy: Deputy) -> Pending:
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
         for tid in deputy.stub.busy():
             deputy.stub.cancel(tid)
+        if deputy.stub.busy():  # exit_group(2) alone can neither be taken back nor has an end
+            raise FarhomeError("the process ended")
         deputy.signals.hold()
         deputy.link.send(Control.QUIET)
         answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
