@@ -14,6 +14,7 @@ from tests.moves.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.timeout(240)
 def test_target_dies_before_commit(cluster: Cluster) -> None:
     """The process goes on at home, and mosps says why it is there."""
     with Running(cluster, "counter", "lines 600 50 600") as counter, ThreadPoolExecutor(1) as pool:
@@ -21,7 +22,7 @@ def test_target_dies_before_commit(cluster: Cluster) -> None:
         move = pool.submit(counter.move, "n2")
         until("the move is under way", lambda: (counter.shown() or {}).get("state") == "leaving", every=0.001)
         cluster.lab.kill("n2")
-        done = move.result(50)  # the sending of images may take its time-out, 30 s
+        done = move.result(135)  # sending images may take its time-out of 30 s, sending memory one of 120 s
         assert not done.done
         assert "n2" in done.said
         assert counter.where() == HOME
