@@ -1,8 +1,10 @@
-"""Forwarded calls against a TCP ping-pong of the same bytes between the same two network namespaces, in the same run."""
+"""Forwarded calls against a TCP ping-pong of the same bytes between the same two network namespaces, in the same run, each side
+on processors of its own."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -75,13 +77,18 @@ def measure() -> dict[str, dict[str, list[int]]]:
                 raise BenchFailed("no second network namespace")
         _network(holder.pid)
         prefix = ["nsenter", "-t", str(holder.pid), "-n"]
+        processors = sorted(os.sched_getaffinity(0))
+        if len(processors) > 1:
+            # Two nodes never share a processor; left alone, the scheduler puts a ping-pong on one, and sometimes not.
+            os.sched_setaffinity(0, processors[:1])
+            prefix += ["taskset", "-c", ",".join(map(str, processors[1:]))]
         with tempfile.TemporaryDirectory() as directory:
             ping_pong, guest = Path(directory, "pingpong"), Path(directory, "guest")
             for source, program in ((ROOT / "bench/pingpong.c", ping_pong), (ROOT / "tests/link/guest.c", guest)):
                 subprocess.run(["gcc", "-O2", "-w", "-pthread", "-o", program, source], check=True, timeout=60)
             for case, (kind, request, reply) in CASES.items():
                 times: dict[str, list[int]] = {"ours": [], "baseline": []}
-                # By turns, and each time in fresh processes: which processors they are put on decides more than anything else.
+                # By turns, and each time in fresh processes.
                 for _ in range(TURNS):
                     times["baseline"] += _ping_pong(ping_pong, prefix, request, reply)
                     with Pair([str(guest), "bench", kind, str(COUNT)], away_prefix=prefix, host=HOME, directory=directory) as pair:
