@@ -32,7 +32,7 @@ with open(sys.argv[1], "wb+") as log:
 print("table", hashlib.sha256(b"".join(table.values())).hexdigest())
 """
 
-STEPS = "6000"
+STEPS = "4500"
 NEXT = """
 What to type next (the lab is gone; this makes a new one):
   bin/lab up 3                        three nodes n1, n2, n3 on this machine
@@ -102,6 +102,7 @@ class Demo:
             other = "n3" if process["where"] == "n2" else "n2"
             self.move(process["pid"], other)
             self.move(process["pid"], "home")
+            busy.kill()  # it has made its point
             output, _ = moved.communicate(timeout=120)
         finally:
             for running in (busy, moved):
