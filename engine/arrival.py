@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -84,6 +85,13 @@ def install_filter(frozen: Frozen, program: bytes) -> int:
     except OSError:
         pass  # before Linux 6.6: slower, otherwise the same
     return listener
+
+
+def notifications_work() -> bool:
+    """Whether this kernel has seccomp notifications that only a fatal signal withdraws (Linux 5.19): flags that it knows make it
+    look for the program (EFAULT), one that it does not know is refused first (EINVAL)."""
+    flags = FILTER_NEW_LISTENER | FILTER_WAIT_KILLABLE_RECV
+    return bool(_libc.syscall(SYS.seccomp, SECCOMP_SET_MODE_FILTER, flags, None) < 0 and ctypes.get_errno() == errno.EFAULT)
 
 
 def _take_descriptor(pid: int, number: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import criu
-from engine.arrival import drop_capabilities, install_filter, wake
+from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
 from engine.files import FileStore, MappedFile
 from engine.hollow import from_wire
 from engine.phases import Phases
@@ -85,7 +85,8 @@ def arrive(remote: Remote, talk: Channel) -> None:
         frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
         wake(frozen)
         phases.done("wake")
-        by_ptrace = remote.options.interception == "ptrace"
+        wanted = remote.options.interception
+        by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
         listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY))
         phases.done("filter")
         drop_capabilities(frozen)
