@@ -18,7 +18,7 @@ from tests.moves.workloads import BY_NAME, Workload
 
 BUNDLES = Path(os.environ.get("FARHOME_BUNDLES", Path(__file__).resolve().parents[2] / ".build" / "bundles"))
 
-EXCUSED = re.compile("the process ended|there already|only just being started")
+EXCUSED = re.compile("the process ended|it has ended|there already|only just being started")
 """Why a move may not have been done: the process ended meanwhile, or has gone where it was to go by itself."""
 
 
