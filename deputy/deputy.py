@@ -26,7 +26,7 @@ from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.frames import Message, WireError
 from wire.local import LocalServer
-from wire.waking import Waker
+from wire.waking import Turns, Waker
 
 log = logging.getLogger("deputy")
 
@@ -80,11 +80,10 @@ class Deputy:
             self.server.close()
             return 1
         self.selector.register(pidfd, selectors.EVENT_READ, self._process_ended)
+        turns = Turns(self.selector, log)
         try:
             while not self.finished:
-                for key, _ in self.selector.select(TICK):
-                    key.data()
-                self._tick()
+                turns.turn(TICK, self._tick)
         finally:
             self.server.close()
             if self.link is not None:

@@ -21,7 +21,7 @@ from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
-from wire.waking import Waker
+from wire.waking import Turns, Waker
 
 log = logging.getLogger("remote")
 
@@ -71,11 +71,10 @@ class Remote:
 
     def run(self) -> int:
         """Until the guest has gone."""
+        turns = Turns(self.selector, log)
         try:
             while not self.finished:
-                for key, _ in self.selector.select(TICK):
-                    key.data()
-                self._tick()
+                turns.turn(TICK, self._tick)
         finally:
             if self.guest is not None:
                 self.guest.destroy()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
+from collections.abc import Callable
+
+MISHAPS = 20
+"""So many in a row, and the loop gives up."""
 
 
 class Waker:
@@ -36,3 +41,27 @@ class Waker:
             os.read(self._read, 4096)
         except BlockingIOError:
             pass
+
+
+class Turns:
+    """Turns a select loop on which a process's life hangs: what nobody expected is logged and survived, unless it comes time
+    after time."""
+
+    def __init__(self, selector: selectors.BaseSelector, log: logging.Logger) -> None:
+        self._selector = selector
+        self._log = log
+        self._mishaps = 0
+
+    def turn(self, timeout: float, tick: Callable[[], None]) -> None:
+        """Calls the handlers of what is ready within timeout (seconds), then tick. Errors: whatever went wrong MISHAPS times in
+        a row."""
+        try:
+            for key, _ in self._selector.select(timeout):
+                key.data()
+            tick()
+            self._mishaps = 0
+        except Exception:
+            self._mishaps += 1
+            if self._mishaps >= MISHAPS:
+                raise
+            self._log.exception("this should not have happened; going on")
