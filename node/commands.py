@@ -18,6 +18,9 @@ from node.registry import HOME, HomeProcess
 if TYPE_CHECKING:
     from node.daemon import Daemon
 
+JUST_BEGUN = 1.5
+"""Seconds within which mosrun has registered its process."""
+
 Command = Callable[[Client, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -108,7 +111,20 @@ class Commands:
         rows = [entry.row(now) for entry in self._visible(client, bool(request.get("all"))) if job is None or entry.job == job]
         return {"processes": sorted(rows, key=lambda row: row["pid"])}
 
+    async def _let_register(self, pid: object) -> None:
+        """`mosrun prog & migrate $!`: a process that has only just begun may be mosrun itself, about to register."""
+        loop, stat = asyncio.get_running_loop(), process.read_stat(pid) if isinstance(pid, int) else None
+        if not isinstance(pid, int) or stat is None or process.age(stat) > JUST_BEGUN:
+            return
+        end = loop.time() + JUST_BEGUN
+        while loop.time() < end and process.is_alive(pid, stat.starttime):
+            entry = self._node.registry.get(pid)
+            if entry is not None and entry.state != "starting":
+                return
+            await asyncio.sleep(0.02)
+
     async def _migrate(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        await self._let_register(request.get("pid"))
         entry, target = self._movable(client, request.get("pid")), request.get("target")
         if not isinstance(target, str) or not target:
             raise BadRequest("target must be home, out, balance or a node")

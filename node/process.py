@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from dataclasses import dataclass
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -37,6 +38,11 @@ def read_stat(pid: int) -> ProcessStat | None:
         cpu=(int(fields[11]) + int(fields[12])) / TICKS,
         resident=int(fields[21]) * PAGE,
     )
+
+
+def age(stat: ProcessStat) -> float:
+    """Seconds since the process began."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - stat.starttime / TICKS
 
 
 def is_alive(pid: int, starttime: int) -> bool:
