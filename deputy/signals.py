@@ -117,7 +117,8 @@ class StubSignals:
     def die_by(self, number: int) -> None:
         """Ends the stub by that signal, so that its parent sees what really happened."""
         self._own_death = number
-        self._stub.default_action(number)
+        if number != signal.SIGKILL:  # which has no other
+            self._stub.default_action(number)
         try:
             os.kill(self._stub.pid, number)
         except ProcessLookupError:
