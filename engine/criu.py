@@ -141,6 +141,23 @@ def dump(copy: Copy, directory: Path, sandbox: Place | None = None, timeout: flo
     is opened and closed here.
     Errors: FarhomeError (with CRIU's own reason), MoveRefused.
     """
+    try:
+        _dump(copy, directory, sandbox, timeout)
+    except FarhomeError as error:
+        # Landlock cannot be asked for; but it wants no_new_privs, and forbids what CRIU has its helper in the process do.
+        if not isinstance(error, MoveRefused) and _has_no_new_privileges(copy.source.pid):
+            raise MoveRefused(copy.source.pid, f"it seems to have restricted itself by Landlock ({error})") from error
+        raise
+    for name in ("dump.log", "stats-dump"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def _has_no_new_privileges(pid: int) -> bool:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+        return any(line.split() == ["NoNewPrivs:", "1"] for line in status)
+
+
+def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) -> None:
     uid, gid = _dumping_user(copy)
     seen = innermost if sandbox is not None else (lambda tid: tid)
     tids = {seen(tid): innermost(source) for source, tid in copy.threads.items()}
@@ -169,8 +186,6 @@ def dump(copy: Copy, directory: Path, sandbox: Place | None = None, timeout: flo
         finally:
             if opened:
                 sandbox.close_for_criu()
-    for name in ("dump.log", "stats-dump"):
-        (directory / name).unlink(missing_ok=True)
     images.renumber(directory, (pid, innermost(copy.source.pid)), tids)
     images.strip(directory)
 
