@@ -141,8 +141,7 @@ def storm(
     finally:
         moves = mover.stop()
     wrong = differences(native, moved)
-    # A program that may refuse to move for a while may have been met only then.
-    if not any(move.done or re.search(workload.refusals, move.said) for move in moves):
+    if not any(move.done for move in moves):
         wrong.append("not one move was done")
     wrong += [
         f"a move was not done: {move}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.moves.cluster import Cluster
@@ -19,11 +17,6 @@ def test_a_session_is_the_same_each_time() -> None:
     assert first[1] == 7
 
 
-def without_underlines(transcript: bytes) -> bytes:
-    """Python 3.13 underlines in a traceback the very expression that Ctrl-C met, which is now this and now that one."""
-    return re.sub(rb"(?m)^ *[~^]+\r?\n", b"", transcript)
-
-
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
 def test_interactive_python_under_moves(cluster: Cluster, user: str) -> None:
@@ -37,7 +30,6 @@ def test_interactive_python_under_moves(cluster: Cluster, user: str) -> None:
     finally:
         moves = mover.stop()
         print(f"seed {seed}", *moves, sep="\n")
-    native, moved = without_underlines(native), without_underlines(moved)
     assert moved == native, first_difference("the transcript", native, moved)
     assert status == native_status
     assert {move.kind for move in moves if move.done} == {"out", "hop", "home"}

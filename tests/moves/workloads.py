@@ -103,7 +103,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("threads", "$RUN ./threads $ROUNDS", {"ROUNDS": 50}, programs=("threads",)),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
-    Workload("rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 5}, programs=("rare",), refusals="shared|System V|signalfd", user=USER),
+    Workload("rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 8}, programs=("rare",), refusals="shared|System V|signalfd", user=USER),
     Workload("appender", "$RUN ./appender lines $COUNT 200 > said; cat said", {"COUNT": 10000}, programs=("appender",)),
     Workload(
         "python",
@@ -116,7 +116,6 @@ WORKLOADS: tuple[Workload, ...] = (
         "xz",
         "cat text | $RUN xz -6 -T1 | tee text.xz | $RUN xz -dc | cmp - text; echo ${PIPESTATUS[*]}; rm text",
         inputs={"text": (inputs.text, 8_000_000)},
-        refusals="Landlock",  # xz of Debian 13 restricts itself
     ),
     Workload(
         "sqlite3",
