@@ -3,7 +3,7 @@
     deputy                                   remote
       PAUSE ------------------------------->   takes no more calls
       <-------------------------------- PAUSED (all calls taken before are already on their way)
-      every call under way in the stub is answered, or suspended
+      every call under way in the stub is answered, or suspended; the replies are on their way
       QUIET ------------------------------->   what was suspended is put back to before the call
       <-------------------------------- FROZEN (every thread ptrace-stopped in plain user mode)
 
@@ -13,6 +13,7 @@ must not.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from engine.pending import Pending
@@ -37,8 +38,7 @@ def freeze_guest(deputy: Deputy) -> Pending:
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
         for tid in deputy.stub.busy():
             deputy.stub.cancel(tid)
-        if deputy.stub.busy():  # exit_group(2) alone can neither be taken back nor has an end
-            raise FarhomeError("the process ended")
+        _await_replies(deputy)
         deputy.signals.hold()
         deputy.link.send(Control.QUIET)
         answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
@@ -48,6 +48,21 @@ def freeze_guest(deputy: Deputy) -> Pending:
     except BaseException:
         thaw(deputy)
         raise
+
+
+def _await_replies(deputy: Deputy) -> None:
+    """Until QUIET comes after every reply: the remote would have a call that it still waits for made again, and home has made it.
+
+    Errors: FarhomeError when the process ends meanwhile: exit_group(2) can neither be taken back nor has an end. TimeoutError."""
+    assert deputy.stub is not None and deputy.signals is not None
+    end = time.monotonic() + PATIENCE
+    while waiting := deputy.stub.busy():
+        deputy.signals.poll()
+        if deputy.finished:
+            raise FarhomeError("the process ended")
+        if time.monotonic() > end:
+            raise TimeoutError(f"the call of thread {waiting[0]} was not answered within {PATIENCE:.0f} s")
+        time.sleep(0.0001)  # microseconds as a rule: no descriptor tells of it
 
 
 def thaw(deputy: Deputy) -> None:

@@ -182,7 +182,8 @@ class Stub:
         return self._program[tid]
 
     def busy(self) -> list[int]:
-        """Threads (the program's ids) whose call is under way. One that has ended is none: its exit is never replied to."""
+        """Threads (the program's ids) whose call is under way, or not replied to yet. One that has ended is none: its exit never
+        is replied to."""
         return [tid for tid in self.link.busy() if self._host(tid) is not None]
 
     def cancel(self, tid: int, timeout: float = 10.0) -> bool:

@@ -61,6 +61,8 @@ struct home {
     struct home_thread **threads;
     pthread_mutex_t lock;
     pthread_t finisher;
+    pthread_cond_t answered;
+    unsigned answering;         /* threads of ours that are sending a reply */
     int stopping, event_fd;
     uint32_t look_cycles, crowded;  /* the receiver's, as the loop's own in slot.h */
     uint32_t processor;             /* where follow() has put the receiver */
@@ -190,9 +192,11 @@ static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
     request(t, watched);
 }
 
-/* Sends the reply of a call that has ended, unless another thread did. */
+/* Sends the reply of a call that has ended, unless another thread did. Once the call is no longer BUSY its reply has its place among
+ * the frames, before whatever is said to a guest that has nothing under way. */
 static int finish(struct home *h, struct home_thread *t) {
     struct outgoing *o = NULL;
+    struct session *session = NULL;
     pthread_mutex_lock(&h->lock);
     int ended = t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request;
     if (ended && t->placing != PLACED && t->placing) {
@@ -200,15 +204,24 @@ static int finish(struct home *h, struct home_thread *t) {
         ended = 0;
     }
     if (ended) {
-        o = make_reply(h, t, t->slot->value, 0);
-        if (o)
-            t->state = IDLE;
         t->quick = __builtin_ia32_rdtsc() - t->begun < QUICK_CYCLES;
+        o = make_reply(h, t, t->slot->value, 0);
+    }
+    if (o) {
+        session = h->session;
+        session_queue(session, o);
+        t->state = IDLE;
+        h->answering++;
     }
     pthread_mutex_unlock(&h->lock);
-    if (o)
-        session_post(h->session, o, SEND_NOW);
-    return o != NULL;
+    if (!o)
+        return 0;
+    session_send(session);
+    pthread_mutex_lock(&h->lock);
+    if (!--h->answering)
+        pthread_cond_broadcast(&h->answered);
+    pthread_mutex_unlock(&h->lock);
+    return 1;
 }
 
 /* Answers calls that took longer than the receiver looked on. */
@@ -402,6 +415,7 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
         h->threads[i]->resumable.number = -1;
     }
     pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->answered, NULL);
     h->session = session_new(take_call, h, event_fd);
     if (!h->session)
         goto failed;
@@ -440,12 +454,16 @@ int home_renew(struct home *h) {
     struct session *fresh = session_new(take_call, h, h->event_fd);
     if (!fresh)
         return -ENOMEM;
-    session_free(h->session);
+    struct session *old = h->session;
+    session_detach(old);        /* nobody waits in it for long then */
     pthread_mutex_lock(&h->lock);
     h->session = fresh;
+    while (h->answering)
+        pthread_cond_wait(&h->answered, &h->lock);
     for (unsigned i = 0; i < h->count; i++)
         h->threads[i]->sequence = 0;
     pthread_mutex_unlock(&h->lock);
+    session_free(old);
     return 0;
 }
 
@@ -532,6 +550,7 @@ unsigned home_hold_places(struct home *h, int held, uint64_t *pages, unsigned ro
 uint64_t home_statistic(struct home *h, int which) { return which ? h->quick : h->calls; }
 
 void home_free(struct home *h) {
+    session_detach(h->session);     /* nobody waits in it for long then */
     __atomic_store_n(&h->stopping, 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&control(h)->completions, 1, __ATOMIC_SEQ_CST);
     futex(&control(h)->completions, FUTEX_WAKE, 1);

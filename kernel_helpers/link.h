@@ -115,6 +115,9 @@ void outgoing_body(struct outgoing *frame, void *body, size_t length);
 void outgoing_free(struct outgoing *frame);
 enum send_mode { SEND_NOW, SEND_LATER };
 void session_post(struct session *session, struct outgoing *frame, enum send_mode mode);
+/* session_post(SEND_NOW) in two: what is queued has its place before all that is queued later; session_send() may wait. */
+void session_queue(struct session *session, struct outgoing *frame);
+void session_send(struct session *session);
 void session_event(struct session *session, const struct event *event, const void *data);
 int session_next_event(struct session *session, struct event *event, void *data, uint32_t room);
 int session_control(struct session *session, uint16_t kind, uint16_t flags, uint32_t tid, const void *data,

@@ -262,8 +262,9 @@ class HomeLink(SessionLink):
             self.attach(socket_fd)
 
     def busy(self) -> list[int]:
-        """tids whose call is under way."""
-        return [tid for tid in self.threads if (state := self.standing(tid)).busy and not state.done]
+        """tids whose call is under way, or has ended and is yet to be replied to. What is sent once a thread is not among them
+        comes after its reply."""
+        return [tid for tid in self.threads if self.standing(tid).busy]
 
     def standing(self, tid: int) -> _Standing:
         """sequence, number, busy (a call was given and not yet replied to), done (it has ended). Errors: OSError."""

@@ -219,7 +219,7 @@ static void drain(struct session *s, int wait) {
     }
 }
 
-void session_post(struct session *s, struct outgoing *o, enum send_mode mode) {
+void session_queue(struct session *s, struct outgoing *o) {
     o->frame.length = o->head + o->body_length;
     pthread_mutex_lock(&s->lock);
     o->frame.number = ++s->last_number;
@@ -232,13 +232,21 @@ void session_post(struct session *s, struct outgoing *o, enum send_mode mode) {
     if (!s->next)
         s->next = o;
     s->kept += o->frame.length;
-    if (mode == SEND_LATER) {
-        s->later = 1;
-        pthread_cond_broadcast(&s->changed);
-    }
     pthread_mutex_unlock(&s->lock);
-    if (mode == SEND_NOW)
-        drain(s, 0);
+}
+
+void session_send(struct session *s) { drain(s, 0); }
+
+void session_post(struct session *s, struct outgoing *o, enum send_mode mode) {
+    session_queue(s, o);
+    if (mode == SEND_NOW) {
+        session_send(s);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->later = 1;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
 }
 
 int session_control(struct session *s, uint16_t kind, uint16_t flags, uint32_t tid, const void *data,

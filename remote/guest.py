@@ -280,16 +280,21 @@ class Guest:
             return ""
         if self._stopped:
             return "it is stopped"
+        parked = self.link.parked()
+        if under_way := [call.number for call in parked.values() if call.sent]:
+            return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
         threads: dict[int, Thread] = {}
         taken: list[tuple[int, bytes]] = []
         try:
             for tid in self._threads:
                 tracing.interrupt(tid)
-            for tid in self.link.parked():
+            for tid in parked:
                 # Calls that only home makes, and whatever was suspended just now: back to before the call.
                 self.link.answer(tid, error=-513)
             for tid in list(self._threads):
                 taken += self._await_trap(tid)
+                if tid not in self._threads:
+                    continue  # its exit was under way
                 threads[tid] = Thread(tid, self.pid)
                 threads[tid].capture()
             frozen = Frozen(self.pid, threads)
@@ -325,7 +330,9 @@ class Guest:
                 return taken
             if stop.cause in (Cause.EXITED, Cause.KILLED):
                 self._thread_gone(stop)
-                raise ProcessLookupError(3, "the guest has ended")
+                if tid == self.pid or not self._threads:
+                    raise ProcessLookupError(3, "the guest has ended")
+                return taken
             if stop.cause is Cause.SIGNAL:
                 self._rewind_from_door(tid)
                 info = tracing.signal_info(tid)

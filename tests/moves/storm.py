@@ -21,6 +21,9 @@ BUNDLES = Path(os.environ.get("FARHOME_BUNDLES", Path(__file__).resolve().parent
 EXCUSED = re.compile("the process ended|it has ended|there already|only just being started")
 """Why a move may not have been done: the process ended meanwhile, or has gone where it was to go by itself."""
 
+TRIES = 4
+"""How often the next process is tried at once when one has just ended: a script's are short."""
+
 
 def new_seed() -> int:
     """FARHOME_SEED if it is set (to see a storm again), else a new one."""
@@ -47,20 +50,25 @@ class Mover(threading.Thread):
         began = time.monotonic()
         try:
             while not self.over.wait(self.chance.uniform(*self.every)):
-                self.step(time.monotonic() - began)
+                for _ in range(TRIES):
+                    move = self.step(time.monotonic() - began)
+                    if move is None or move.done or not EXCUSED.search(move.said):
+                        break
         except Exception as failure:  # told to the test by stop()
             self.failure = failure
 
-    def step(self, at: float) -> None:
+    def step(self, at: float) -> Move | None:
+        """One move; None: there is nothing to move."""
         processes = sorted(self.cluster.processes(self.job), key=lambda process: int(process["pid"]))
         if not processes:
-            return
+            return None
         process = self.chance.choice(processes)
         source = self.cluster.where(process)
         move = self.cluster.migrate(process["pid"], source, self.target(source), at=at)
         if not move.done and self.cluster.process(process["pid"], self.job) is None:
             move = replace(move, said=f"{move.said} (the process ended)")
         self.moves.append(move)
+        return move
 
     def target(self, source: str) -> str:
         away = [name for name in self.cluster.names if name not in (HOME, source)]

@@ -147,7 +147,7 @@ WORKLOADS: tuple[Workload, ...] = (
         'echo "scale=$DIGITS; 4*a(1); e(1)" | $RUN bc -l | tee digits | sha256sum; wc digits',
         {"DIGITS": 2000},
     ),
-    Workload("bash", "$RUN bash job.sh $ROUNDS", {"ROUNDS": 16}, sources=("job.sh",), user=USER),
+    Workload("bash", "$RUN bash job.sh $ROUNDS", {"ROUNDS": 24}, sources=("job.sh",), user=USER),
     Workload(
         "poll server",
         SERVER.format(how="poll"),
