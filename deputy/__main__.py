@@ -18,13 +18,13 @@ def main() -> int:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--node", required=True, help="name of this node")
     parser.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the away node until it counts as dead")
-    parser.add_argument("--interception", default="auto", choices=("auto", "notify", "ptrace"))
+    parser.add_argument("--engine", default="auto", choices=("auto", "pour", "criu"))
     parser.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
     arguments = parser.parse_args()
     logging.basicConfig(
         stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s deputy %(process)d %(levelname)s %(message)s"
     )
-    options = Options(arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.interception, arguments.images)
+    options = Options(arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images)
     return Deputy(options).run()
 
 

@@ -45,7 +45,7 @@ class Options:
     socket: Path
     node: str
     link_timeout: float
-    interception: str
+    engine: str
     images: Path
 
 
@@ -159,7 +159,9 @@ class Deputy:
     def _prepare(self, target: Target, number: int | None) -> None:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
-        preparation = Preparation(self.pid, target, self.options.node, None if self.where == "home" else self.files)
+        preparation = Preparation(
+            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.files
+        )
         worker = threading.Thread(target=preparation.run, args=(self.wake,), daemon=True)
         worker.start()
 

@@ -1,7 +1,7 @@
 """Out (from home) and hop (from one away node to another).
 
-Out:  prepare -> freeze -> copy -> dump -> images -> prepared -> COMMIT -> stub -> running
-Hop:  prepare -> pause and freeze the guest -> it is dumped there and sent straight to the target -> prepared -> COMMIT
+Out:  prepare -> freeze -> context and pages (or copy, dump, images) -> prepared -> COMMIT -> stub -> running
+Hop:  prepare -> pause and freeze the guest -> it is sent from there straight to the target -> prepared -> COMMIT
 
 Up to the commit everything is undone by letting the source run; after it nothing is.
 """
@@ -23,12 +23,15 @@ from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
 from engine import criu, files
+from engine.capture import capture, send_pages
+from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import put, take
 from engine.phases import Phases
 from engine.refusal import why_not
 from engine.restarts import name_restarted_calls, waiting_places
+from engine.vessel import obstacle
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
@@ -58,8 +61,10 @@ class Target:
 class Preparation:
     """Asks a target to prepare, in a worker thread, while the process runs on."""
 
-    def __init__(self, pid: int, target: Target, home: str, known: list[files.MappedFile] | None = None) -> None:
+    def __init__(self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None) -> None:
         self.pid = pid
+        self.engine = engine
+        self.kernel = ""
         self.target = target
         self.home = home
         self.channel: Channel | None = None
@@ -87,6 +92,7 @@ class Preparation:
         self.channel.send(
             "prepare", pid=_program_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
             uid=int(status["Uid"].split()[0]), command=status["Name"].strip(), files=[file.to_wire() for file in self.files],
+            engine=self.engine,
         )  # fmt: skip
         self._send_wanted(self.files)
         self._tell_clocks()
@@ -100,6 +106,7 @@ class Preparation:
             )
         if message["op"] != "ready":
             raise WireError(f"the target said {message['op']!r} where 'ready' was due")
+        self.kernel = str(message.get("kernel"))
 
     def _send_wanted(self, offered: list[files.MappedFile]) -> None:
         assert self.channel is not None
@@ -153,7 +160,7 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         phases.done("why not")
         preparation.send_late_files()
         phases.done("late files")
-        size = _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases)
+        engine, size = _send(frozen, deputy, preparation, phases)
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
@@ -191,7 +198,7 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     phases.tell(log, "out")
     deputy.stub.settle()
     talk.close()
-    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "criu")
+    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
 
 
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
@@ -201,15 +208,18 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     old = deputy.link
     source = Channel(channel.connect(old.target.address, "move", old.target.secret, timeout=30.0))
     try:
-        source.send("prepare")
+        source.send("prepare", engine=preparation.engine)
         source.expect("ready", timeout=30.0)
         frozen_at = time.monotonic()
         phases = Phases()
         pending = freezing.freeze_guest(deputy)
         phases.done("freeze")
         try:
-            source.send("hop", address=list(preparation.target.address), secret=preparation.target.secret)
-            size = _sent(source, talk)
+            source.send(
+                "hop", address=list(preparation.target.address), secret=preparation.target.secret,
+                engine=preparation.engine, kernel=preparation.kernel,
+            )  # fmt: skip
+            engine, size = _sent(source, talk)
             phases.done("dump and send there")
             talk.expect("prepared", timeout=RESTORE_TIMEOUT)
             phases.done("restore there")
@@ -231,7 +241,28 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     phases.done("start there")
     phases.tell(log, "hop")
     talk.close()
-    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "criu")
+    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
+
+
+def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases) -> tuple[str, int]:
+    """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes."""
+    assert preparation.channel is not None
+    talk = preparation.channel
+    if preparation.engine != "criu":
+        context = capture(frozen)
+        frozen.park()  # should we die while it is sent, it goes on as if nothing had been
+        phases.done("capture")
+        reason = obstacle(context, preparation.kernel)
+        if reason is None:
+            talk.send("context")
+            talk.send_block(with_pending(context, []).to_wire())
+            size = send_pages(frozen.pid, context.maps, talk.connection, RESTORE_TIMEOUT).bytes
+            phases.done("send")
+            return "pour", size
+        if preparation.engine == "pour":
+            raise MoveRefused(frozen.pid, reason)
+        log.info("not poured: %s", reason)
+    return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases)
 
 
 def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
@@ -259,10 +290,11 @@ def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel, phases
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _sent(source: Channel, target: Channel) -> int:
-    """The bytes that the node that is left has sent. Errors: WireError, the target's own reason before that of the source."""
+def _sent(source: Channel, target: Channel) -> tuple[str, int]:
+    """Engine, and the bytes that the node that is left has sent. Errors: WireError, the target's own reason before that of the source."""
     try:
-        return int(source.expect("sent", timeout=RESTORE_TIMEOUT)["bytes"])
+        sent = source.expect("sent", timeout=RESTORE_TIMEOUT)
+        return str(sent["engine"]), int(sent["bytes"])
     except (WireError, OSError) as error:
         try:
             target.expect("prepared", timeout=1.0)

@@ -6,13 +6,14 @@ import ctypes
 import errno
 import hashlib
 import os
+import resource
 import signal
 import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, MemoryLayout, Rseq, ThreadContext
+from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings
 from kernel_helpers.inject import SYS, Frozen, Thread, check, comes_again, normalise_restart
@@ -28,6 +29,13 @@ _MAP_PRIVATE_ANONYMOUS = 0x22
 
 # signals whose action cannot be set, and that cannot wait in a context
 _UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
+
+NO_LIMIT = (1 << 64) - 1
+# as /proc/PID/limits names them
+_LIMITS_OF_MEMORY = {
+    "Max stack size": resource.RLIMIT_STACK, "Max address space": resource.RLIMIT_AS, "Max data size": resource.RLIMIT_DATA,
+    "Max locked memory": resource.RLIMIT_MEMLOCK,
+}  # fmt: skip
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,6 +67,7 @@ def capture(frozen: Frozen, regs_normalised: bool = True) -> Context:
         pid=inner_tid(frozen.pid, frozen.pid),
         maps=maps,
         memory=memory_layout(frozen.pid, brk),
+        identity=identity(frozen.pid),
         signal_actions=actions,
         threads=threads,
         pending=tuple(pending_signals(frozen.pid, shared=True)),
@@ -98,6 +107,29 @@ def memory_layout(pid: int, brk: int) -> MemoryLayout:
         brk=brk, start_stack=field(28), arg_start=field(48), arg_end=field(49), env_start=field(50),
         env_end=field(51), auxv=auxv,
     )  # fmt: skip
+
+
+def identity(pid: int) -> Identity:
+    """From /proc. Errors: OSError."""
+    status: dict[str, list[int]] = {}
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name in ("Uid", "Gid", "Groups"):
+                status[name] = [int(word) for word in value.split()]
+    limits: dict[int, tuple[int, int]] = {}
+    with open(f"/proc/{pid}/limits", encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            number = _LIMITS_OF_MEMORY.get(line[:26].rstrip())
+            if number is not None:
+                soft, hard = (NO_LIMIT if word == "unlimited" else int(word) for word in line[26:].split()[:2])
+                limits[number] = (soft, hard)
+    with open(f"/proc/{pid}/personality", encoding="ascii") as file:
+        personality = int(file.read(), 16)
+    u, g = status["Uid"], status["Gid"]
+    return Identity(
+        os.readlink(f"/proc/{pid}/exe"), (u[0], u[1], u[2]), (g[0], g[1], g[2]), tuple(status.get("Groups", [])), personality, limits
+    )
 
 
 def kernel_code(frozen: Frozen, maps: Sequence[Mapping]) -> bytes:

@@ -12,7 +12,7 @@ import msgpack
 from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.errors import FarhomeError
 
-VERSION = 1
+VERSION = 2
 SIGNALS = 64
 SIGINFO_BYTES = 128
 ACTION_BYTES = 32
@@ -85,6 +85,41 @@ ADDRESS_NAMES = tuple(field.name for field in fields(MemoryLayout) if field.name
 
 
 @dataclass(frozen=True)
+class Identity:
+    """Who a process is, for one that is made anew: path of its program, user and group ids (real, effective, saved), groups,
+    personality(2), and by number its limits on memory (soft, hard; bytes, 2**64 - 1: none)."""
+
+    program: str
+    uids: tuple[int, int, int]
+    gids: tuple[int, int, int]
+    groups: tuple[int, ...]
+    personality: int
+    limits: dict[int, tuple[int, int]]
+
+    def to_wire(self) -> list[Any]:
+        limits = [[number, *limit] for number, limit in sorted(self.limits.items())]
+        return [self.program.encode("utf-8", "surrogateescape"), self.uids, self.gids, self.groups, self.personality, limits]
+
+    @classmethod
+    def from_wire(cls, value: Any) -> Identity:
+        """Errors: BadContext."""
+        program, uids, gids, groups, personality, limits = _list(value, 6, "identity")
+
+        def limit(item: Any) -> tuple[int, tuple[int, int]]:
+            number, soft, hard = _list(item, 3, "limit")
+            return _number(number, 0, 15, "limit"), (_word(soft, "limit"), _word(hard, "limit"))
+
+        return cls(
+            program=_bytes(program, range(1, 4096), "program").decode("utf-8", "surrogateescape"),
+            uids=_ids(uids, "user ids"),
+            gids=_ids(gids, "group ids"),
+            groups=_each(groups, 65536, lambda item: _number(item, 0, 2**32 - 2, "group"), "groups"),
+            personality=_number(personality, 0, 2**32 - 1, "personality"),
+            limits=dict(_each(limits, 16, limit, "limits")),
+        )
+
+
+@dataclass(frozen=True)
 class Context:
     """A whole process without its pages. pid as the program sees it; signal_actions: by number, struct kernel_sigaction
     (32 bytes); pending: siginfo_t of each signal that waits for the process, in order; kernel_code: SHA-256 of the vdso
@@ -94,6 +129,7 @@ class Context:
     pid: int
     maps: tuple[Mapping, ...]
     memory: MemoryLayout
+    identity: Identity
     signal_actions: dict[int, bytes]
     threads: tuple[ThreadContext, ...]
     pending: tuple[bytes, ...] = ()
@@ -112,6 +148,7 @@ class Context:
                         for m in self.maps
                     ],
                     [*self.memory.addresses(), self.memory.auxv],
+                    self.identity.to_wire(),
                     sorted(self.signal_actions.items()),
                     [
                         [t.tid, t.registers, t.extended_state, t.signal_mask, *t.robust_list, t.clear_tid,
@@ -137,11 +174,12 @@ class Context:
         version, *rest = _list(unpacked, None, "context")
         if version != VERSION:
             raise BadContext(f"version {version!r}, not {VERSION}")
-        pid, maps, memory, actions, threads, pending, kernel_code = _list(rest, 7, "context")
+        pid, maps, memory, identity, actions, threads, pending, kernel_code = _list(rest, 8, "context")
         return cls(
             pid=_number(pid, 1, 1 << 22, "pid"),
             maps=_maps(maps),
             memory=_layout(memory),
+            identity=Identity.from_wire(identity),
             signal_actions=_actions(actions),
             threads=_threads(threads),
             pending=_signals(pending),
@@ -185,6 +223,11 @@ def _each(value: Any, most: int, make: Callable[[Any], _T], what: str) -> tuple[
     if not isinstance(value, list) or len(value) > most:
         raise BadContext(f"{what} is not a list of at most {most}")
     return tuple(make(item) for item in value)
+
+
+def _ids(value: Any, what: str) -> tuple[int, int, int]:
+    real, effective, saved = (_number(item, 0, 2**32 - 2, what) for item in _list(value, 3, what))
+    return real, effective, saved
 
 
 def _mapping(item: Any) -> Mapping:

@@ -32,6 +32,7 @@ CLONE_SIGHAND = 0x800
 CLONE_PTRACE = 0x2000
 CLONE_THREAD = 0x10000
 CLONE_SYSVSEM = 0x40000
+CLONE_OF_THREAD = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM
 CLOSE_RANGE_UNSHARE = 2
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -41,6 +42,7 @@ MADV_DONTNEED = 4
 WALL = 0x40000000
 
 _SCRATCH = 512
+_CLONE_ARGUMENTS = 88
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -123,14 +125,15 @@ def _end_keeper(source: Frozen, keeper: Thread, inner_keeper: int, timeout: floa
         pass  # the source was killed meanwhile
 
 
-def _clone(
-    parent: Thread, memory: Frozen, scratch: int, flags: int, known: set[int], listing: str
+def clone_task(
+    parent: Thread, memory: Frozen, scratch: int, flags: int, known: set[int], listing: str, wanted: int = 0
 ) -> tuple[int, int]:
     """Injected clone3 without a stack of its own: the new task stops before its first instruction, as our tracee.
-    Returns its id in our pid namespace and in its own."""
-    arguments = struct.pack("<11Q", flags | CLONE_PTRACE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    Returns its id in our pid namespace and in its own; `wanted`: which its own is to be."""
+    asked = (scratch + _CLONE_ARGUMENTS, 1) if wanted else (0, 0)
+    arguments = struct.pack("<11Qi", flags | CLONE_PTRACE, 0, 0, 0, 0, 0, 0, 0, *asked, 0, wanted)
     memory.write(scratch, arguments)
-    inner = check(parent.call(SYS.clone3, scratch, len(arguments)), f"clone3 in {parent.tid}")
+    inner = check(parent.call(SYS.clone3, scratch, _CLONE_ARGUMENTS), f"clone3 in {parent.tid}")
     if len(_namespaced_ids(parent.pid)) == 1:
         return inner, inner
     # The result counts in the process's own namespace; /proc tells the one new task in ours.
@@ -229,7 +232,7 @@ def fork_copy(
             keeper, inner_keeper = _make_keeper(frozen, scratch)
             copy = Copy(0, {}, frozen, keeper, 0, inner_keeper)
             children = f"/proc/{keeper.tid}/task/{keeper.tid}/children"
-            copy.pid, copy.inner_pid = _clone(keeper, frozen, scratch, CLONE_FILES, set(), children)
+            copy.pid, copy.inner_pid = clone_task(keeper, frozen, scratch, CLONE_FILES, set(), children)
             tasks = _furnish(frozen, copy.pid, states, scratch)
         # The program's own bytes where the injection had its scratch, and what fork() leaves empty.
         tasks.write(scratch, original)
@@ -252,7 +255,7 @@ def fork_copy(
 def _make_keeper(frozen: Frozen, scratch: int) -> tuple[Thread, int]:
     children = f"/proc/{frozen.pid}/task/{frozen.pid}/children"
     known = set(_tasks(children))
-    tid, inner = _clone(frozen.leader, frozen, scratch, CLONE_VM | CLONE_FS | CLONE_FILES, known, children)
+    tid, inner = clone_task(frozen.leader, frozen, scratch, CLONE_VM | CLONE_FS | CLONE_FILES, known, children)
     keeper = Thread.adopt(tid, tid)
     keeper.instruction = frozen.instruction
     keeper.set_options(PTRACE_O_EXITKILL | frozen.leader.options)
@@ -269,14 +272,13 @@ def _furnish(source: Frozen, pid: int, states: dict[int, ThreadState], scratch: 
     copy.write(scratch, b"/\0")
     copy.call(SYS.chdir, scratch)
     copy.call(SYS.setsid)
-    flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM
     listing = f"/proc/{pid}/task"
     ordered = {}
     for tid, origin in source.threads.items():
         if tid == source.pid:
             thread = leader
         else:
-            new, _ = _clone(leader, copy, scratch, flags, set(copy.threads), listing)
+            new, _ = clone_task(leader, copy, scratch, CLONE_OF_THREAD, set(copy.threads), listing)
             thread = copy.threads[new] = Thread.adopt(new, pid)
             thread.instruction = source.instruction
         ordered[thread.tid] = thread

@@ -7,6 +7,8 @@
  *                                         PID 0: no sandbox. UID -1: as we are. Otherwise as that user with every capability
  *                                         except CAP_SYS_RESOURCE. LAST (0: as it comes): the pid before the one that the
  *                                         program gets in there. Exit status: the program's, 128 + signal when killed
+ *   sandbox vessel PID WANTED [CGROUP...] leaves a process with pid WANTED in the sandbox, a child of its process 1, that has no
+ *                                         descriptor and waits for ever
  *
  * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
  * many ns ahead of the caller's they are inside), `bind ro|rw SOURCE TARGET`
@@ -459,6 +461,42 @@ static int run(char **arguments)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* A task with that pid in the namespace that children are born into; its parent is the caller. */
+static pid_t clone_with_pid(pid_t pid)
+{
+    struct {
+        unsigned long long flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+    } a = {.exit_signal = SIGCHLD, .set_tid = (unsigned long long)&pid, .set_tid_size = 1};
+    return syscall(SYS_clone3, &a, sizeof a);
+}
+
+static int vessel(char **arguments)
+{
+    pid_t wanted = atoi(arguments[1]);
+    int status;
+    for (char **cgroup = arguments + 2; *cgroup; cgroup++)
+        join_cgroup(*cgroup);
+    enter(arguments[0], NAMESPACES | CLONE_NEWCGROUP | CLONE_NEWTIME);
+    pid_t between = clone_with_pid(wanted == 2 ? 3 : 2); /* its end gives the vessel to process 1 */
+    if (between < 0)
+        fail("clone3");
+    if (!between) {
+        pid_t child = clone_with_pid(wanted);
+        if (child < 0)
+            fail("clone3 of the vessel");
+        if (child)
+            _exit(0);
+        setsid();
+        syscall(SYS_close_range, 0, ~0u, 0);
+        for (;;)
+            pause();
+    }
+    while (waitpid(between, &status, 0) < 0)
+        if (errno != EINTR)
+            fail("waitpid");
+    return status ? 125 : 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc >= 2 && !strcmp(argv[1], "create"))
@@ -469,6 +507,8 @@ int main(int argc, char **argv)
         return unmount(argv[2], argv + 3);
     if (argc >= 7 && !strcmp(argv[1], "run"))
         return run(argv + 2);
-    fprintf(stderr, "sandbox: create | mount PID | unmount PID PATH... | run PID UID GID LAST [CGROUP...] -- PROGRAM...\n");
+    if (argc >= 4 && !strcmp(argv[1], "vessel"))
+        return vessel(argv + 2);
+    fprintf(stderr, "sandbox: create | mount PID | unmount PID PATH... | run PID UID GID LAST [CGROUP...] -- PROGRAM... | vessel PID WANTED [CGROUP...]\n");
     return 125;
 }

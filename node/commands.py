@@ -159,7 +159,7 @@ class Commands:
             "uptime": time.time() - node.started, "pid": os.getpid(),
             "processes": len(entries), "away": sum(1 for entry in entries if entry.where != HOME), "guests": len(node.guests.all()),
             "blocked": node.guests.blocked, "lending": refusal is None, "why_not_lending": refusal or "",
-            "balance": node.config.balance, "interception": node.config.interception,
+            "balance": node.config.balance, "interception": node.config.interception, "engine": node.config.engine,
             "peers": sorted(node.balancer.gossip.peers()), "connected": sorted(node.peers.connected()),
         }  # fmt: skip
 

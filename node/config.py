@@ -17,6 +17,7 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 RESERVED_NAMES = frozenset({"home", "out", "balance", "best"})
 """Words that `migrate` takes where a node's name may stand."""
 INTERCEPTIONS = ("auto", "notify", "ptrace")
+ENGINES = ("auto", "pour", "criu")
 
 
 class ConfigError(FarhomeError):
@@ -35,6 +36,7 @@ class Config:
     peers: tuple[tuple[str, int], ...] = ()
     speed: float | None = None
     interception: str = "auto"
+    engine: str = "auto"
     link_timeout: float = 20.0
     balance: bool = True
     lend: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +89,7 @@ def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-_KEYS = frozenset({"name", "address", "port", "peers", "speed", "interception", "link_timeout", "lend", "balance"})
+_KEYS = frozenset({"name", "address", "port", "peers", "speed", "interception", "engine", "link_timeout", "lend", "balance"})
 
 
 def from_document(document: dict[str, Any]) -> Config:
@@ -104,6 +106,9 @@ def from_document(document: dict[str, Any]) -> Config:
     interception = document.get("interception", "auto")
     if interception not in INTERCEPTIONS:
         raise ValueError(f"interception must be one of {', '.join(INTERCEPTIONS)}, not {interception!r}")
+    engine = document.get("engine", "auto")
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
     balance = _table(document, "balance")
     enabled = balance.get("enabled", True)
     if set(balance) - {"enabled"} or not isinstance(enabled, bool):
@@ -116,6 +121,7 @@ def from_document(document: dict[str, Any]) -> Config:
         peers=tuple(parse_endpoint(peer) for peer in peers),
         speed=_number(document, "speed", 0.001, 1000.0, None),
         interception=interception,
+        engine=engine,
         link_timeout=_number(document, "link_timeout", 1, 3600, 20.0) or 20.0,
         balance=enabled,
         lend=_table(document, "lend"),

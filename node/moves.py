@@ -216,7 +216,7 @@ class Mover:
         path = paths.deputies / f"{pid}.sock"
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
-            "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--images", str(paths.run / "images"),
+            "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--images", str(paths.run / "images"),
         ]  # fmt: skip
         deputy = await Program.start(
             argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",

@@ -1,4 +1,5 @@
-"""Arrival: a sandbox with the home's files in it, CRIU's restore, filter and listener; then, after the commit, life."""
+"""Arrival: a sandbox with the home's files in it, the process poured into a vessel or restored by CRIU, filter and listener; then,
+after the commit, life."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from engine import criu
 from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
+from engine.context import WIRE_MOST, Context
 from engine.files import FileStore, MappedFile
 from engine.hollow import from_wire
 from engine.phases import Phases
+from engine.vessel import Vessel, become
 from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
@@ -51,6 +54,14 @@ class _Images:
     beside: list[PageRange]
 
 
+@dataclass(frozen=True)
+class _Poured:
+    """The context is here; the pages are to come after it."""
+
+    channel: Channel
+    context: Context
+
+
 def arrive(remote: Remote, talk: Channel) -> None:
     """The whole conversation of role move that brings a guest. Errors: all of them mean that nothing has come."""
     request = talk.expect("prepare")
@@ -60,8 +71,9 @@ def arrive(remote: Remote, talk: Channel) -> None:
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
     sandbox: Sandbox | None = None
+    vessel: Vessel | None = None
     frozen: inject.Frozen | None = None
-    images: _Images | Message | None = None
+    cargo: _Images | _Poured | Message | None = None
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -73,40 +85,55 @@ def arrive(remote: Remote, talk: Channel) -> None:
             key, files, clocks=clocks, nodename=str(request["nodename"]), cgroup=remote.options.cgroup or None, images=directory
         )
         phases.done("sandbox")
-        talk.send("ready")
-        while not isinstance(images := _next(remote, talk), _Images):
-            sandbox.add_files(_fetch(talk, store, images))
+        if request.get("engine") != "criu":
+            vessel = Vessel.board(sandbox.vessel(pid))
+            frozen = vessel.frozen
+            phases.done("vessel")
+        talk.send("ready", kernel=vessel.kernel_pages if vessel is not None else "")
+        while isinstance(cargo := _next(remote, talk), dict):
+            sandbox.add_files(_fetch(talk, store, cargo))
             talk.send("ready")
-        phases.done("images")
-        host_pid = criu.restore(directory, sandbox, pid)
-        phases.done("restore")
-        sandbox.seal()
-        phases.done("seal")
-        frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
-        wake(frozen)
-        phases.done("wake")
+        phases.done("cargo")
+        if isinstance(cargo, _Poured):
+            frozen = _pour(vessel, cargo, int(request["uid"]))
+            phases.done("pour")
+            sandbox.seal()
+            phases.done("seal")
+        else:
+            if frozen is not None:
+                end_traced(frozen.pid, list(frozen.threads))
+            host_pid = criu.restore(directory, sandbox, pid)
+            phases.done("restore")
+            sandbox.seal()
+            phases.done("seal")
+            frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
+            wake(frozen)
+            phases.done("wake")
         wanted = remote.options.interception
         by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
         listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY))
         phases.done("filter")
+        if isinstance(cargo, _Poured):
+            become(frozen, cargo.context.identity)
         drop_capabilities(frozen)
         phases.done("capabilities")
-        tids = program_tids(host_pid)
-        link = PtraceLink(host_pid, tids) if by_ptrace else AwayLink(listener, host_pid, tids)
+        tids = program_tids(frozen.pid)
+        link = PtraceLink(frozen.pid, tids) if by_ptrace else AwayLink(listener, frozen.pid, tids)
         phases.done("link")
-        receive_own_pages(host_pid, images.beside, images.channel.connection.fileno(), PAGES_TIMEOUT)
-        if images.channel is not talk:
-            images.channel.send("received")
-            images.channel.close()
-        phases.done("memory")
+        if isinstance(cargo, _Images):
+            receive_own_pages(frozen.pid, cargo.beside, cargo.channel.connection.fileno(), PAGES_TIMEOUT)
+            phases.done("memory")
+        if cargo.channel is not talk:
+            cargo.channel.send("received")
+            cargo.channel.close()
         talk.send("prepared")
         caller = remote.next_caller(CALL_TIMEOUT)
         if caller is None or caller[1] != "link":
             raise WireError("the home does not connect the link")
         pending = [(int(tid), bytes(info)) for tid, info in talk.expect("commit", timeout=30.0)["pending"]]
     except BaseException as error:
-        if isinstance(images, _Images) and images.channel is not talk:
-            images.channel.close()
+        if isinstance(cargo, (_Images, _Poured)) and cargo.channel is not talk:
+            cargo.channel.close()
         if frozen is not None:
             end_traced(frozen.pid, list(frozen.threads))
         if sandbox is not None:
@@ -126,7 +153,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
     phases.tell(log, "arrival")
     talk.close()
     remote.server.tell({"event": "running", "uid": remote.guest.uid, "command": remote.guest.command})
-    log.info("guest %s runs as %d", key, host_pid)
+    log.info("guest %s runs as %d", key, frozen.pid)
     store.trim(CACHE_LIMIT)  # now that the guest's own files are mounted: it keeps those even if they go
 
 
@@ -181,8 +208,18 @@ def _fetch(talk: Channel, store: FileStore, request: Message) -> list[tuple[str,
     return result
 
 
-def _next(remote: Remote, talk: Channel) -> _Images | Message:
-    """The next request while the images are awaited: late files, or the images themselves, from the home or (a hop) from
+def _pour(vessel: Vessel | None, cargo: _Poured, uid: int) -> inject.Frozen:
+    """The process, in its vessel. Errors: FarhomeError, WireError, OSError."""
+    if vessel is None:
+        raise WireError("a context came where images were due")
+    if cargo.context.identity.uids[0] != uid:
+        raise FarhomeError(f"it was announced as user {uid}'s, and is user {cargo.context.identity.uids[0]}'s")
+    vessel.fill(cargo.context, cargo.channel.connection, PAGES_TIMEOUT)
+    return vessel.leave()
+
+
+def _next(remote: Remote, talk: Channel) -> _Images | _Poured | Message:
+    """The next request while the process is awaited: late files, or the process itself, from the home or (a hop) from
     the node that the guest leaves, on a connection of its own."""
     directory = remote.options.images / f"in-{remote.options.home}-{remote.options.pid}"
     caller = remote.next_caller(IMAGES_TIMEOUT, unless=talk.connection)
@@ -202,8 +239,10 @@ def _next(remote: Remote, talk: Channel) -> _Images | Message:
         raise
 
 
-def _receive(channel: Channel, message: Message, directory: Path) -> _Images:
+def _receive(channel: Channel, message: Message, directory: Path) -> _Images | _Poured:
     """Errors: WireError, OSError, FarhomeError."""
+    if message["op"] == "context":
+        return _Poured(channel, Context.from_wire(channel.receive_block(WIRE_MOST)))
     if message["op"] != "images":
         raise WireError(f"{message['op']!r} is out of turn")
     beside = from_wire(message.get("beside"))

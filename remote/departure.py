@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 
 from engine import criu
 from engine.capture import capture, send_pages
+from engine.context import Context, with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
+from engine.layout import Span
 from engine.phases import Phases
+from engine.vessel import obstacle
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages import send_own_pages
 from remote.guest import Guest
@@ -43,17 +46,15 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             phases = Phases()
             context = capture(guest.frozen)
             phases.done("capture")
-            talk.send("context")
-            talk.send_block(context.to_wire())
-            phases.done("send context")
-            send_pages(guest.frozen.pid, context.maps, talk.connection)
-            phases.done("send pages")
+            _send_context(guest, context, talk)
+            phases.done("send")
             phases.tell(log, "departure")
         elif operation == "prepare":
-            _open(remote, guest)
+            if message.get("engine") == "criu":
+                _open(remote, guest)
             talk.send("ready")
         elif operation == "hop":
-            _send_images(remote, guest, message, talk)
+            _hop(remote, guest, message, talk)
         elif operation == "discard":
             remote.finish("it moved on")
         else:
@@ -81,33 +82,61 @@ def _open(remote: Remote, guest: Guest) -> None:
     guest.sandbox.open_for_criu(_directory(remote))
 
 
-def _send_images(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -> None:
+def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -> None:
+    """Sends the frozen guest to another node, poured if that is asked for and can be, else as images."""
     assert guest.frozen is not None
     host, port = message["address"]
-    directory = _directory(remote)
+    phases = Phases()
+    context = None
+    if message.get("engine") != "criu":
+        context = capture(guest.frozen)
+        phases.done("capture")
+        reason = obstacle(context, str(message.get("kernel")))
+        if reason is not None:
+            log.info("not poured: %s", reason)
+            context = None
     try:
-        if not guest.sandbox.is_open:
-            _open(remote, guest)
-        phases = Phases()
-        wiped = wiped_ranges(guest.pid)
-        hollow = hollow_spans(guest.frozen, wiped)
-        copy = fork_copy(guest.frozen, wiped, hollow)
-        phases.done("copy")
-        try:
-            criu.dump(copy, directory, sandbox=guest.sandbox)
-        finally:
-            phases.done("dump")
-            copy.discard()
-        phases.done("discard")
+        if context is None:
+            hollow = _dump(remote, guest, phases)
         with channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0) as connection:
             stream = Channel(connection)
-            stream.send("images", beside=to_wire(hollow))
-            size = stream.send_directory(directory)
-            size += send_own_pages(guest.pid, page_ranges(hollow), connection.fileno(), PAGES_TIMEOUT).bytes
+            if context is not None:
+                size = _send_context(guest, with_pending(context, []), stream)
+            else:
+                stream.send("images", beside=to_wire(hollow))
+                size = stream.send_directory(_directory(remote))
+                size += send_own_pages(guest.pid, page_ranges(hollow), connection.fileno(), PAGES_TIMEOUT).bytes
             stream.expect("received")
         phases.done("send")
         phases.tell(log, "departure")
-        talk.send("sent", bytes=size)
+        talk.send("sent", bytes=size, engine="criu" if context is None else "pour")
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        guest.sandbox.close_for_criu()
+        shutil.rmtree(_directory(remote), ignore_errors=True)
+        if guest.sandbox.is_open:
+            guest.sandbox.close_for_criu()
+
+
+def _dump(remote: Remote, guest: Guest, phases: Phases) -> list[Span]:
+    """Images of the guest in the directory; returns what of its memory is not in them."""
+    assert guest.frozen is not None
+    if not guest.sandbox.is_open:
+        _open(remote, guest)
+    wiped = wiped_ranges(guest.pid)
+    hollow = hollow_spans(guest.frozen, wiped)
+    copy = fork_copy(guest.frozen, wiped, hollow)
+    phases.done("copy")
+    try:
+        criu.dump(copy, _directory(remote), sandbox=guest.sandbox)
+    finally:
+        phases.done("dump")
+        copy.discard()
+    phases.done("discard")
+    return hollow
+
+
+def _send_context(guest: Guest, context: Context, stream: Channel) -> int:
+    """Context and pages; returns the bytes of the pages."""
+    assert guest.frozen is not None
+    stream.send("context")
+    stream.send_block(context.to_wire())
+    return send_pages(guest.frozen.pid, context.maps, stream.connection).bytes

@@ -176,6 +176,12 @@ class Sandbox:
         cgroups = self._cgroups if join_cgroup else []
         return [_program(), "run", str(self.first), str(uid), str(gid), str(last_pid), *cgroups, "--", *argv]
 
+    def vessel(self, pid: int) -> int:
+        """Leaves a process inside that is `pid` there, has no descriptor and waits for ever; its id in this process's pid
+        namespace. Errors: FarhomeError."""
+        self._work("vessel", str(self.first), str(pid), *self._cgroups)
+        return self.host_pid(pid)
+
     def host_pid(self, inner: int) -> int:
         """The process that is `inner` inside, as this process's pid namespace sees it. Errors: ProcessLookupError."""
         namespace = os.stat(f"/proc/{self.first}/ns/pid").st_ino

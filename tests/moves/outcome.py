@@ -113,7 +113,7 @@ def run(
             for path in (directory, *directory.rglob("*")):
                 os.chown(path, entry.pw_uid, entry.pw_gid)
         variables = {"PATH": PATH, "HOME": str(inside), "LC_ALL": "C.UTF-8", "RUN": launcher, "PYTHONDONTWRITEBYTECODE": "1"}
-        variables["PORT"] = str(20000 + os.getpid() % 10000)  # testers that run side by side on one machine differ
+        variables["PORT"] = str(20000 + os.getpid() % 5000 * 2 + workload.port)  # testers that run side by side on one machine differ
         variables |= workload.environment(scale)
         # The directory is entered inside, where its path means the same as to the programs. The process group is what
         # is killed when time is over.

@@ -26,7 +26,7 @@ def test_half_an_hour_without_one_difference(cluster: Cluster) -> None:
     verdicts: list[Verdict] = []
 
     def one_lane(lane: int) -> None:
-        # The lanes take different workloads, since two of one name would share a directory and the servers a port.
+        # The lanes take different workloads, since two of one name would share a directory.
         own = [(workload, user) for workload, user in rounds if WORKLOADS.index(workload) % 2 == lane]
         order = random.Random(seed + lane)
         while not any(verdict.wrong for verdict in verdicts):

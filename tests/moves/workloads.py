@@ -26,7 +26,8 @@ class Workload:
 
     `numbers` are shell variables, multiplied by the scale; `inputs` make files, their size multiplied by the scale;
     `programs` are C programs, `sources` files of tests/programs, both copied into the directory. `refusals` (a regular
-    expression) says for which reasons it may be kept where it is. `user` is who runs it in the quick suite: "" is root.
+    expression) says for which reasons it may be kept where it is. `user` is who runs it in the quick suite: "" is root. `port`: 0 or 1, another
+    one for each workload that listens, for they may run side by side.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Workload:
     sources: tuple[str, ...] = ()
     refusals: str = "$^"
     user: str = ""
+    port: int = 0
 
     def prepare(self, directory: Path, scale: float) -> None:
         """Fills the fresh directory."""
@@ -162,6 +164,7 @@ WORKLOADS: tuple[Workload, ...] = (
         programs=("echo_server",),
         sources=("echo_client.py",),
         user=USER,
+        port=1,
     ),
     Workload("endings", ENDINGS, {"MS": 600}, programs=("endings",)),
 )

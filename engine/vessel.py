@@ -1,0 +1,208 @@
+"""Engine `pour`, the arriving side: an empty process with the right pid becomes the one whose context comes.
+
+    made before the freeze     seized, nothing mapped but the kernel's own pages and one of ours with a system-call instruction
+    as soon as the context is here   the kernel's pages where the program knows them, its files mapped, its threads made,
+                               and then engine.refill pours the rest, as it does into a stub that comes home
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+from engine.arrival import seccomp_suspended
+from engine.capture import kernel_code, scratch_page
+from engine.context import ADDRESS_NAMES, BadContext, Context, Identity
+from engine.forkcopy import CLONE_OF_THREAD, clone_task
+from engine.layout import Span, merge
+from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings
+from engine.refill import Refilled, refill
+from kernel_helpers import inject, tracing
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import SYS, U64, Frozen, Thread, check
+
+_INSTRUCTION = b"\x0f\x05"
+_RESERVED = 0x3A00_0000_0000
+"""Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...)."""
+_MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
+_MREMAP_MOVE = 1 | 2  # MAYMOVE | FIXED
+_LOWEST, _HIGHEST = 1 << 16, (1 << 47) - PAGE
+_RSEQ_UNREGISTER = 1
+_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
+_PR_SET_DUMPABLE = 4
+_AT_FDCWD = U64 - 99
+_ROOM = 4 * PAGE
+"""Bytes of scratch memory: the longest path, or all groups but those beyond 4096."""
+
+
+def obstacle(context: Context, kernel: str) -> str | None:
+    """Why a process cannot be poured into a vessel whose kernel_pages are `kernel`, or None."""
+    if kernel_pages(context.maps, context.kernel_code) != kernel:
+        return "the node that it goes to has another kernel"
+    for m in context.maps:
+        if m.is_file and (not m.path.startswith("/") or m.path.startswith(("/memfd:", "/dev/zero")) or m.path.endswith(" (deleted)")):
+            return f"it has {m.path or 'memory'} mapped, which has no name to be found by"
+        if not m.is_file and not m.private:
+            return "it shares memory that has no file"
+    return None
+
+
+def kernel_pages(maps: Sequence[Mapping], code: bytes) -> str:
+    """What tells one kernel's own pages in a process from another's: their kinds, sizes and code."""
+    return ",".join([f"{m.path}:{m.length}" for m in maps if m.special] + [code.hex()])
+
+
+class Vessel:
+    """The empty process. `frozen`: it, seized by this thread and dying with it."""
+
+    def __init__(self, frozen: Frozen) -> None:
+        self.frozen = frozen
+        self.reserved: Span = (0, 0)
+        self.kernel_pages = ""
+
+    @classmethod
+    def board(cls, host_pid: int) -> Vessel:
+        """Empties the process that waits in a sandbox (sandbox.vessel()). Errors: OSError."""
+        frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
+        vessel = cls(frozen)
+        maps = read_mappings(host_pid)
+        vessel.kernel_pages = kernel_pages(maps, kernel_code(frozen, maps))
+        leader = frozen.leader
+        rseq = leader.rseq()
+        if rseq.pointer:
+            check(leader.call(SYS.rseq, rseq.pointer, rseq.size, _RSEQ_UNREGISTER, rseq.signature), f"rseq in {host_pid}")
+        leader.rseq_section = None
+        vessel._reserve(_RESERVED)
+        special = [(m.start, m.end) for m in maps if m.special]
+        for start, end in _between(merge([*special, vessel.reserved])):
+            frozen.call(SYS.munmap, start, end - start)
+        return vessel
+
+    def _reserve(self, address: int) -> None:
+        """A page with the instruction that injected calls are made by."""
+        frozen = self.frozen
+        frozen.call(SYS.mmap, address, PAGE, PROT_READ | PROT_WRITE, _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE, U64, 0)
+        frozen.write(address, _INSTRUCTION)
+        frozen.call(SYS.mprotect, address, PAGE, PROT_READ | PROT_EXEC)
+        self.reserved = (address, address + PAGE)
+        frozen.instruction = address
+
+    def fill(self, context: Context, stream: int | socket.socket, timeout: float = 30.0) -> Refilled:
+        """The vessel becomes the process of `context`; its pages come from `stream`. It is still root, with every capability.
+
+        Errors: FarhomeError (it cannot be here), OSError; the vessel is of no use then.
+        """
+        frozen = self.frozen
+        maps = read_mappings(frozen.pid)
+        reason = obstacle(context, self.kernel_pages)
+        if reason is not None:
+            raise FarhomeError(reason)
+        taken = merge((m.start, m.end) for m in (*maps, *context.maps))
+        if any(m.start < self.reserved[1] and self.reserved[0] < m.end for m in context.maps):
+            old = self.reserved
+            self._reserve(free_address(taken, PAGE))
+            frozen.call(SYS.munmap, old[0], PAGE)
+            taken = merge([*taken, self.reserved])
+        self._move_kernel_pages([m for m in maps if m.special], [m for m in context.maps if m.special], taken)
+        taken = merge([*((m.start, m.end) for m in context.maps), self.reserved])
+        with scratch_page(frozen, free_address(taken, _ROOM), _ROOM) as scratch:
+            self._settle(context, scratch)
+            self._map_files(context.maps, scratch)
+            self._make_threads(context, scratch)
+        return refill(frozen, context, stream, [self.reserved], timeout)
+
+    def leave(self) -> Frozen:
+        """Takes our page out of the filled vessel, which is the process now."""
+        self.frozen.instruction = inject.find_instruction(self.frozen.pid)
+        self.frozen.call(SYS.munmap, self.reserved[0], PAGE)
+        return self.frozen
+
+    def _move_kernel_pages(self, here: Sequence[Mapping], wanted: Sequence[Mapping], taken: Sequence[Span]) -> None:
+        """The vdso and its data to where the program knows them: side by side first, as one may lie where another is to go."""
+        moves = [(ours.start, theirs.start, ours.length) for ours, theirs in zip(here, wanted, strict=True)]
+        if all(source == target for source, target, _ in moves):
+            return
+        targets = [(m.start, m.end) for m in wanted]
+        crossing = any(m.start < end and start < m.end for m in here for start, end in targets)
+        if crossing:
+            at = free_address(taken, sum(size + PAGE for _, _, size in moves))
+            aside = []
+            for source, target, size in moves:
+                self.frozen.call(SYS.mremap, source, size, size, _MREMAP_MOVE, at)
+                aside.append((at, target, size))
+                at += size + PAGE
+            moves = aside
+        for source, target, size in moves:
+            self.frozen.call(SYS.mremap, source, size, size, _MREMAP_MOVE, target)
+
+    def _settle(self, context: Context, scratch: int) -> None:
+        """What the memory is built upon: personality, limits, and the addresses and program that the kernel shows for it."""
+        frozen, identity = self.frozen, context.identity
+        frozen.call(SYS.personality, identity.personality)
+        for number, (soft, hard) in identity.limits.items():
+            frozen.call(SYS.prlimit64, 0, number, 0, scratch)
+            _, most = struct.unpack("<QQ", frozen.read(scratch, 16))
+            frozen.write(scratch, struct.pack("<QQ", min(soft, most), min(hard, most)))
+            frozen.call(SYS.prlimit64, 0, number, scratch, 0)
+        program = self._open(identity.program, scratch)
+        memory = context.memory
+        request = struct.pack(f"<{len(ADDRESS_NAMES)}Q", *memory.addresses())
+        request += struct.pack("<QII", scratch + 512, len(memory.auxv), program)
+        frozen.write(scratch, request)
+        frozen.write(scratch + 512, memory.auxv)
+        frozen.call(SYS.prctl, _PR_SET_MM, _PR_SET_MM_MAP, scratch, len(request), 0)
+        frozen.call(SYS.close, program)
+
+    def _open(self, path: str, scratch: int) -> int:
+        self.frozen.write(scratch, os.fsencode(path) + b"\0")
+        return self.frozen.call(SYS.openat, _AT_FDCWD, scratch, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def _map_files(self, maps: Sequence[Mapping], scratch: int) -> None:
+        descriptors: dict[str, int] = {}
+        for m in maps:
+            if not m.is_file:
+                continue
+            path = m.path.replace("\\012", "\n")
+            if path not in descriptors:
+                descriptors[path] = self._open(path, scratch)
+            flags = m.flags | _MAP_FIXED_NOREPLACE
+            if m.flags == MAP_PRIVATE and "nr" in m.vmflags:
+                flags |= 0x4000  # MAP_NORESERVE
+            self.frozen.call(SYS.mmap, m.start, m.length, m.prot, flags, descriptors[path], m.offset)
+        for descriptor in descriptors.values():
+            self.frozen.call(SYS.close, descriptor)
+
+    def _make_threads(self, context: Context, scratch: int) -> None:
+        frozen = self.frozen
+        listing = f"/proc/{frozen.pid}/task"
+        for thread in context.threads:
+            if thread.tid == context.pid:
+                continue
+            tid, _ = clone_task(frozen.leader, frozen, scratch, CLONE_OF_THREAD, set(frozen.threads), listing, thread.tid)
+            frozen.threads[tid] = Thread.adopt(tid, frozen.pid)
+            frozen.threads[tid].instruction = frozen.instruction
+
+
+def become(frozen: Frozen, identity: Identity) -> None:
+    """Every thread of a filled vessel gets the user and groups of the process; root's capabilities are another matter.
+    Errors: OSError."""
+    with seccomp_suspended(frozen), frozen.scratch(_ROOM) as scratch:
+        if 4 * len(identity.groups) > _ROOM:
+            raise BadContext(f"{len(identity.groups)} groups are too many")
+        frozen.write(scratch, struct.pack(f"<{len(identity.groups)}I", *identity.groups))
+        for thread in frozen.threads.values():
+            check(thread.call(SYS.setgroups, len(identity.groups), scratch), f"setgroups in {thread.tid}")
+            check(thread.call(SYS.setresgid, *identity.gids), f"setresgid in {thread.tid}")
+            check(thread.call(SYS.setresuid, *identity.uids), f"setresuid in {thread.tid}")
+        frozen.call(SYS.prctl, _PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def _between(spans: Sequence[Span]) -> list[Span]:
+    """All of user space but these (sorted, disjoint)."""
+    edges = [_LOWEST, *(edge for span in spans for edge in span), _HIGHEST]
+    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+
+
+__all__ = ["Vessel", "become", "kernel_pages", "obstacle"]
