@@ -46,9 +46,10 @@ class Move:
     said: str
     frozen_ms: float = 0.0
     total_ms: float = 0.0
+    engine: str = ""
 
     def __str__(self) -> str:
-        times = f"frozen {self.frozen_ms:.0f} ms of {self.total_ms:.0f}" if self.done else f"NOT DONE: {self.said}"
+        times = f"frozen {self.frozen_ms:.0f} ms of {self.total_ms:.0f}, {self.engine}" if self.done else f"NOT DONE: {self.said}"
         return f"{self.at:7.2f} s  {self.pid} {self.kind:4} {self.source} -> {self.target}  {times}"
 
 
@@ -120,7 +121,8 @@ class Cluster:
         answer = json.loads(done.stdout)
         if not answer.get("moved"):
             return Move(at, pid, kind, source, target, False, f"stays: {answer.get('reason', said)}")
-        return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]))
+        return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]),
+                    str(answer.get("engine", "")))  # fmt: skip
 
     def logs(self, directory: Path) -> None:
         """Copies what the node daemons, deputies and remotes have said, and what mosps shows."""

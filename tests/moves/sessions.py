@@ -51,8 +51,9 @@ def python_session(place: Place, launcher: str, user: str, between: Callable[[],
             say(line + "\n", r"(>>>|\.\.\.) $")
         say("1 + 1\n", "2\r\n>>> $")
         say("print('edi\x7fited'.upper())\n", PYTHON)
-        say("print('sleeping'); time.sleep(100)\n", "\nsleeping\r\n")
-        say("\x03", PYTHON)
+        # Caught, for a traceback shows how far the line had come, which is another matter each time.
+        say("interrupted(lambda: time.sleep(100))\n", "\ncomputing\r\n")
+        say("\x03", "interrupted\r\n>>> $")
         say("interrupted(lambda: busy(100))\n", "\ncomputing\r\n")
         say("\x03", "interrupted\r\n>>> $")
         # No Ctrl-C at the prompt itself: CPython misses one that comes between its prompt and its select(), also natively.

@@ -1,0 +1,45 @@
+"""Both engines carry every kind of process; what CRIU cannot, the pour can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.running import Running
+from tests.moves.cluster import Cluster
+from tests.moves.storm import storm
+from tests.moves.workloads import BY_NAME, scale
+
+NAMES = ("counter", "memory", "threads", "quiet", "python", "signals")
+
+
+@pytest.fixture(scope="module", params=["pour", "criu"])
+def engine(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, str]]:
+    cluster = Cluster(configuration=f'engine = "{request.param}"\n')
+    yield cluster, request.param
+    cluster.down()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", NAMES)
+def test_engine(engine: tuple[Cluster, str], name: str) -> None:
+    cluster, engine_name = engine
+    workload = BY_NAME[name]
+    verdict = storm(cluster, workload, user=workload.user, scale=0.8 * scale(), every=(0.2, 0.6))
+    print(verdict)
+    assert not verdict.wrong, str(verdict)
+    assert {move.engine for move in verdict.moves if move.done and move.kind != "home"} == {engine_name}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("user", ["", "farhome-a"], ids=["root", "user"])
+def test_a_program_that_landlock_confines_moves_and_stays_confined(cluster: Cluster, user: str) -> None:
+    with Running(cluster, "confined", "150", user=user) as confined:
+        if confined.process.poll() is not None and "status 77" in confined.said:
+            pytest.skip("this kernel has no Landlock")
+        for target in ("n2", "n3", "n1", "n3"):
+            confined.moved(target)
+            confined.works()
+        assert confined.end() == "status 0\n"
+        assert confined.lines() == [f"line {number}: Permission denied" for number in range(150)]
