@@ -26,8 +26,8 @@ class Workload:
 
     `numbers` are shell variables, multiplied by the scale; `inputs` make files, their size multiplied by the scale;
     `programs` are C programs, `sources` files of tests/programs, both copied into the directory. `refusals` (a regular
-    expression) says for which reasons it may be kept where it is. `user` is who runs it in the quick suite: "" is root. `port`: 0 or 1, another
-    one for each workload that listens, for they may run side by side.
+    expression) says for which reasons it may be kept where it is. `user` is who runs it in the quick suite: "" is root. `port`: 0 or 1,
+    another one for each workload that listens, for they may run side by side.
     """
 
     name: str
