@@ -43,3 +43,13 @@ def test_a_program_that_landlock_confines_moves_and_stays_confined(cluster: Clus
             confined.works()
         assert confined.end() == "status 0\n"
         assert confined.lines() == [f"line {number}: Permission denied" for number in range(150)]
+
+
+def test_a_program_whose_file_is_gone_leaves_by_criu(cluster: Cluster) -> None:
+    with Running(cluster, "counter", "lines 120 50 4") as counter:
+        (counter.directory / counter.name).unlink()
+        for target, engine in (("n2", "criu"), ("n3", "criu"), ("n1", "refill"), ("n3", "criu")):
+            move = counter.move(target)
+            assert move.done and move.engine == engine, str(move)
+            counter.works()
+        assert counter.end().endswith("status 0\n")
