@@ -256,7 +256,7 @@ def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phase
         if reason is None:
             talk.send("context")
             talk.send_block(with_pending(context, []).to_wire())
-            size = send_pages(frozen.pid, context.maps, talk.connection, RESTORE_TIMEOUT).bytes
+            size = send_pages(frozen.pid, context.maps, talk.connection).bytes
             phases.done("send")
             return "pour", size
         if preparation.engine == "pour":

@@ -32,8 +32,9 @@ HELLO_TIMEOUT = 5.0
 """Seconds that the whole hello may take."""
 SILENCE = 10
 """Seconds of waiting for word from a peer whose kernel does not answer either, after which it is dead to a move: a process may be
-standing still for it. (The link has a heartbeat of its own; what is sent has the time-out of the connection. TCP_USER_TIMEOUT would
-end the sending to a busy target, too, that does not read for a while.)"""
+standing still for it. (The link has a heartbeat of its own.)"""
+UNREAD = 15
+"""Seconds that what was sent to a peer may stay unread."""
 
 _CHUNK = 1 << 20
 _STREAM = struct.Struct("!Q")
@@ -44,9 +45,11 @@ def _proof(secret: bytes, who: bytes, role: bytes, listener_nonce: bytes, caller
 
 
 def _watch(connection: socket.socket, role: str) -> None:
-    """Makes the kernel ask a silent peer whether it lives, and end the connection after SILENCE seconds."""
+    """Makes the kernel ask a silent peer whether it lives, and end the connection after SILENCE seconds, or UNREAD seconds while
+    something is on its way to it: a peer that only does not read (a restore takes its time) looks the same then."""
     if role == "link":
         return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD * 1000)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE // 2)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)

@@ -396,11 +396,15 @@ def test_context_is_refused_when_it_is_not_one(letters: Path) -> None:
         lambda c: c[2][0].__setitem__(1, 1 << 60),
         lambda c: c[2][0].__setitem__(7, "zz"),
         lambda c: c[3].pop(),
-        lambda c: c[4][0].__setitem__(0, 65),
-        lambda c: c[5].append(c[5][0]),
-        lambda c: c[5].clear(),
-        lambda c: c[5][0].__setitem__(1, b"short"),
-        lambda c: c[6].append(bytes(128)),
+        lambda c: c[4].__setitem__(0, b""),
+        lambda c: c[4][1].pop(),
+        lambda c: c[4][3].append(-1),
+        lambda c: c[4][5].append([16, 0, 0]),
+        lambda c: c[5][0].__setitem__(0, 65),
+        lambda c: c[6].append(c[6][0]),
+        lambda c: c[6].clear(),
+        lambda c: c[6][0].__setitem__(1, b"short"),
+        lambda c: c[7].append(bytes(128)),
     )
     for damage in damages:
         fields = msgpack.unpackb(wire)

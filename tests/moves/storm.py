@@ -75,7 +75,7 @@ class Mover(threading.Thread):
         if source == HOME:
             return self.chance.choice(away)
         wanted = [kind for kind in ("hop", "home") if not any(move.kind == kind and move.done for move in self.moves)]
-        kind = self.chance.choice(wanted or ["hop", "home"])
+        kind = wanted[0] if wanted else self.chance.choice(["hop", "home"])
         return HOME if kind == "home" else self.chance.choice(away)
 
     def stop(self) -> list[Move]:
