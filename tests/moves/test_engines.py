@@ -35,14 +35,14 @@ def test_engine(engine: tuple[Cluster, str], name: str) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("user", ["", "farhome-a"], ids=["root", "user"])
 def test_a_program_that_landlock_confines_moves_and_stays_confined(cluster: Cluster, user: str) -> None:
-    with Running(cluster, "confined", "150", user=user) as confined:
+    with Running(cluster, "confined", "500", user=user) as confined:
         if confined.process.poll() is not None and "status 77" in confined.said:
             pytest.skip("this kernel has no Landlock")
         for target in ("n2", "n3", "n1", "n3"):
             confined.moved(target)
             confined.works()
         assert confined.end() == "status 0\n"
-        assert confined.lines() == [f"line {number}: Permission denied" for number in range(150)]
+        assert confined.lines() == [f"line {number}: Permission denied" for number in range(500)]
 
 
 def test_a_program_whose_file_is_gone_leaves_by_criu(cluster: Cluster) -> None:
