@@ -24,6 +24,7 @@ from deputy.stub import Stub
 from engine.files import MappedFile
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
+from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
 from wire.waking import Turns, Waker
@@ -231,6 +232,17 @@ class Deputy:
         """The guest was killed by a signal of its own: the stub ends the same way."""
         assert self.signals is not None
         self.signals.die_by(number)
+
+    def new_thread(self, parent: int) -> None:
+        """The guest's thread `parent` is about to make another: so does the stub, and the guest's gets the same id."""
+        assert self.link is not None and self.stub is not None
+        thread = 0
+        if not self.link.still:
+            try:
+                thread = self.stub.add_thread()
+            except (OSError, FarhomeError) as error:
+                log.info("no new thread: %s", error)
+        self.link.send(Control.BORN, parent, thread=thread, again=self.link.still)
 
     def ended(self, status: str) -> None:
         """The stub has ended (its parent has been told by the kernel): so does everything else."""

@@ -33,6 +33,7 @@ def freeze_guest(deputy: Deputy) -> Pending:
     Errors: FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     deputy.stub.settle(force=True)
+    deputy.link.still = True
     try:
         deputy.link.send(Control.PAUSE)
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
@@ -68,5 +69,6 @@ def _await_replies(deputy: Deputy) -> None:
 def thaw(deputy: Deputy) -> None:
     """The move is off: the guest runs on where it is. Goes over the link, which delivers it even across a break."""
     assert deputy.link is not None and deputy.signals is not None
+    deputy.link.still = False
     deputy.link.send(Control.THAW)
     deputy.signals.let_go()

@@ -40,6 +40,8 @@ class GuestLink:
     timeout: float
 
     def __post_init__(self) -> None:
+        self.still = False
+        """the guest stands still, or is about to: nothing new begins"""
         self._broken_since: float | None = None
         self._next_attempt = 0.0
         self._pending: list[Event] = []
@@ -120,6 +122,11 @@ class GuestLink:
         if event.kind == Control.CANCEL:
             assert deputy.stub is not None
             deputy.stub.cancel(event.tid)
+        elif event.kind == Control.NEW_THREAD:
+            deputy.new_thread(event.tid)
+        elif event.kind == Control.UNBORN:
+            assert deputy.stub is not None
+            deputy.stub.end_thread(int(unpack(event.data)["thread"]))
         elif event.kind == Control.STOP_BY_DEFAULT:
             assert deputy.signals is not None
             deputy.signals.stop_by(int(str(unpack(event.data)["number"])))

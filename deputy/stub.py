@@ -16,9 +16,10 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from kernel_helpers import inject, library, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, signed
@@ -193,7 +194,7 @@ class Stub:
         Errors: TimeoutError when the call can neither be ended nor ends by itself.
         """
         end = time.monotonic() + timeout
-        while self._is_busy(tid) and (host := self._host(tid)) is not None:
+        while (host := self._host(tid)) is not None and self._is_busy(tid):
             if self.link.standing(tid).number in (SYS.exit, SYS.exit_group):
                 return False  # there is no way back, and nothing to wait for
             if time.monotonic() > end:
@@ -211,7 +212,7 @@ class Stub:
                 return True
             # It was just before or just after the call: that takes no time.
             quiet = time.monotonic() + 0.001
-            while self._is_busy(tid) and time.monotonic() < quiet:
+            while self._host(tid) is not None and self._is_busy(tid) and time.monotonic() < quiet:
                 os.sched_yield()
         return False
 
@@ -364,10 +365,54 @@ class Stub:
         finally:
             os.close(descriptor)
 
+    def add_thread(self) -> int:
+        """One thread more, in the loop; its id as the program sees it. Errors: OSError, TimeoutError; nothing is left then."""
+        before = self.link.size
+        index = self.link.add_thread()
+        try:
+            with self._injecting() as parent:
+                if self.link.size > before:
+                    inject.check(parent.call(SYS.mremap, self._slots, before, self.link.size, 0), "more slots")
+                # In the page of the parent's slot, below the stack that the loop is on.
+                memory = _Memory(self.pid)
+                listing = f"/proc/{self.pid}/task"
+                known = {int(name) for name in os.listdir(listing)}
+                tid, program = clone_task(parent, memory, self._slot(parent.tid) + 1024, CLONE_OF_THREAD, known, listing)
+                thread = Thread.adopt(tid, self.pid)
+        except BaseException:
+            self.link.name_thread(index, 0)
+            raise
+        self.tids.append(tid)
+        self._program[tid], self._index[tid] = program, index
+        self.link.name_thread(index, program)
+        thread.registers = self._loop_registers(tid, thread.registers)
+        thread.signal_mask = 0
+        thread.restore()
+        tracing.proceed(tid)
+        return program
+
+    def end_thread(self, program: int) -> None:
+        """Ends one thread (the program's id) that waits in its loop and has never made a call. Errors: OSError, TimeoutError."""
+        host = self._host(program)
+        if host is None:
+            return
+        if self._interrupt(host, 5.0) is None:
+            raise TimeoutError(f"thread {host} of the stub does not stop")
+        thread = Thread(host, self.pid)
+        thread.instruction = self._code + self._call_end - 2
+        thread.capture()
+        with suppress(ProcessLookupError):
+            thread.call(SYS.exit, 0)
+        self.thread_gone(host)
+
     def thread_gone(self, tid: int) -> None:
         """A thread was reported ended."""
         if tid in self.tids:
             self.tids.remove(tid)
+            program = self._program[tid]
+            self._expected.discard(program)
+            self.link.forget_thread(program)
+            self.link.name_thread(self._index[tid], 0)
 
     def reap(self, timeout: float) -> bool:
         """Waits for the end of all threads. False: some live on."""
@@ -451,6 +496,17 @@ class Stub:
         assert self._frozen is not None
         self._frozen.instruction = inject.find_instruction(self.pid)
         self.undo()
+
+
+class _Memory:
+    """What clone_task() writes its arguments to."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def write(self, address: int, data: bytes) -> None:
+        """Errors: OSError."""
+        inject.check(_write(self.pid, address, data), "writing the stub")
 
 
 class Map:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from engine.files import mappings
 from kernel_helpers.errors import MoveRefused
@@ -125,8 +126,14 @@ def _end_keeper(source: Frozen, keeper: Thread, inner_keeper: int, timeout: floa
         pass  # the source was killed meanwhile
 
 
+class Writable(Protocol):
+    """What can be written of a process (inject.Frozen)."""
+
+    def write(self, address: int, data: bytes) -> None: ...
+
+
 def clone_task(
-    parent: Thread, memory: Frozen, scratch: int, flags: int, known: set[int], listing: str, wanted: int = 0
+    parent: Thread, memory: Writable, scratch: int, flags: int, known: set[int], listing: str, wanted: int = 0
 ) -> tuple[int, int]:
     """Injected clone3 without a stack of its own: the new task stops before its first instruction, as our tracee.
     Returns its id in our pid namespace and in its own; `wanted`: which its own is to be."""

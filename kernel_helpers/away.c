@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include "link.h"
 
+#define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
+
 enum state { IDLE, SENT_HOME, WAITS_FOR_PYTHON };
 
 struct guest_thread {
@@ -27,8 +29,8 @@ struct guest_thread {
 struct away {
     struct session *session;
     int listener, wake;
-    unsigned count;
-    struct guest_thread *threads;
+    unsigned count;             /* grows, also while other threads of ours go through the list */
+    struct guest_thread **threads;
     pthread_t listening;
     pthread_mutex_t lock;       /* states and ledger */
     pthread_cond_t changed;
@@ -38,16 +40,18 @@ struct away {
 };
 
 static struct guest_thread *by_host_tid(struct away *a, int tid) {
-    for (unsigned i = 0; i < a->count; i++)
-        if (a->threads[i].host_tid == tid)
-            return &a->threads[i];
+    unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count; i++)
+        if (a->threads[i]->host_tid == tid)
+            return a->threads[i];
     return NULL;
 }
 
 static struct guest_thread *by_tid(struct away *a, uint32_t tid) {
-    for (unsigned i = 0; i < a->count; i++)
-        if (a->threads[i].tid == tid)
-            return &a->threads[i];
+    unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count; i++)
+        if (a->threads[i]->tid == tid)
+            return a->threads[i];
     return NULL;
 }
 
@@ -242,28 +246,70 @@ nonsense:
     return -1;
 }
 
+/* A thread that is here from now on; the entry of one that has ended is used again. 0, or a negative errno. */
+int away_add_thread(struct away *a, int host_tid, int tid) {
+    struct guest_thread *t = by_tid(a, 0);
+    if (t) {
+        pthread_mutex_lock(&a->lock);
+        t->state = IDLE;
+        t->m.call.sequence = 0;
+        t->tid = tid;
+        t->host_tid = host_tid;
+        pthread_mutex_unlock(&a->lock);
+        return 0;
+    }
+    if (a->count >= THREADS_LIMIT)
+        return -EAGAIN;
+    t = calloc(1, sizeof *t);
+    if (!t)
+        return -ENOMEM;
+    t->host_tid = host_tid;
+    t->tid = tid;
+    a->threads[a->count] = t;
+    __atomic_store_n(&a->count, a->count + 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+void away_remove_thread(struct away *a, int host_tid) {
+    struct guest_thread *t = by_host_tid(a, host_tid);
+    if (!t)
+        return;
+    pthread_mutex_lock(&a->lock);
+    t->state = IDLE;
+    t->host_tid = t->tid = 0;
+    pthread_mutex_unlock(&a->lock);
+}
+
+static void free_threads(struct away *a) {
+    for (unsigned i = 0; i < a->count; i++) {
+        marshal_free(&a->threads[i]->m);
+        free(a->threads[i]);
+    }
+    free(a->threads);
+    free(a);
+}
+
 struct away *away_new(int listener, const int *host_tids, const int *tids, unsigned count, int event_fd) {
     struct away *a = calloc(1, sizeof *a);
-    if (!a || !(a->threads = calloc(count, sizeof *a->threads))) {
+    if (!a || !(a->threads = calloc(THREADS_LIMIT, sizeof *a->threads))) {
         free(a);
         return NULL;
     }
     a->listener = listener;
-    a->count = count;
-    for (unsigned i = 0; i < count; i++) {
-        a->threads[i].host_tid = host_tids[i];
-        a->threads[i].tid = tids[i];
-    }
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
+    for (unsigned i = 0; i < count; i++)
+        if (away_add_thread(a, host_tids[i], tids[i])) {
+            free_threads(a);
+            return NULL;
+        }
     a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     a->session = a->wake < 0 ? NULL : session_new(reply, a, event_fd);
     if (!a->session || pthread_create(&a->listening, NULL, listen_loop, a)) {
         if (a->session)
             session_free(a->session);
         close(a->wake);
-        free(a->threads);
-        free(a);
+        free_threads(a);
         return NULL;
     }
     return a;
@@ -295,7 +341,7 @@ unsigned away_parked(struct away *a, struct parked *list, unsigned room) {
     unsigned n = 0;
     pthread_mutex_lock(&a->lock);
     for (unsigned i = 0; i < a->count && n < room; i++) {
-        struct guest_thread *t = &a->threads[i];
+        struct guest_thread *t = a->threads[i];
         if (t->state != IDLE)
             list[n++] = (struct parked){t->tid, t->state, t->m.call.sequence, t->m.call.number, t->m.signal_mask,
                                         t->m.has_mask, t->class};
@@ -336,10 +382,7 @@ void away_free(struct away *a) {
     pthread_mutex_unlock(&a->lock);
     pthread_join(a->listening, NULL);
     session_free(a->session);
-    for (unsigned i = 0; i < a->count; i++)
-        marshal_free(&a->threads[i].m);
     close(a->wake);
     free(a->results);
-    free(a->threads);
-    free(a);
+    free_threads(a);
 }

@@ -24,6 +24,7 @@
 #define PLACE_LIMIT (8u * PAGE)
 #define PLACED UINT32_MAX
 #define PAGE 4096u
+#define THREADS_LIMIT 32768u
 #define WAIT_LIMIT_NS 200000
 #define QUICK_CYCLES 500000u
 
@@ -32,6 +33,7 @@ enum state { IDLE, BUSY };
 struct home_thread {
     uint32_t tid;
     enum state state;
+    unsigned index;             /* of the slot */
     struct slot *slot;
     struct call call;
     struct out outs[OUTS_LIMIT];
@@ -50,11 +52,11 @@ struct home_thread {
 struct home {
     struct session *session;
     int memory;
-    unsigned count;
-    unsigned char *map;
-    size_t size;
+    unsigned count;             /* grows, also while other threads of ours go through the list */
+    struct control_page *control;
     uint64_t stub;              /* where the same memory is in the stub */
     int stub_pid;
+    uint32_t spin;
     uint64_t places[PLACES];    /* pages of the stub known to be mapped, the newest over the oldest */
     unsigned places_count;
     int places_held;
@@ -69,9 +71,12 @@ struct home {
     uint64_t calls, quick;
 };
 
-static struct control_page *control(struct home *h) { return (struct control_page *)h->map; }
-
 static uint64_t slot_offset(unsigned i) { return CONTROL_PAGE + (uint64_t)i * SLOT_STRIDE; }
+
+static uint64_t size(struct home *h) { return slot_offset(h->count); }
+
+/* Where the stub has the data area of a thread's slot. */
+static uint64_t data_in_stub(struct home *h, struct home_thread *t) { return h->stub + slot_offset(t->index) + SLOT_HEADER; }
 
 static unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
 
@@ -84,7 +89,8 @@ static long futex(uint32_t *word, int operation, uint32_t value) {
 }
 
 static struct home_thread *by_tid(struct home *h, uint32_t tid) {
-    for (unsigned i = 0; i < h->count; i++)
+    unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count && tid; i++)
         if (h->threads[i]->tid == tid)
             return h->threads[i];
     return NULL;
@@ -172,7 +178,7 @@ static int map_place(struct home *h, struct home_thread *t, uint32_t watched) {
 /* Gives the call to the loop. Called with the lock held. */
 static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
     struct slot *slot = t->slot;
-    uint64_t data = h->stub + ((unsigned char *)slot - h->map) + SLOT_HEADER;
+    uint64_t data = data_in_stub(h, t);
     if (t->placing != PLACED && map_place(h, t, watched))
         return;
     t->placed = 0;
@@ -229,13 +235,14 @@ static void *finish_loop(void *argument) {
     struct home *h = argument;
     pthread_setname_np(pthread_self(), "link-finish");
     for (;;) {
-        uint32_t seen = __atomic_load_n(&control(h)->completions, __ATOMIC_SEQ_CST);
+        uint32_t seen = __atomic_load_n(&h->control->completions, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&h->stopping, __ATOMIC_SEQ_CST))
             return NULL;
-        for (unsigned i = 0; i < h->count; i++)
+        unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
+        for (unsigned i = 0; i < count; i++)
             if (__atomic_load_n(&h->threads[i]->slot->watched, __ATOMIC_SEQ_CST) == WATCHED_AT_CONTROL)
                 finish(h, h->threads[i]);
-        futex(&control(h)->completions, FUTEX_WAIT, seen);
+        futex(&h->control->completions, FUTEX_WAIT, seen);
     }
 }
 
@@ -313,7 +320,7 @@ static void start(struct home *h, struct home_thread *t) {
     uint64_t end = t->call.place + t->call.place_length;
     int place = t->call.place_argument < NO_PLACE && t->call.place_length && !h->places_held &&
                 t->call.place_length <= PLACE_LIMIT && end > t->call.place &&
-                (end <= h->stub - PAGE || t->call.place >= h->stub + h->size);
+                (end <= h->stub - PAGE || t->call.place >= h->stub + size(h));
     t->placing = place ? 0 : PLACED;
     if (!place)
         t->call.place_length = 0;
@@ -368,7 +375,7 @@ static int take_call(void *owner, struct session *session, const struct frame *f
     }
     if (total > SLOT_DATA)
         goto nonsense;
-    uint64_t data = h->stub + ((unsigned char *)t->slot - h->map) + SLOT_HEADER;
+    uint64_t data = data_in_stub(h, t);
     for (uint32_t i = 0; i < call.relocations; i++) {
         uint64_t value;
         if (call.image < 8 || relocations[i] > call.image - 8)
@@ -391,32 +398,59 @@ nonsense:
     return -1;
 }
 
+/* Makes the next slot and its thread. 0, or a negative errno. */
+static int make_thread(struct home *h, int tid) {
+    unsigned index = h->count;
+    if (index >= THREADS_LIMIT)
+        return -EAGAIN;
+    struct home_thread *t = calloc(1, sizeof *t);
+    if (!t)
+        return -ENOMEM;
+    void *slot = ftruncate(h->memory, slot_offset(index + 1)) ? MAP_FAILED
+                 : mmap(NULL, SLOT_STRIDE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, h->memory, slot_offset(index));
+    if (slot == MAP_FAILED) {
+        free(t);
+        return -ENOMEM;
+    }
+    *t = (struct home_thread){.tid = tid, .index = index, .slot = slot, .quick = 1, .resumable = {.number = -1}};
+    t->slot->control = h->stub;
+    t->slot->spin = h->spin;
+    h->threads[index] = t;
+    __atomic_store_n(&h->count, index + 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static void free_threads(struct home *h) {
+    for (unsigned i = 0; i < h->count; i++) {
+        forget_resumable(h->threads[i]);
+        munmap(h->threads[i]->slot, SLOT_STRIDE);
+        free(h->threads[i]);
+    }
+    if (h->control != MAP_FAILED)
+        munmap(h->control, CONTROL_PAGE);
+    free(h->threads);
+    free(h);
+}
+
 struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, uint32_t look_cycles) {
     struct home *h = calloc(1, sizeof *h);
     if (!h)
         return NULL;
     h->memory = memory;
-    h->count = count;
     h->event_fd = event_fd;
     h->look_cycles = look_cycles;
     h->processor = -1;
-    h->size = slot_offset(count);
-    h->threads = calloc(count, sizeof *h->threads);
-    h->map = ftruncate(memory, h->size) ? MAP_FAILED
-             : mmap(NULL, h->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory, 0);
-    if (!h->threads || h->map == MAP_FAILED)
+    h->threads = calloc(THREADS_LIMIT, sizeof *h->threads);
+    h->control = ftruncate(memory, CONTROL_PAGE) ? MAP_FAILED
+                 : mmap(NULL, CONTROL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (!h->threads || h->control == MAP_FAILED)
         goto failed;
-    for (unsigned i = 0; i < count; i++) {
-        if (!(h->threads[i] = calloc(1, sizeof **h->threads)))
+    for (unsigned i = 0; i < count; i++)
+        if (make_thread(h, tids[i]))
             goto failed;
-        h->threads[i]->tid = tids[i];
-        h->threads[i]->slot = (struct slot *)(h->map + slot_offset(i));
-        h->threads[i]->quick = 1;
-        h->threads[i]->resumable.number = -1;
-    }
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->answered, NULL);
-    h->session = session_new(take_call, h, event_fd);
+    h->session = session_new(take_call, h, h->event_fd);
     if (!h->session)
         goto failed;
     if (pthread_create(&h->finisher, NULL, finish_loop, h)) {
@@ -425,13 +459,32 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
     }
     return h;
 failed:
-    for (unsigned i = 0; h->threads && i < count; i++)
-        free(h->threads[i]);
-    free(h->threads);
-    if (h->map != MAP_FAILED)
-        munmap(h->map, h->size);
-    free(h);
+    free_threads(h);
     return NULL;
+}
+
+/* A slot for a thread that is about to be born, which home_name_thread() gives its tid: its index, or a negative errno. One whose
+ * thread has ended is used again. */
+int home_add_thread(struct home *h) {
+    for (unsigned i = 0; i < h->count; i++)
+        if (!h->threads[i]->tid)
+            return i;
+    int error = make_thread(h, 0);
+    return error ? error : (int)h->count - 1;
+}
+
+/* 0: it has ended. */
+void home_name_thread(struct home *h, unsigned index, int tid) {
+    struct home_thread *t = h->threads[index];
+    pthread_mutex_lock(&h->lock);
+    forget_resumable(t);
+    t->state = IDLE;
+    t->sequence = 0;
+    t->placed = 0;
+    t->slot->done = t->slot->request;
+    t->slot->sleeping = t->slot->watched = 0;
+    t->tid = tid;
+    pthread_mutex_unlock(&h->lock);
 }
 
 struct session *home_session(struct home *h) { return h->session; }
@@ -440,6 +493,7 @@ struct session *home_session(struct home *h) { return h->session; }
 void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin) {
     h->stub_pid = pid;
     h->stub = address;
+    h->spin = spin;
     for (unsigned i = 0; i < h->count; i++) {
         h->threads[i]->slot->control = address;
         h->threads[i]->slot->spin = spin;
@@ -447,7 +501,7 @@ void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin) {
 }
 
 uint64_t home_slot_offset(unsigned i) { return slot_offset(i); }
-uint64_t home_size(struct home *h) { return h->size; }
+uint64_t home_size(struct home *h) { return size(h); }
 
 /* A session with another remote, after a hop: numbers begin anew; a suspended call is remembered. */
 int home_renew(struct home *h) {
@@ -552,15 +606,9 @@ uint64_t home_statistic(struct home *h, int which) { return which ? h->quick : h
 void home_free(struct home *h) {
     session_detach(h->session);     /* nobody waits in it for long then */
     __atomic_store_n(&h->stopping, 1, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&control(h)->completions, 1, __ATOMIC_SEQ_CST);
-    futex(&control(h)->completions, FUTEX_WAKE, 1);
+    __atomic_add_fetch(&h->control->completions, 1, __ATOMIC_SEQ_CST);
+    futex(&h->control->completions, FUTEX_WAKE, 1);
     pthread_join(h->finisher, NULL);
     session_free(h->session);
-    for (unsigned i = 0; i < h->count; i++) {
-        forget_resumable(h->threads[i]);
-        free(h->threads[i]);
-    }
-    munmap(h->map, h->size);
-    free(h->threads);
-    free(h);
+    free_threads(h);
 }

@@ -99,12 +99,14 @@ def _native() -> ctypes.CDLL:
         ("away_new", pointer, [i, pointer, pointer, unsigned, i]), ("away_session", pointer, [pointer]),
         ("away_pause", None, [pointer]), ("away_unpause", None, [pointer]),
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
+        ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
         ("away_free", None, [pointer]),
         ("home_new", pointer, [pointer, unsigned, i, i, ctypes.c_uint32]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned]), ("home_resumable", i, [pointer, i]),
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
+        ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
         ("home_standing", i, [pointer, i, pointer]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
         ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
@@ -241,6 +243,22 @@ class HomeLink(SessionLink):
         _native().home_free(handle)
         os.close(self.memfd)
 
+    def add_thread(self) -> int:
+        """The slot (an index) of a thread that is about to be born in the stub; `size` may be more afterwards, and the stub has to
+        map all of it. name_thread() comes next. Errors: OSError."""
+        return _check(_native().home_add_thread(self.handle), "a slot")
+
+    def name_thread(self, index: int, tid: int) -> None:
+        """The slot is that of this thread (as the program sees it), which has not made a call; 0: its thread has ended."""
+        _native().home_name_thread(self.handle, index, tid)
+        if tid:
+            self.threads.append(tid)
+
+    def forget_thread(self, tid: int) -> None:
+        """It is not asked for any more."""
+        if tid in self.threads:
+            self.threads.remove(tid)
+
     @property
     def size(self) -> int:
         """Bytes of memfd."""
@@ -316,7 +334,6 @@ class AwayLink(SessionLink):
         count = len(threads)
         host = (ctypes.c_int * count)(*threads.keys())
         program = (ctypes.c_int * count)(*threads.values())
-        self._count = count
         self._handle = _native().away_new(listener_fd, host, program, count, self.event_fd)
         if not self._handle:
             os.close(self.event_fd)
@@ -338,8 +355,11 @@ class AwayLink(SessionLink):
 
     def parked(self) -> dict[int, Parked]:
         """tid -> the call that was caught and not answered."""
-        list_ = (_Parked * self._count)()
-        count = _native().away_parked(self.handle, list_, self._count)
+        room = count = 64
+        while count == room:
+            room *= 2
+            list_ = (_Parked * room)()
+            count = _native().away_parked(self.handle, list_, room)
         return {p.tid: Parked(p.sequence, p.number, p.state == 1, p.mask if p.has_mask else None)
                 for p in list_[:count]}
 
@@ -347,6 +367,14 @@ class AwayLink(SessionLink):
         """Answers a parked call: with a value, a negative errno or restart code (only when something is pending for the
         thread: otherwise errno 512 reaches the program), or by letting the node's kernel make it. False: none parked."""
         return bool(_native().away_answer(self.handle, tid, error or value, int(proceed)) == 0)
+
+    def add_thread(self, host: int, tid: int) -> None:
+        """A thread that was born here, before it runs. Errors: OSError."""
+        _check(_native().away_add_thread(self.handle, host, tid), "a thread")
+
+    def remove_thread(self, host: int) -> None:
+        """One that has ended."""
+        _native().away_remove_thread(self.handle, host)
 
     def abandon(self, tid: int) -> None:
         """The guest will not make the suspended call of this thread again (a handler ran)."""

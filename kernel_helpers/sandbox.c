@@ -11,7 +11,8 @@
  *                                         descriptor and waits for ever
  *
  * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
- * many ns ahead of the caller's they are inside), `bind ro|rw SOURCE TARGET`
+ * many ns ahead of the caller's they are inside), `numbers FD` (a socket through which process 1 is told the last pid, in digits,
+ * answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
  * (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
  * root has become the only root: no target can lead out of it. CGROUP is the directory of a cgroup to join.
  *
@@ -24,6 +25,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,6 +34,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -98,7 +101,7 @@ struct bind {
 struct requests {
     const char *hostname, *domainname, *size, *clocks;
     struct bind *binds;
-    int count;
+    int count, numbers;
 };
 
 static char *read_all(size_t *length)
@@ -142,6 +145,7 @@ static struct requests read_requests(void)
     char *at = read_all(&length), *end = at + length;
     const char *words[4];
     q.size = "1g";
+    q.numbers = -1;
     q.binds = calloc(MAX_BINDS, sizeof *q.binds);
     while (at < end) {
         int want = !strcmp(at, "bind") ? 4 : 2;
@@ -161,6 +165,8 @@ static struct requests read_requests(void)
             q.size = words[1];
         else if (!strcmp(words[0], "clocks"))
             q.clocks = words[1];
+        else if (!strcmp(words[0], "numbers"))
+            q.numbers = atoi(words[1]);
         else if (want == 4 && q.count < MAX_BINDS) {
             open_source(&q.binds[q.count], words[1], words[2]);
             q.binds[q.count++].target = words[3];
@@ -256,16 +262,28 @@ static void make_root(const struct requests *q)
         fail("domainname");
 }
 
-static void reap_forever(void)
+/* Only a process inside the namespace can say which pid comes next. */
+static int set_next_pid(int last_pid, const char *text, ssize_t length)
 {
+    return length > 0 && pwrite(last_pid, text, length, 0) == length;
+}
+
+/* Reaps orphans, and sets the last pid to each number that comes through `numbers`, answered by '+' or '-'. */
+static void serve_forever(int children, int numbers, int last_pid)
+{
+    struct pollfd watched[2] = {{children, POLLIN, 0}, {numbers, POLLIN, 0}};
+    char text[128];
     for (;;) {
-        if (waitpid(-1, NULL, __WALL) < 0 && errno == ECHILD) {
-            /* The next orphan's SIGCHLD wakes us: it is blocked, so none is lost in between. */
-            sigset_t set;
-            sigemptyset(&set);
-            sigaddset(&set, SIGCHLD);
-            struct timespec bound = {1, 0}; /* a task with exit signal 0 sends none */
-            sigtimedwait(&set, NULL, &bound);
+        while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
+            ;
+        poll(watched, 2, 1000); /* a task with exit signal 0 tells nobody of its end */
+        if (watched[0].revents && read(children, text, sizeof text) < 0 && errno != EAGAIN)
+            watched[0].fd = -1;
+        if (watched[1].revents) {
+            ssize_t length = read(numbers, text, sizeof text);
+            char answer = set_next_pid(last_pid, text, length) ? '+' : '-';
+            if (length <= 0 || write(numbers, &answer, 1) != 1)
+                watched[1].fd = -1;
         }
     }
 }
@@ -338,10 +356,21 @@ static int create(char **cgroups)
         make_root(&q);
         raise_loopback();
         prctl(PR_SET_NAME, "farhome-sandbox");
+        int last_pid = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+        int orphans = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+        if (last_pid < 0 || orphans < 0)
+            fail("process 1");
         if (write(up[1], "+", 1) != 1)
             fail("pipe");
-        syscall(SYS_close_range, 0, ~0u, 0);
-        reap_forever();
+        /* Nothing else stays open: first out of the way, for what is needed may have one of these numbers. */
+        int kept[3] = {q.numbers, last_pid, orphans};
+        for (int i = 0; i < 3; i++)
+            kept[i] = kept[i] < 0 ? -1 : fcntl(kept[i], F_DUPFD_CLOEXEC, 64);
+        for (int i = 0; i < 3; i++)
+            if (kept[i] < 0 || dup2(kept[i], i) < 0)
+                close(i);
+        syscall(SYS_close_range, 3, ~0u, 0);
+        serve_forever(2, q.numbers < 0 ? -1 : 0, 1);
     }
     close(up[1]);
     if (read(up[0], &ok, 1) != 1)

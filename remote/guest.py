@@ -21,10 +21,12 @@ from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
 from engine.pending import Pending, put
 from kernel_helpers import inject, tracing
+from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
+from remote import birth
 from remote.intercept_ptrace import PtraceLink
 from wire.control import Control, pack, unpack
 
@@ -66,6 +68,7 @@ class Guest:
         self._halted: set[int] = set()
         self._stopped = False
         self._answered: set[int] = set()
+        self._cannot_bear: set[int] = set()
         self._cpu_before = _cpu_seconds(self.pid)
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -123,8 +126,10 @@ class Guest:
         elif event.kind == Kind.SUSPENDED:
             self._suspension(event.tid, event.code)
         elif event.kind == Kind.GO_HOME_CALL:
-            name = NAMES.get(event.code, str(event.code))
-            self.link.send(Control.GO_HOME, event.tid, pack(number=event.code, name=name))
+            if self._makes_thread(event):
+                self.link.send(Control.NEW_THREAD, event.tid)
+            else:
+                self._go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self.link.pause()
             self.link.send(Control.PAUSED)
@@ -142,18 +147,79 @@ class Guest:
             halted, self._halted = self._halted, set()
             for tid in halted:
                 tracing.proceed(tid)
+        elif event.kind == Control.BORN:
+            self._born(event.tid, **unpack(event.data))
         elif event.kind == Control.THREAD_EXITED:
             self.link.answer(event.tid, proceed=True)
         else:
             log.debug("event %s ignored", event.kind)
 
+    def _go_home(self, tid: int, number: int) -> None:
+        self.link.send(Control.GO_HOME, tid, pack(number=number, name=NAMES.get(number, str(number))))
+
+    # -- threads that are born here -------------------------------------------------------------------------------------------
+
+    def _makes_thread(self, event: Event) -> bool:
+        """Whether the call is one for a new thread that can be born here."""
+        host = self._tids.get(event.tid)
+        if host is None or event.code not in birth.CALLS or not isinstance(self.link, AwayLink):
+            return False
+        if event.tid in self._cannot_bear:  # home has a thread too many now; there everything is put in order
+            self._cannot_bear.discard(event.tid)
+            return False
+        return birth.is_thread(host, event.code, struct.unpack("<6Q", event.data))
+
+    def _born(self, tid: int, thread: int, again: bool) -> None:
+        """Home has the new thread that the call of `tid` is to make, or has none (the call is made again, or takes the guest home)."""
+        host = self._tids.get(tid)
+        call = self.link.parked().get(tid)
+        if host is None or call is None or call.number not in birth.CALLS:
+            return
+        assert isinstance(self.link, AwayLink)
+        if not thread and not again:
+            self._go_home(tid, call.number)
+            return
+        taken: list[tuple[int, bytes]] = []
+        try:
+            tracing.interrupt(host)
+            self.link.answer(tid, error=-513)
+            if not thread:
+                return  # what happens at its stop is what happens at any
+            taken = self._await_trap(host)
+            parent = Thread(host, self.pid)
+            parent.capture()
+            parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+            try:
+                self.sandbox.set_next_pid(thread)
+                newborn = birth.bear(parent, thread).thread
+            except (FarhomeError, OSError) as error:
+                log.warning("no thread is born: %s", error)
+                self.link.send(Control.UNBORN, 0, pack(thread=thread))
+                parent.restore()
+                self._cannot_bear.add(tid)
+            else:
+                self._threads[newborn.tid], self._tids[thread] = newborn, newborn.tid
+                self.link.add_thread(newborn.tid, thread)
+                newborn.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
+                newborn.restore()
+                newborn.resume()
+                parent.restore()
+            parent.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
+            parent.resume()
+        except ProcessLookupError:
+            log.debug("it ended while it made a thread")
+        for _, info in taken:
+            self._queue(int.from_bytes(info[:4], "little"), info, host)
+
     def _deliver(self, event: Event) -> None:
         """A signal of home: queued to the guest with a cookie, exchanged for the true siginfo when it is delivered."""
         fields = unpack(event.data)
-        number, info = int(fields["number"]), bytes(fields["info"])
         host = self._tids.get(event.tid) if event.tid else None
         if event.tid and host is None:
             return
+        self._queue(int(fields["number"]), bytes(fields["info"]), host)
+
+    def _queue(self, number: int, info: bytes, host: int | None) -> None:
         state = tracing.signal_state(self.pid, host or self.pid)
         if state.is_ignored(number) and not state.is_blocked(number):
             return
@@ -229,6 +295,9 @@ class Guest:
 
     def _thread_gone(self, stop: Stop) -> None:
         self._threads.pop(stop.tid, None)
+        if isinstance(self.link, AwayLink):
+            self.link.remove_thread(stop.tid)
+            self._tids = {program: host for program, host in self._tids.items() if host != stop.tid}
         is_last = stop.tid == self.pid or not self._threads
         if is_last and stop.cause is Cause.KILLED and not self._remote.finished:
             log.info("guest %d was killed by signal %d", self.pid, stop.number)

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,8 @@ from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
 
+NUMBER_TIMEOUT = 5.0
+"""Seconds for process 1 to set a number."""
 _FORBIDDEN = ("/proc", "/sys", "/.farhome")
 
 log = logging.getLogger("remote.sandbox")
@@ -75,6 +78,7 @@ class Sandbox:
     first: int
     """process 1 of the sandbox, as this process's pid namespace sees it"""
     _keeper: subprocess.Popen[bytes] = field(repr=False)
+    _numbers: socket.socket = field(repr=False)
     _cgroups: list[str] = field(default_factory=list)
     is_open: bool = False
     """between open_for_criu() and close_for_criu()"""
@@ -104,10 +108,15 @@ class Sandbox:
         if images is not None:
             requests += _bind("ro", criu.tool().root, criu.CRIU_INSIDE) + _bind("rw", images, criu.IMAGES_INSIDE)
         cgroups = cgroup_directories(cgroup)
-        keeper = subprocess.Popen(
-            [_program(), "create", *cgroups],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        numbers, theirs = socket.socketpair()
+        numbers.settimeout(NUMBER_TIMEOUT)
+        requests += b"numbers\0%d\0" % theirs.fileno()
+        with theirs:
+            keeper = subprocess.Popen(
+                [_program(), "create", *cgroups],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
         assert keeper.stdin and keeper.stdout and keeper.stderr
         try:
             try:
@@ -126,10 +135,11 @@ class Sandbox:
             keeper.wait()
             keeper.stdout.close()
             keeper.stderr.close()
+            numbers.close()
             raise
         keeper.stdout.close()
         keeper.stderr.close()
-        sandbox = cls(key, int(line), keeper, cgroups)
+        sandbox = cls(key, int(line), keeper, numbers, cgroups)
         if images is not None:
             criu.hand_over_kernel_data(Path(f"/proc/{sandbox.first}/root"))
         return sandbox
@@ -182,6 +192,12 @@ class Sandbox:
         self._work("vessel", str(self.first), str(pid), *self._cgroups)
         return self.host_pid(pid)
 
+    def set_next_pid(self, number: int) -> None:
+        """The next task that is born inside gets this id, if nobody has it. Errors: FarhomeError, OSError."""
+        self._numbers.sendall(b"%d" % (number - 1))
+        if self._numbers.recv(1) != b"+":
+            raise FarhomeError(f"the sandbox of {self.key} cannot give out the number {number}")
+
     def host_pid(self, inner: int) -> int:
         """The process that is `inner` inside, as this process's pid namespace sees it. Errors: ProcessLookupError."""
         namespace = os.stat(f"/proc/{self.first}/ns/pid").st_ino
@@ -200,6 +216,7 @@ class Sandbox:
 
     def destroy(self, timeout: float = 10.0) -> None:
         """Ends everything inside; when it returns, no process of it is left. Safe to call twice."""
+        self._numbers.close()
         try:
             descriptor = os.pidfd_open(self.first)
         except ProcessLookupError:

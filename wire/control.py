@@ -33,6 +33,8 @@ class Control(IntEnum):
     """the process has ended at home: end the guest"""
     THREAD_EXITED = 39
     """a stub thread made exit(2): so may the guest's"""
+    BORN = 41
+    """to tid, which wants a new thread: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
@@ -47,6 +49,10 @@ class Control(IntEnum):
     """the guest was killed by a signal of its own: number, core"""
     EXPEL = 70
     """this node wants the guest gone: reason"""
+    NEW_THREAD = 71
+    """tid is about to make a thread: so shall the stub; answered by BORN"""
+    UNBORN = 72
+    """the guest has no such thread after all: thread"""
 
 
 def pack(**fields: Any) -> bytes:

@@ -29,3 +29,19 @@ def test_a_thread_ends_away_and_the_process_moves_on_and_home(cluster: Cluster) 
         leaver.works()
         assert leaver.end() == "status 0\n"
         assert [line for line in leaver.lines() if line != "joined"] == [str(number) for number in range(400)]
+
+
+def test_threads_are_born_away(cluster: Cluster) -> None:
+    """They do not take the process home, and go along when it moves."""
+    with Running(cluster, "births", "60") as births:
+        births.moved("n2")
+        births.works()
+        births.works()
+        shown = births.shown()
+        assert shown is not None
+        assert (shown["where"], shown["moves"]) == ("n2", 1), shown
+        births.moved("n3")
+        births.works()
+        births.moved("n1")
+        births.works()
+        assert births.end().endswith("60 rounds of births\nstatus 0\n")
