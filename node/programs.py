@@ -165,10 +165,13 @@ class Program:
             return "it says nothing"
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """All that the program says is dealt with in the order in which it said it, answers, events and its end."""
+        loop = asyncio.get_running_loop()
         try:
             while (message := await read_message(reader)) is not None:
                 if "event" in message:
-                    self._on_event(message)
+                    # After whoever waits for an answer that came before it.
+                    loop.call_soon(self._on_event, message)
                     continue
                 future = self._waiting.pop(message.get("id", -1), None)
                 if future is not None and not future.done():
@@ -177,7 +180,7 @@ class Program:
             log.warning("connection to %s: %s", self.what, error)
         finally:
             close(writer)
-            self._finish()
+            loop.call_soon(self._finish)
 
     def _finish(self) -> None:
         if self.gone.is_set():

@@ -80,8 +80,8 @@ class Deputy(Program):
             self.where = message["to"]
             self.server.tell(report | {"where": self.where})
         elif operation == "home":
-            self.come_home("asked")
             self.server.tell(report | {"where": "home"})
+            self.come_home(str(message["reason"]))
         elif operation == "abort":
             self.finished = self.where == "home"
 
