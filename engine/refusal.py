@@ -15,6 +15,7 @@ _DESCRIPTORS = {
     "anon_inode:kvm-vm": "it runs a virtual machine",
     "/secretmem": "it holds secret memory",
 }
+_CAP_SYS_RESOURCE = 24
 _NAMESPACES = {
     "user": "it is in a user namespace of its own",
     "pid": "it is in a pid namespace of its own",
@@ -98,6 +99,12 @@ def _by_status(status: dict[str, str], traced_by: int | None) -> Iterator[str]:
         yield f"it is traced by process {tracer}"
     if status.get("Seccomp", "0") != "0":
         yield "it runs under a seccomp filter of its own"
+    if not _has_capability(_CAP_SYS_RESOURCE) and any(len(set(status[name].split()[:3])) > 1 for name in ("Uid", "Gid")):
+        yield "it runs with mixed user ids, which takes CAP_SYS_RESOURCE to move"
+
+
+def _has_capability(number: int) -> bool:
+    return bool(int(_status(os.getpid())["CapEff"], 16) >> number & 1)
 
 
 def _by_namespaces(pid: int) -> Iterator[str]:

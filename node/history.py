@@ -100,9 +100,11 @@ def from_record(record: object) -> History:
     if not isinstance(record, dict):
         raise ValueError("its history is no object")
     try:
+        home, failed = (
+            {str(reason): Count(int(c["times"]), float(c["last"])) for reason, c in record[key].items()} for key in ("home", "failed")
+        )
         return History(
-            *({str(reason): Count(int(c["times"]), float(c["last"])) for reason, c in record[key].items()} for key in ("home", "failed")),
-            tuple(
+            home, failed, tuple(
                 Happening(float(h["at"]), str(h["what"]), str(h["source"]), str(h["target"]), str(h["reason"]), int(h["times"]))
                 for h in record["recent"]
             ),

@@ -84,6 +84,10 @@ class Mover:
         """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
         self.cost = MoveCost()
 
+    def deputies(self) -> dict[int, int]:
+        """Process id of each deputy, and of the process that it is for."""
+        return {deputy.pid: pid for pid, deputy in self._deputies.items()}
+
     def is_moving(self, pid: int) -> bool:
         """Whether a move of that process is under way."""
         lock = self._locks.get(pid)
@@ -106,7 +110,7 @@ class Mover:
     async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
         entry = self._registry.get(pid)
         if entry is None:
-            raise MoveRefused(pid, "it has ended")
+            raise MoveRefused(pid, "it has ended" if process.read_stat(pid) is None else "farhome has let go of it")
         if target == self._config().name:
             target = HOME
         if entry.where == target:
