@@ -109,5 +109,5 @@ def from_record(record: object) -> History:
                 for h in record["recent"]
             ),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"its history makes no sense ({error})") from None
