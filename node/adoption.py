@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,14 +107,39 @@ async def examine(entry: HomeProcess) -> list[str]:
     if entry.state != "home":
         return []
     held = ["it was started to stay at home (mosrun -h)"] if entry.home_only else []
-    # In a thread, which waits alone for what the kernel does not tell at once.
     try:
         async with asyncio.timeout(EXAMINE_TIMEOUT):
-            return held + await asyncio.to_thread(_reasons, entry.pid)
+            return held + await _reasons_from_thread(entry.pid)
     except TimeoutError:
         raise MoveRefused(entry.pid, f"the kernel has not told of its memory within {EXAMINE_TIMEOUT:.0f} s") from None
     except ProcessLookupError:
         raise NoSuchProcess(f"there is no such process ({entry.pid})") from None
+
+
+def _reasons_from_thread(pid: int) -> asyncio.Future[list[str]]:
+    """In a thread, which waits alone for what the kernel does not tell at once, and for which no end of the daemon waits."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str] | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+
+    def look() -> None:
+        found: list[str] | Exception
+        try:
+            found = _reasons(pid)
+        except Exception as error:               # handed over to whoever waits
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=look, daemon=True, name=f"check {pid}").start()
+    return future
 
 
 def _reasons(pid: int) -> list[str]:

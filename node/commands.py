@@ -193,6 +193,7 @@ class Commands:
 
     async def _check(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """What keeps a process at home, and where it would go; nothing is changed."""
+        await self._let_register(request.get("pid"))
         try:
             entry = self._home_process(client, request.get("pid"))
         except MoveRefused as refusal:

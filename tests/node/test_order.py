@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from node.programs import Program, ProgramError
 from node.streams import BUFFER, read_message
+from tests.node.nodes import Cluster
 from wire.frames import Message, encode
 
 
@@ -38,3 +42,44 @@ async def test_answers_events_and_the_end_come_in_order(tmp_path: Path) -> None:
         assert heard == ["answer n2", "event n2", "event home", "gone"]
         with pytest.raises(ProgramError):
             await program.request("status")
+
+
+def test_a_process_that_is_taken_home_at_once_is_at_home_and_can_leave_again(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="call at once")
+    for moves in (2, 4):
+        pair[1].ok("migrate", str(pid), "n2")
+        told = json.loads(pair[1].ok("mosps", "--why", str(pid), "--json"))
+        assert (told["where"], told["state"], told["moves"]) == ("home", "home", moves)
+        assert [(count["reason"], count["times"]) for count in told["taken_home"]] == [("vfork", moves // 2)]
+    assert "came home for: the call vfork (2 times)" in pair[1].ok("mosps", "-v")
+    assert "home -> n2: somebody asked" in pair[1].ok("mosps", "--why", str(pid))
+
+
+def test_asked_home_when_a_call_has_just_taken_it_there_is_no_failure(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="call first")
+    pair[1].ok("migrate", str(pid), "n2")
+    assert "stays at home" in pair[1].ok("migrate", str(pid), "home")
+    told = json.loads(pair[1].ok("mosps", "--why", str(pid), "--json"))
+    assert (told["where"], told["failed"], told["why"]) == ("home", [], "vfork")
+    assert [(count["reason"], count["times"]) for count in told["taken_home"]] == [("vfork", 1)]
+
+
+def test_a_daemon_that_was_held_up_hears_all_of_it_in_order(pair: Cluster) -> None:
+    """Stopped while its deputy says one thing after the other: it finds them all at once, and its process is where it is."""
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="call at once")
+    pair[1].ok("migrate", str(pid), "n2", "--async")
+    daemon = pair[1].daemon
+    assert daemon is not None
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:                # in slices, so that the deputy is started, but never waits to be heard
+        daemon.send_signal(signal.SIGSTOP)
+        time.sleep(0.02)
+        daemon.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+    told = json.loads(pair[1].ok("mosps", "--why", str(pid), "--json"))
+    assert (told["where"], told["state"]) == ("home", "home")
+    pair[1].behave()
+    pair[1].ok("migrate", str(pid), "n2")
