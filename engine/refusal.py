@@ -45,6 +45,8 @@ def reasons(pid: int, traced_by: int | None = None) -> Iterator[str]:
                 yield _printable(reason)
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
+    except PermissionError:
+        yield "it has more rights than farhome, which may not look into it"
 
 
 def reasons_in_memory(pid: int) -> Iterator[str]:
@@ -66,6 +68,8 @@ def reasons_in_memory(pid: int) -> Iterator[str]:
                     start = word.partition("-")[0]
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
+    except PermissionError:
+        return                                   # reasons() tells
 
 
 def _all(pid: int, traced_by: int | None) -> Iterator[str]:

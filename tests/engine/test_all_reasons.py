@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from engine.refusal import reasons, reasons_in_memory, why_not
 from tests.engine.test_refusal import python
 
+ROOT = Path(__file__).resolve().parents[2]
 THREE_THINGS = """
 s = ctypes.create_string_buffer(128); s[0] = b'\\x00'
 check(libc.signalfd(-1, s, 0)); check(libc.signalfd(-1, s, 0))
@@ -55,3 +58,14 @@ def test_of_a_process_that_has_ended_nothing_more_is_told() -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert list(reasons(child)) == ["it has ended"]
     os.waitpid(child, 0)
+
+
+def test_a_process_that_may_not_be_looked_into_is_told_as_such() -> None:
+    """As for a daemon whose rights are bounded: asked by a process that has given up its capabilities."""
+    source = (
+        "import os, sys; from engine.refusal import reasons, reasons_in_memory; os.setresgid(1, 1, 1); os.setresuid(1, 1, 1);"
+        "pid = int(sys.argv[1]); print([*reasons(pid), *reasons_in_memory(pid)])"
+    )
+    with python("") as pid:
+        done = subprocess.run([sys.executable, "-c", source, str(pid)], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+        assert done.stdout == "['it has more rights than farhome, which may not look into it']\n"

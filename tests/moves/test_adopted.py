@@ -199,3 +199,20 @@ def test_a_shell_that_moves_itself_goes_on(cluster: Cluster, directory: Path) ->
         assert said.endswith("status 0\n")
     finally:
         native.close()
+
+
+def test_in_the_midst_of_a_pipe_its_work_is_the_same(cluster: Cluster, directory: Path) -> None:
+    """xz between two pipes, taken while it works: what comes out is what comes out natively."""
+    line = "seq 1500000 | (echo $BASHPID > worker; exec xz -6 -T1 -c) > packed; xz -dc packed | cksum"
+    native = Native(cluster, directory, f"bash -c '{line}'")
+    try:
+        worker = until("xz is there", lambda: (directory / "worker").exists() and (directory / "worker").read_text().strip())
+        until("it is xz", lambda: (cluster.home.root / "proc" / worker / "comm").read_text().strip() == "xz")
+        for source, target in ((HOME, "n2"), ("n2", "n3"), ("n3", HOME), (HOME, "n3")):
+            move = cluster.migrate(int(worker), source, target)
+            assert move.done, move.said
+        said = native.end()
+        expected = cluster.home.run("bash", "-c", "seq 1500000 | cksum").stdout
+        assert said == expected + "status 0\n"
+    finally:
+        native.close()
