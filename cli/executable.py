@@ -108,14 +108,13 @@ def _examine(path: str, finding: Finding, left: int) -> None:
 
 
 def _set_ids(path: str, status: os.stat_result, who: str, finding: Finding) -> None:
-    """A program that changes its user moves only where the daemon has CAP_SYS_RESOURCE. (A script never does change it.)"""
-    if os.statvfs(path).f_flag & os.ST_NOSUID:
+    """What runs with mixed ids cannot go by CRIU's images unless the daemon has CAP_SYS_RESOURCE. (A script never does.)"""
+    if os.statvfs(path).f_flag & os.ST_NOSUID or _bounds_include(_CAP_SYS_RESOURCE):
         return
-    told = finding.notes if _bounds_include(_CAP_SYS_RESOURCE) else finding.reasons
     if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
-        told.append(f"{who} is setuid: it runs with mixed user ids, which takes CAP_SYS_RESOURCE to move")
+        finding.notes.append(f"{who} is setuid: with mixed user ids it does not go to a node with another kernel")
     elif status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP and status.st_gid != os.getegid():
-        told.append(f"{who} is setgid: it runs with mixed group ids, which takes CAP_SYS_RESOURCE to move")
+        finding.notes.append(f"{who} is setgid: with mixed group ids it does not go to a node with another kernel")
 
 
 def _bounds_include(capability: int) -> bool:

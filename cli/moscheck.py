@@ -37,7 +37,7 @@ def check_process(pid: int) -> dict[str, Any]:
     answer = Client(timeout=WAIT).call("check", pid=pid)
     answer.pop("ok")
     command = answer["command"] if len(answer["command"]) <= LONG_COMMAND else answer["command"][:LONG_COMMAND] + "…"
-    notes = []
+    notes = list(answer["notes"])
     if answer.get("where", "home") != "home":
         notes.append(f"it is on {answer['where']} now")
     if "target" in answer and not answer["reasons"] and answer["target"] is None:

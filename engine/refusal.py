@@ -49,12 +49,16 @@ def reasons(pid: int, traced_by: int | None = None) -> Iterator[str]:
         yield "it has more rights than farhome, which may not look into it"
 
 
-def reasons_in_memory(pid: int) -> Iterator[str]:
-    """Reasons that a move itself finds only when it copies the process: they take a walk over all of its pages.
+def only_poured(pid: int) -> Iterator[str]:
+    """Reasons why a process cannot be moved by CRIU's images, only straight from memory into memory. Takes a walk over all of
+    its pages.
 
     Errors: ProcessLookupError.
     """
     try:
+        status = _status(pid)
+        if not _has_capability(_CAP_SYS_RESOURCE) and any(len(set(status[name].split()[:3])) > 1 for name in ("Uid", "Gid")):
+            yield "it runs with mixed user ids"
         with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
             start = ""
             for line in smaps:
@@ -103,8 +107,6 @@ def _by_status(status: dict[str, str], traced_by: int | None) -> Iterator[str]:
         yield f"it is traced by process {tracer}"
     if status.get("Seccomp", "0") != "0":
         yield "it runs under a seccomp filter of its own"
-    if not _has_capability(_CAP_SYS_RESOURCE) and any(len(set(status[name].split()[:3])) > 1 for name in ("Uid", "Gid")):
-        yield "it runs with mixed user ids, which takes CAP_SYS_RESOURCE to move"
 
 
 def _has_capability(number: int) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.refusal import reasons, reasons_in_memory
+from engine.refusal import only_poured, reasons
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node import process
 from node.control import Client, NotPermitted
@@ -102,26 +102,38 @@ def own_processes(deputies: Mapping[int, int], remotes: Mapping[int, str]) -> di
     )
 
 
-async def examine(entry: HomeProcess) -> list[str]:
-    """All that keeps a process at home, itself untouched; nothing if it is away already. Errors: NoSuchProcess, MoveRefused."""
+@dataclass(frozen=True)
+class Examination:
+    """All that keeps a process at home, and what keeps it from nodes that have another kernel."""
+
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+async def examine(entry: HomeProcess, engine: str) -> Examination:
+    """What keeps a process from moving by an engine (of the configuration), itself untouched; nothing if it is away already.
+    Errors: NoSuchProcess, MoveRefused."""
     if entry.state != "home":
-        return []
-    held = ["it was started to stay at home (mosrun -h)"] if entry.home_only else []
+        return Examination()
     try:
         async with asyncio.timeout(EXAMINE_TIMEOUT):
-            return held + await _reasons_from_thread(entry.pid)
+            found, against_images = await _from_thread(entry.pid)
     except TimeoutError:
         raise MoveRefused(entry.pid, f"the kernel has not told of its memory within {EXAMINE_TIMEOUT:.0f} s") from None
     except ProcessLookupError:
         raise NoSuchProcess(f"there is no such process ({entry.pid})") from None
+    held = ["it was started to stay at home (mosrun -h)"] if entry.home_only else []
+    if engine == "criu":
+        return Examination((*held, *found, *against_images))
+    return Examination((*held, *found), tuple(f"it does not go to a node with another kernel: {one}" for one in against_images))
 
 
-def _reasons_from_thread(pid: int) -> asyncio.Future[list[str]]:
+def _from_thread(pid: int) -> asyncio.Future[tuple[list[str], list[str]]]:
     """In a thread, which waits alone for what the kernel does not tell at once, and for which no end of the daemon waits."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[str]] = loop.create_future()
+    future: asyncio.Future[tuple[list[str], list[str]]] = loop.create_future()
 
-    def settle(found: list[str] | Exception) -> None:
+    def settle(found: tuple[list[str], list[str]] | Exception) -> None:
         if future.done():
             return
         if isinstance(found, Exception):
@@ -130,9 +142,9 @@ def _reasons_from_thread(pid: int) -> asyncio.Future[list[str]]:
             future.set_result(found)
 
     def look() -> None:
-        found: list[str] | Exception
+        found: tuple[list[str], list[str]] | Exception
         try:
-            found = _reasons(pid)
+            found = _reasons(pid), list(only_poured(pid))
         except Exception as error:               # handed over to whoever waits
             found = error
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
@@ -147,4 +159,4 @@ def _reasons(pid: int) -> list[str]:
     stat = process.read_stat(pid)
     if stat is not None and stat.state == "T":
         found.append("it is stopped")
-    return found + list(reasons_in_memory(pid))
+    return found

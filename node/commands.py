@@ -197,11 +197,12 @@ class Commands:
         try:
             entry = self._home_process(client, request.get("pid"))
         except MoveRefused as refusal:
-            return {"pid": refusal.pid, "command": process.command_line(refusal.pid), "reasons": [refusal.reason], "registered": False}
-        reasons = await adoption.examine(entry)
+            command = process.command_line(refusal.pid)
+            return {"pid": refusal.pid, "command": command, "reasons": [refusal.reason], "notes": [], "registered": False}
+        found = await adoption.examine(entry, self._node.config.engine)
         best = self._node.balancer.place(entry, away=True)
         return {
-            "pid": entry.pid, "command": entry.command, "where": entry.where, "reasons": reasons,
+            "pid": entry.pid, "command": entry.command, "where": entry.where, "reasons": found.reasons, "notes": found.notes,
             "registered": self._node.registry.get(entry.pid) is not None, "target": best.target, "decision": best.reason,
         }  # fmt: skip
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from engine.refusal import reasons, reasons_in_memory, why_not
+from engine.refusal import only_poured, reasons, why_not
 from tests.engine.test_refusal import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,12 +32,12 @@ def test_several_reasons_are_told_at_once_and_why_not_is_the_first() -> None:
 
 def test_a_process_that_may_move_has_none() -> None:
     with python("") as pid:
-        assert list(reasons(pid)) == list(reasons_in_memory(pid)) == []
+        assert list(reasons(pid)) == list(only_poured(pid)) == []
 
 
-def test_memory_that_fork_does_not_pass_on_is_told_before_the_move() -> None:
+def test_memory_that_fork_does_not_pass_on_cannot_go_as_images() -> None:
     with python("m = mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.MADV_DONTFORK)") as pid:
-        (reason,) = reasons_in_memory(pid)
+        (reason,) = only_poured(pid)
         assert "MADV_DONTFORK" in reason
 
 
@@ -63,8 +63,8 @@ def test_of_a_process_that_has_ended_nothing_more_is_told() -> None:
 def test_a_process_that_may_not_be_looked_into_is_told_as_such() -> None:
     """As for a daemon whose rights are bounded: asked by a process that has given up its capabilities."""
     source = (
-        "import os, sys; from engine.refusal import reasons, reasons_in_memory; os.setresgid(1, 1, 1); os.setresuid(1, 1, 1);"
-        "pid = int(sys.argv[1]); print([*reasons(pid), *reasons_in_memory(pid)])"
+        "import os, sys; from engine.refusal import reasons, only_poured; os.setresgid(1, 1, 1); os.setresuid(1, 1, 1);"
+        "pid = int(sys.argv[1]); print([*reasons(pid), *only_poured(pid)])"
     )
     with python("") as pid:
         done = subprocess.run([sys.executable, "-c", source, str(pid)], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -216,3 +217,31 @@ def test_in_the_midst_of_a_pipe_its_work_is_the_same(cluster: Cluster, directory
         assert said == expected + "status 0\n"
     finally:
         native.close()
+
+
+def test_with_mixed_ids_and_memory_that_fork_leaves_out_it_moves_for_root_alone(cluster: Cluster, directory: Path) -> None:
+    """What CRIU could not take is noted, and is no reason: it is poured."""
+    (directory / "mixed.py").write_text(
+        "import mmap, os, sys\n"
+        "m = mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.MADV_DONTFORK); m[:4] = b'kept'\n"
+        "os.setresuid(pwd := __import__('pwd').getpwnam('farhome-a').pw_uid, 0, 0)\n"
+        "for line in sys.stdin: print(line.strip(), m[:4], os.getresuid() == (pwd, 0, 0), flush=True)\n"
+    )
+    os.mkfifo(directory / "in")
+    native = Native(cluster, directory, "python3 mixed.py < in")
+    with (directory / "in").open("w", buffering=1) as asks:
+        try:
+            print("home", file=asks)
+            until("it answers", lambda: "home" in native.said())
+            assert cluster.home.run("migrate", str(native.pid), "n2", user=USER).returncode == 77
+            checked = json.loads(cluster.home.run("moscheck", str(native.pid), "--json").stdout)
+            assert (checked["can_move"], checked["reasons"]) == (True, [])
+            assert any("MADV_DONTFORK" in note for note in checked["notes"])
+            for target in ("n2", "n3", HOME):
+                assert native.move(target).done
+                print(target, file=asks)
+                until("it goes on there", lambda target=target: f"{target} b'kept' True\n" in native.said())  # type: ignore[misc]
+            asks.close()
+            assert native.end().endswith("status 0\n")
+        finally:
+            native.close()
