@@ -132,7 +132,7 @@ class Commands:
             entry, waited = self._node.registry.get(pid), loop.time() - begun
             if (entry is not None and entry.state != "starting") or waited > REGISTERS_WITHIN:
                 return
-            if waited > JUST_BEGUN and not process.is_mosrun(pid):
+            if entry is None and waited > JUST_BEGUN and not process.is_mosrun(pid):
                 return
             await asyncio.sleep(0.02)
 

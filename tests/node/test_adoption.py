@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,10 +145,12 @@ def _is_of_the_kernel(path: Path) -> bool:
 
 def test_a_mosrun_that_is_slow_to_register_is_waited_for_and_not_taken(pair: Cluster) -> None:
     """Stopped before it could tell of itself for longer than a process counts as having just begun."""
-    child = pair[1].mosrun("-J", "slow", "sleep", "60")
+    late = "import os, sys; os.kill(os.getpid(), 19); from cli.mosrun import main; sys.exit(main())"
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", late, "-J", "slow", "sleep", "60"], env=pair[1].environment, cwd="/", stdin=subprocess.DEVNULL
+    )
     try:
-        wait_for(lambda: b"cli.mosrun" in Path(f"/proc/{child.pid}/cmdline").read_bytes())
-        os.kill(child.pid, signal.SIGSTOP)
+        wait_for(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         threading.Timer(3.0, os.kill, (child.pid, signal.SIGCONT)).start()
         assert "is on n2" in pair[1].ok("migrate", str(child.pid), "n2")
         row = pair[1].process(child.pid)
