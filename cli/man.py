@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cli import exit_codes, lab, migrate, mon, mosctl, mosd, mosps, mosrun
+from cli import exit_codes, lab, migrate, mon, moscheck, mosctl, mosd, mosps, mosrun
 from cli.command import Parser
 
-COMMANDS = {"mosrun": mosrun, "migrate": migrate, "mosps": mosps, "mon": mon, "mosctl": mosctl, "mosd": mosd, "lab": lab}
+COMMANDS = {
+    "mosrun": mosrun, "migrate": migrate, "mosps": mosps, "moscheck": moscheck, "mon": mon, "mosctl": mosctl, "mosd": mosd, "lab": lab,
+}  # fmt: skip
 SECTIONS = {"mosctl": 8, "mosd": 8}
 """Commands for administrators; all others are in section 1."""
 FILES = {

@@ -18,11 +18,15 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = Parser(
         "migrate",
-        "Moves a process that was started with mosrun, waits, and says where it is now and how long it stood still.",
+        "Moves a running process, waits, and says where it is now and how long it stood still.",
         "  migrate 4711 n2         to node n2\n"
         "  migrate 4711 out        away from where it is, to the best other node\n"
         "  migrate 4711 balance    to the best node, which may be its home\n"
         "  migrate 4711 home       home\n",
+        ending=(
+            "A process that was not started with mosrun is moved as well, if it is yours (root: anybody's). It does not move "
+            "automatically then, unless it is told to: migrate PID balance."
+        ),
     )
     made.add_argument("pid", type=process_id, help="its pid at home")
     made.add_argument("target", help="home, out, balance or the name of a node")

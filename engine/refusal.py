@@ -1,8 +1,9 @@
-"""What keeps a process at home, in one sentence. Looks into /proc only; does not touch the process."""
+"""What keeps a process at home, a sentence for each reason. Looks into /proc only; does not touch the process."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
 
@@ -14,6 +15,7 @@ _DESCRIPTORS = {
     "anon_inode:kvm-vm": "it runs a virtual machine",
     "/secretmem": "it holds secret memory",
 }
+_CAP_SYS_RESOURCE = 24
 _NAMESPACES = {
     "user": "it is in a user namespace of its own",
     "pid": "it is in a pid namespace of its own",
@@ -23,20 +25,75 @@ _NAMESPACES = {
 
 
 def why_not(pid: int, traced_by: int | None = None) -> str | None:
-    """The reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself).
+    """The first reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself).
+
+    Errors: ProcessLookupError.
+    """
+    return next(reasons(pid, traced_by), None)
+
+
+def reasons(pid: int, traced_by: int | None = None) -> Iterator[str]:
+    """Every reason, none twice, each looked for when it is asked for.
+
+    Errors: ProcessLookupError.
+    """
+    told = set()
+    try:
+        for reason in _all(pid, traced_by):
+            if reason not in told:
+                told.add(reason)
+                yield _printable(reason)
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {pid}") from None
+    except PermissionError:
+        yield "it has more rights than farhome, which may not look into it"
+
+
+def only_poured(pid: int) -> Iterator[str]:
+    """Reasons why a process cannot be moved by CRIU's images, only straight from memory into memory. Takes a walk over all of
+    its pages.
 
     Errors: ProcessLookupError.
     """
     try:
-        return (
-            _by_status(pid, traced_by)
-            or _by_namespaces(pid)
-            or _by_program(pid)
-            or _by_descriptors(pid)
-            or _by_mappings(pid)
-        )
+        status = _status(pid)
+        if not _has_capability(_CAP_SYS_RESOURCE) and any(len(set(status[name].split()[:3])) > 1 for name in ("Uid", "Gid")):
+            yield "it runs with mixed user ids"
+        with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
+            start = ""
+            for line in smaps:
+                word = line.split(" ", 1)[0]
+                if word == "VmFlags:":
+                    flags = line.split()[1:]
+                    # Device mappings have it too, and are told as such.
+                    if "dc" in flags and "io" not in flags and "pf" not in flags:
+                        yield f"its memory at {start} is not passed on by fork (MADV_DONTFORK)"
+                elif "-" in word:
+                    start = word.partition("-")[0]
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
+    except PermissionError:
+        return                                   # reasons() tells
+
+
+def _all(pid: int, traced_by: int | None) -> Iterator[str]:
+    status = _status(pid)
+    if status["State"][0] in "ZX":
+        yield "it has ended" if status.get("Threads", "1") == "1" else "its main thread has ended"
+        return                                   # of such a one nothing more can be read
+    if "VmSize" not in status:
+        yield "it is part of the kernel"
+        return
+    yield from _by_status(status, traced_by)
+    yield from _by_namespaces(pid)
+    yield from _by_program(pid)
+    yield from _by_descriptors(pid)
+    yield from _by_mappings(pid)
+
+
+def _printable(text: str) -> str:
+    """A path may hold anything: what is no text, or no part of a line, becomes a question mark."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -44,44 +101,41 @@ def _status(pid: int) -> dict[str, str]:
         return {name: value.strip() for name, _, value in (line.partition(":") for line in status)}
 
 
-def _by_status(pid: int, traced_by: int | None) -> str | None:
-    status = _status(pid)
-    if status["State"][0] in "ZX":
-        return "it has ended" if status.get("Threads", "1") == "1" else "its main thread has ended"
-    if "VmSize" not in status:
-        return "it is part of the kernel"
+def _by_status(status: dict[str, str], traced_by: int | None) -> Iterator[str]:
     tracer = int(status["TracerPid"])
     if tracer and tracer != traced_by:
-        return f"it is traced by process {tracer}"
+        yield f"it is traced by process {tracer}"
     if status.get("Seccomp", "0") != "0":
-        return "it runs under a seccomp filter of its own"
-    return None
+        yield "it runs under a seccomp filter of its own"
 
 
-def _by_namespaces(pid: int) -> str | None:
+def _has_capability(number: int) -> bool:
+    return bool(int(_status(os.getpid())["CapEff"], 16) >> number & 1)
+
+
+def _by_namespaces(pid: int) -> Iterator[str]:
     for name, reason in _NAMESPACES.items():
         try:
             if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}"):
-                return reason
+                yield reason
         except FileNotFoundError:
             if not os.path.exists(f"/proc/self/ns/{name}"):
                 continue  # this kernel has no such namespaces
             raise
     if os.readlink(f"/proc/{pid}/root") != "/":
-        return "it has a root directory of its own"
-    return None
+        yield "it has a root directory of its own"
 
 
-def _by_program(pid: int) -> str | None:
+def _by_program(pid: int) -> Iterator[str]:
     with open(f"/proc/{pid}/exe", "rb") as program:
         header = program.read(20)
     if header[:4] == b"\x7fELF" and (header[4] != 2 or header[18:20] != b"\x3e\x00"):
-        return "it is not a 64-bit x86 program"
-    return None
+        yield "it is not a 64-bit x86 program"
 
 
-def _by_descriptors(pid: int) -> str | None:
-    directory = f"/proc/{pid}/fd"
+def _by_descriptors(pid: int) -> Iterator[str]:
+    """One reason for each kind, with the first descriptor of it."""
+    directory, told = f"/proc/{pid}/fd", set()
     for name in os.listdir(directory):
         try:
             target = os.readlink(f"{directory}/{name}")
@@ -89,19 +143,18 @@ def _by_descriptors(pid: int) -> str | None:
             continue
         if target.startswith(("anon_inode:", "/secretmem")):
             reason = _DESCRIPTORS.get(target.removesuffix(" (deleted)"))
-            if reason is not None:
-                return f"{reason} (descriptor {name})"
-    return None
+            if reason is not None and reason not in told:
+                told.add(reason)
+                yield f"{reason} (descriptor {name})"
 
 
-def _by_mappings(pid: int) -> str | None:
+def _by_mappings(pid: int) -> Iterator[str]:
     for mapping in mappings(pid):
         reason = _by_mapping(mapping)
         if reason is not None:
-            return reason
+            yield reason
     if _has_huge_pages(pid):
-        return "it has huge pages of hugetlbfs mapped"
-    return None
+        yield "it has huge pages of hugetlbfs mapped"
 
 
 def _has_huge_pages(pid: int) -> bool:

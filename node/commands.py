@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from kernel_helpers.errors import FarhomeError, MoveRefused
-from node import process
+from kernel_helpers.errors import MoveRefused
+from node import adoption, process
+from node.adoption import NoSuchProcess
 from node.control import BadRequest, Client, NotPermitted
 from node.moves import MoveReport
 from node.peers import PROTOCOL_VERSION
@@ -19,15 +21,14 @@ if TYPE_CHECKING:
     from node.daemon import Daemon
 
 JUST_BEGUN = 1.5
-"""Seconds within which mosrun has registered its process."""
+"""Seconds within which a process that has begun is mosrun, if it is going to be."""
+REGISTERS_WITHIN = 8.0
+"""Seconds within which mosrun has registered its process, or runs it without us."""
+MOST_PROCESSES = 1 << 22
+
+log = logging.getLogger("mosd.commands")
 
 Command = Callable[[Client, dict[str, Any]], Awaitable[dict[str, Any]]]
-
-
-class NoSuchProcess(FarhomeError):
-    """It has ended, or never was."""
-
-    exit_code = 75
 
 
 class Commands:
@@ -38,7 +39,7 @@ class Commands:
         self._commands: dict[str, Command] = {
             "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
-            "why": self._why,
+            "why": self._why, "check": self._check,
         }  # fmt: skip
 
     async def handle(self, client: Client, operation: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -85,21 +86,27 @@ class Commands:
     def _visible(self, client: Client, everybody: bool) -> list[HomeProcess]:
         return [entry for entry in self._node.registry if everybody or client.may_act_on(entry.uid)]
 
-    def _movable(self, client: Client, pid: object) -> HomeProcess:
-        """The process that a command names. Errors: NoSuchProcess, MoveRefused, NotPermitted."""
-        if not isinstance(pid, int):
-            raise BadRequest("pid must be a number")
+    def _home_process(self, client: Client, pid: object) -> HomeProcess:
+        """The process that a command names; one that is not registered as it would be. Errors: NoSuchProcess, NotPermitted,
+        MoveRefused: it is not ours to move."""
+        if not isinstance(pid, int) or not 0 < pid <= MOST_PROCESSES:
+            raise BadRequest("pid must be a process id")
         entry = self._node.registry.get(pid)
         if entry is None:
             self._node.registry.adopt_children()
             entry = self._node.registry.get(pid)
         if entry is None:
-            stat = process.read_stat(pid)
-            if stat is None:
-                raise NoSuchProcess(f"there is no such process ({pid})")
-            raise MoveRefused(pid, "it has ended" if stat.state in "ZX" else "it was not started by mosrun")
+            own = adoption.own_processes(self._node.mover.deputies(), self._node.guests.remotes())
+            return adoption.candidate(pid, client, own)
         if not client.may_act_on(entry.uid):
             raise NotPermitted(f"process {pid} belongs to {process.user_name(entry.uid)}")
+        return entry
+
+    def _registered(self, client: Client, pid: object) -> HomeProcess:
+        """The home process that a command names. Errors: as _home_process, and MoveRefused: it is none."""
+        entry = self._home_process(client, pid)
+        if self._node.registry.get(entry.pid) is None:
+            raise MoveRefused(entry.pid, "it was not started by mosrun, nor moved by hand")
         return entry
 
     async def _ps(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
@@ -108,47 +115,96 @@ class Commands:
         self._node.registry.adopt_children()
         self._node.registry.refresh_commands()
         now, job = time.time(), request.get("job")
-        rows = [entry.row(now) for entry in self._visible(client, bool(request.get("all"))) if job is None or entry.job == job]
+        verbose = bool(request.get("verbose"))
+        rows = [
+            entry.row(now) | (entry.history.row(happenings=False) if verbose else {})
+            for entry in self._visible(client, bool(request.get("all"))) if job is None or entry.job == job
+        ]  # fmt: skip
         return {"processes": sorted(rows, key=lambda row: row["pid"])}
 
     async def _let_register(self, pid: object) -> None:
         """`mosrun prog & migrate $!`: a process that has only just begun may be mosrun itself, about to register."""
         loop, stat = asyncio.get_running_loop(), process.read_stat(pid) if isinstance(pid, int) else None
-        if not isinstance(pid, int) or stat is None or process.age(stat) > JUST_BEGUN:
+        if not isinstance(pid, int) or stat is None or (process.age(stat) > JUST_BEGUN and not process.is_mosrun(pid)):
             return
-        end = loop.time() + JUST_BEGUN
-        while loop.time() < end and process.is_alive(pid, stat.starttime):
-            entry = self._node.registry.get(pid)
-            if entry is not None and entry.state != "starting":
+        begun = loop.time()
+        while process.is_alive(pid, stat.starttime):
+            entry, waited = self._node.registry.get(pid), loop.time() - begun
+            if (entry is not None and entry.state != "starting") or waited > REGISTERS_WITHIN:
+                return
+            if entry is None and waited > JUST_BEGUN and not process.is_mosrun(pid):
                 return
             await asyncio.sleep(0.02)
 
     async def _migrate(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         await self._let_register(request.get("pid"))
-        entry, target = self._movable(client, request.get("pid")), request.get("target")
+        entry, target = self._home_process(client, request.get("pid")), request.get("target")
         if not isinstance(target, str) or not target:
             raise BadRequest("target must be home, out, balance or a node")
+        wish = target
         if target in ("out", "balance"):
             decision = self._node.balancer.place(entry, away=target == "out")
             if decision.target is None:
                 if target == "out":
                     raise MoveRefused(entry.pid, decision.reason)
-                stays = {"frozen_ms": 0.0, "total_ms": 0.0, "moved": False, "reason": decision.reason}
-                return {"pid": entry.pid, "where": entry.where, **stays}
+                self._take(entry, wish)
+                return _stays(entry, decision.reason)
             target = decision.target
         elif target not in (HOME, self._node.config.name) and target not in self._node.balancer.gossip.peers():
             raise BadRequest(f"no node {target} is known")
-        self._node.registry.update(entry.pid, wanted="")         # what is asked by hand takes the place of an earlier wish
+        is_new = self._node.registry.get(entry.pid) is None
+        if is_new and target in (HOME, self._node.config.name):
+            return _stays(entry, "it has never left")
+        self._take(entry, wish)
         if request.get("async"):
             self._node.spawn(self._move_quietly(entry.pid, target))
             return {"pid": entry.pid, "where": entry.where, "target": target, "started": True}
-        return _told(await self._node.mover.move(entry.pid, target))
+        try:
+            return _told(await self._node.mover.move(entry.pid, target))
+        except MoveRefused:
+            if is_new and wish != "balance":
+                self._let_go(entry)
+            raise
+
+    def _take(self, entry: HomeProcess, wish: str) -> None:
+        """Before a move by hand: from now on it is a home process. Errors: NoSuchProcess, OSError."""
+        registry = self._node.registry
+        if registry.get(entry.pid) is None:
+            registry.add(entry)
+            if registry.get(entry.pid) is None:
+                raise NoSuchProcess(f"there is no such process any more ({entry.pid})")
+            log.info("process %d is adopted: %s", entry.pid, entry.command)
+        # What is asked by hand takes the place of an earlier wish.
+        changes = {"locked": False} if entry.adopted and wish == "balance" else {}
+        registry.update(entry.pid, wanted="", **changes)
+
+    def _let_go(self, entry: HomeProcess) -> None:
+        """After the first move of an adopted process was not made: it is again what it was."""
+        current = self._node.registry.get(entry.pid)
+        if current is not None and current.starttime == entry.starttime and current.state == "home" and not current.moves:
+            self._node.registry.forget(entry.pid)
+            self._node.mover.ended(entry.pid)
 
     async def _move_quietly(self, pid: int, target: str) -> None:
         try:
             await self._node.mover.move(pid, target)
         except MoveRefused:
             pass                                 # the registry's why tells
+
+    async def _check(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """What keeps a process at home, and where it would go; nothing is changed."""
+        await self._let_register(request.get("pid"))
+        try:
+            entry = self._home_process(client, request.get("pid"))
+        except MoveRefused as refusal:
+            command = process.command_line(refusal.pid)
+            return {"pid": refusal.pid, "command": command, "reasons": [refusal.reason], "notes": [], "registered": False}
+        found = await adoption.examine(entry, self._node.config.engine)
+        best = self._node.balancer.place(entry, away=True)
+        return {
+            "pid": entry.pid, "command": entry.command, "where": entry.where, "reasons": found.reasons, "notes": found.notes,
+            "registered": self._node.registry.get(entry.pid) is not None, "target": best.target, "decision": best.reason,
+        }  # fmt: skip
 
     async def _status(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         node = self._node
@@ -206,16 +262,22 @@ class Commands:
             ended = self._node.registry.ended[pid]
             if not client.may_act_on(ended.uid):
                 raise NotPermitted(f"process {pid} belongs to {process.user_name(ended.uid)}")
-            return {**ended.row(time.time()), "state": "ended" if ended.state != "lost" else "lost", "decision": "it has ended"}
-        entry = self._movable(client, pid)
+            state = "ended" if ended.state != "lost" else "lost"
+            return {**ended.row(time.time()), **ended.history.row(), "state": state, "decision": "it has ended"}
+        entry = self._registered(client, pid)
         decision = self._node.balancer.decisions.get(entry.pid)
         none_yet = "nothing has been decided yet" if self._node.config.balance else "balancing is off"
         return {
             **entry.row(time.time()),
+            **entry.history.row(),
             "cpu_seconds": self._node.registry.cpu_seconds(entry, time.time()),
             "decision": decision.reason if decision else none_yet,
             "target": decision.target if decision else None,
         }  # fmt: skip
+
+
+def _stays(entry: HomeProcess, reason: str) -> dict[str, Any]:
+    return {"pid": entry.pid, "where": entry.where, "frozen_ms": 0.0, "total_ms": 0.0, "moved": False, "reason": reason}
 
 
 def _told(report: MoveReport) -> dict[str, Any]:

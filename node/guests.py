@@ -94,6 +94,10 @@ class Guests:
         else:
             path.unlink(missing_ok=True)
 
+    def remotes(self) -> dict[int, str]:
+        """Process id of each remote, and the key of its guest."""
+        return {remote.pid: key for key, remote in self._remotes.items()}
+
     def all(self) -> list[Guest]:
         """Every guest, those that are on their way too."""
         return list(self._guests.values())

@@ -34,6 +34,8 @@ RETRY_AFTER = 10.0
 """Seconds before the balancer tries a process again whose move failed or was refused."""
 RESERVE_TIMEOUT = 35.0
 RESUME_POLL = 0.2
+UNSEEN = "while no mosd ran"
+"""The reason of a move that no daemon has heard of."""
 
 log = logging.getLogger("mosd.moves")
 
@@ -82,6 +84,10 @@ class Mover:
         """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
         self.cost = MoveCost()
 
+    def deputies(self) -> dict[int, int]:
+        """Process id of each deputy, and of the process that it is for."""
+        return {deputy.pid: pid for pid, deputy in self._deputies.items()}
+
     def is_moving(self, pid: int) -> bool:
         """Whether a move of that process is under way."""
         lock = self._locks.get(pid)
@@ -104,7 +110,7 @@ class Mover:
     async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
         entry = self._registry.get(pid)
         if entry is None:
-            raise MoveRefused(pid, "it has ended")
+            raise MoveRefused(pid, "it has ended" if process.read_stat(pid) is None else "farhome has let go of it")
         if target == self._config().name:
             target = HOME
         if entry.where == target:
@@ -118,13 +124,18 @@ class Mover:
             report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target, runnable, slowdown))
         except (PeerError, ProgramError, OSError, MoveRefused) as error:
             sentence = error.reason if isinstance(error, MoveRefused) else str(error)
+            now = self._registry.get(pid)
+            if target == HOME and now is not None and now.where == HOME:
+                return MoveReport(pid, HOME, 0.0, 0.0, 0, "none")      # a call took it home before it heard of our wish
             self._failed(pid, target, sentence)
             left = self._registry.get(pid)
             if left is not None and left.where != HOME and pid not in self._deputies:
                 self._mourn(left)
             raise MoveFailed(pid, sentence, left.where if left is not None else HOME) from None
-        self._arrived(entry, report, begun)
+        self._arrived(entry, report, begun, reason)
         self._moved(entry.where, report.where, runnable)
+        if target == HOME and (deputy := self._deputies.get(pid)) is not None:
+            await deputy.wait_gone(EXIT_TIMEOUT)
         return report
 
     async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None) -> MoveReport:
@@ -186,9 +197,7 @@ class Mover:
             raise MoveRefused(entry.pid, "it has no deputy")
         self._registry.update(entry.pid, state="coming")
         answer = await deputy.request("home", MOVE_TIMEOUT + entry.resident / SLOWEST, reason=reason)
-        report = _report(entry.pid, answer)
-        await deputy.wait_gone(EXIT_TIMEOUT)
-        return report
+        return _report(entry.pid, answer)
 
     async def _abort(self, deputy: Program) -> None:
         try:
@@ -225,7 +234,7 @@ class Mover:
         self._deputies[pid] = deputy
         return deputy
 
-    def _arrived(self, before: HomeProcess, report: MoveReport, begun: float) -> None:
+    def _arrived(self, before: HomeProcess, report: MoveReport, begun: float, reason: str) -> None:
         pid, entry = before.pid, self._registry.get(before.pid)
         if entry is None:
             return
@@ -234,6 +243,7 @@ class Mover:
             pid, state="home" if report.where == HOME else "away", where=report.where, since=now, moves=entry.moves + 1,
             frozen_ms=report.frozen_ms, total_ms=report.total_ms, why="", not_before=0.0, recent=(*entry.recent, now)[-KEPT_MOVES:],
             cpu_away=before.cpu_away + self._registry.cpu_of_stay(before, now),
+            history=entry.history.moved(now, before.where, report.where, reason),
         )  # fmt: skip
         self.cost = self.cost.learn(now - begun, report.size)
         log.info(
@@ -246,9 +256,11 @@ class Mover:
         if entry is None:
             return
         log.info("process %d does not move to %s: %s", pid, target, sentence)
+        now = time.time()
         self._registry.update(
-            pid, state="home" if entry.where == HOME else "away", why=sentence, not_before=time.time() + RETRY_AFTER
-        )
+            pid, state="home" if entry.where == HOME else "away", why=sentence, not_before=now + RETRY_AFTER,
+            history=entry.history.not_moved(now, entry.where, target, sentence),
+        )  # fmt: skip
 
     def _on_event(self, pid: int, message: Message) -> None:
         """What a deputy says unasked."""
@@ -264,20 +276,24 @@ class Mover:
             return
         elif event == "state":
             where, reason = str(message.get("where")), str(message.get("reason"))
-            if self.is_moving(pid):
-                self._registry.update(pid, where=where)     # the move that is under way counts and tells the rest
-            elif where != entry.where:
-                frozen = message.get("frozen_ms", 0.0)
-                now = time.time()
-                self._registry.update(
-                    pid, where=where, state="home" if where == HOME else "away", since=now, why=reason, moves=entry.moves + 1,
-                    recent=(*entry.recent, now)[-KEPT_MOVES:], cpu_away=entry.cpu_away + self._registry.cpu_of_stay(entry, now),
-                    frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
-                )  # fmt: skip
-                log.info("process %d: %s -> %s (%s)", pid, entry.where, where, reason)
-                self._moved(entry.where, where, 1.0)
+            # A move that we asked for has been answered before it is told of: where it is then is nothing new.
+            if where != entry.where:
+                self._moved_by_itself(entry, where, reason, message.get("frozen_ms", 0.0))
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
+
+    def _moved_by_itself(self, entry: HomeProcess, where: str, reason: str, frozen: object) -> None:
+        """A process went home for a call, or was sent there; or a daemon before this one had asked for a move."""
+        now = time.time()
+        self._registry.update(
+            entry.pid, where=where, state="home" if where == HOME else "away", since=now, why=reason if where == HOME else "",
+            moves=entry.moves + 1, recent=(*entry.recent, now)[-KEPT_MOVES:],
+            cpu_away=entry.cpu_away + self._registry.cpu_of_stay(entry, now),
+            frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
+            history=entry.history.moved(now, entry.where, where, reason if where == HOME else "asked"),
+        )  # fmt: skip
+        log.info("process %d: %s -> %s (%s)", entry.pid, entry.where, where, reason)
+        self._moved(entry.where, where, 1.0)
 
     def _gone(self, pid: int) -> None:
         """A deputy went away; in order only if its process is home or has ended."""
@@ -386,6 +402,7 @@ class Mover:
             changes |= {
                 "since": now, "moves": entry.moves + 1, "recent": (*entry.recent, now)[-KEPT_MOVES:], "why": "",
                 "cpu_away": entry.cpu_away + self._registry.cpu_of_stay(entry, now),
+                "history": entry.history.moved(now, entry.where, where, UNSEEN),
             }  # fmt: skip
         self._registry.update(pid, **changes)
         log.info("process %d is %s %s", pid, "still" if where == entry.where else "now", "at home" if where == HOME else f"on {where}")

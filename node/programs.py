@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +29,7 @@ KEPT_LOGS = 100
 """Log files of deputies and remotes that are kept; they lie in memory."""
 REQUEST_TIMEOUT = 10.0
 
+_CREDENTIALS = struct.Struct("3i")
 _PASSED_ON = ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE", "FARHOME_LOG")
 
 log = logging.getLogger("mosd.programs")
@@ -82,6 +85,8 @@ class Program:
     def __init__(self, path: Path, what: str, on_event: EventHandler, on_gone: Callable[[], None]) -> None:
         self.path = path
         self.what = what
+        self.pid = 0
+        """Its process id, as soon as it is connected."""
         self.gone = asyncio.Event()
         self._on_event = on_event
         self._on_gone = on_gone
@@ -151,6 +156,7 @@ class Program:
                     raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
             await asyncio.sleep(APPEAR_POLL)
         self._writer = writer
+        self.pid = _peer(writer)
         self._task = loop.create_task(self._read(reader, writer))
 
     def last_words(self) -> str:
@@ -165,10 +171,13 @@ class Program:
             return "it says nothing"
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """All that the program says is dealt with in the order in which it said it, answers, events and its end."""
+        loop = asyncio.get_running_loop()
         try:
             while (message := await read_message(reader)) is not None:
                 if "event" in message:
-                    self._on_event(message)
+                    # After whoever waits for an answer that came before it.
+                    loop.call_soon(self._on_event, message)
                     continue
                 future = self._waiting.pop(message.get("id", -1), None)
                 if future is not None and not future.done():
@@ -177,7 +186,7 @@ class Program:
             log.warning("connection to %s: %s", self.what, error)
         finally:
             close(writer)
-            self._finish()
+            loop.call_soon(self._finish)
 
     def _finish(self) -> None:
         if self.gone.is_set():
@@ -234,6 +243,12 @@ class Program:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._child.returncode = 0     # ours to reap no longer: keeps Popen's destructor silent
+
+
+def _peer(writer: asyncio.StreamWriter) -> int:
+    """The process at the other end, which has listened there."""
+    credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[0])
 
 
 def _remove_old_logs(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Home processes: those that `mosrun` started on this node and their descendants, wherever they are now.
+"""Home processes: those that `mosrun` started on this node or that were adopted, and their descendants, wherever they are now.
 
 Each is a file /run/farhome/registry/PID.json, so that a node daemon that was killed knows them again. A pidfd tells their end.
 """
@@ -12,11 +12,12 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from node import process
+from node import history, process
+from node.history import History
 from node.paths import write_atomically
 
 HOME = "home"
@@ -33,7 +34,8 @@ class HomeProcess:
 
     `state` is starting (mosrun has not yet become the program), home, leaving, away, hopping or coming; `where` is the place
     that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it
-    came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over.
+    came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted` that
+    mosrun did not start it (or the process that it comes from): somebody moved it by hand.
     """
 
     pid: int
@@ -56,6 +58,8 @@ class HomeProcess:
     recent: tuple[float, ...] = ()
     cpu_away: float = 0.0
     resident: int = 0
+    adopted: bool = False
+    history: History = field(default_factory=History)
 
     def runnable(self) -> float:
         """How many threads it adds to those that want to run: one that sleeps at this moment counts half."""
@@ -78,6 +82,7 @@ class HomeProcess:
             "why": self.why,
             "locked": self.locked,
             "home_only": self.home_only,
+            "adopted": self.adopted,
             "command": self.command,
             "state": self.state,
         }
@@ -90,13 +95,15 @@ def from_record(record: object) -> HomeProcess:
     """A home process from its file. Errors: ValueError."""
     if not isinstance(record, dict):
         raise ValueError("no object")
-    known = {field.name: field for field in fields(HomeProcess)}
+    known = {one.name: one for one in fields(HomeProcess)}
     values: dict[str, Any] = {}
     for key, value in record.items():
         if key not in known:
             continue
         if key == "recent":
             values[key] = tuple(float(moment) for moment in value)
+        elif key == "history":
+            values[key] = history.from_record(value)
         elif isinstance(value, _TYPES[str(known[key].type)]):
             values[key] = value
         else:
@@ -178,6 +185,10 @@ class Registry:
         stat = process.read_stat(entry.pid)
         return (stat.cpu if stat else 0.0) + entry.cpu_away + self.cpu_of_stay(entry, now)
 
+    def forget(self, pid: int) -> None:
+        """Lets go of a process that is none of ours after all; it runs on."""
+        self._remove(pid)
+
     def _save(self, entry: HomeProcess) -> None:
         try:
             write_atomically(self._directory / f"{entry.pid}.json", json.dumps(asdict(entry)).encode())
@@ -233,7 +244,7 @@ class Registry:
                     continue
                 child = HomeProcess(
                     pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid),
-                    home_only=parent.home_only, locked=parent.locked, memory=parent.memory, since=now,
+                    home_only=parent.home_only, locked=parent.locked, memory=parent.memory, since=now, adopted=parent.adopted,
                 )  # fmt: skip
                 self.add(child)
                 waiting.append(child)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import migrate, mon, mosctl, mosd, mosps, mosrun
+from cli import migrate, mon, moscheck, mosctl, mosd, mosps, mosrun
 
 FILE = Path(__file__).resolve().parents[2] / "tools" / "completion" / "farhome.bash"
-PARSERS = {module.__name__.partition(".")[2]: module.parser for module in (migrate, mon, mosctl, mosd, mosps, mosrun)}
+PARSERS = {module.__name__.partition(".")[2]: module.parser for module in (migrate, mon, moscheck, mosctl, mosd, mosps, mosrun)}
 
 
 def complete(*words: str) -> list[str]:

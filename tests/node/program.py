@@ -71,6 +71,8 @@ class Deputy(Program):
             os._exit(3)
         elif operation == "move" and self.behaviour == "hang":
             pass
+        elif operation == "home" and self.behaviour == "call first":
+            self.come_home("vfork")              # and goes, without having heard what it was asked
         elif operation == "move":
             old, self.link = self.link, connect(tuple(message["address"]), "move", message["secret"])
             self.selector.register(self.link, selectors.EVENT_READ, self.from_remote)
@@ -79,9 +81,12 @@ class Deputy(Program):
                 old.close()
             self.where = message["to"]
             self.server.tell(report | {"where": self.where})
+            self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": 1.5})
+            if self.behaviour == "call at once":
+                self.come_home("vfork")
         elif operation == "home":
-            self.come_home("asked")
             self.server.tell(report | {"where": "home"})
+            self.come_home(str(message["reason"]))
         elif operation == "abort":
             self.finished = self.where == "home"
 

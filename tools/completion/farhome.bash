@@ -45,7 +45,16 @@ _farhome_migrate() {
 _farhome_mosps() {
     case ${COMP_WORDS[COMP_CWORD - 1]} in
         -J | --job) _farhome_words "$(_farhome_jobs)" ;;
-        *) _farhome_words "-a --all -J --job --guests --json --help" ;;
+        --why) _farhome_words "$(_farhome_pids)" ;;
+        *) _farhome_words "-a --all -J --job -v --verbose --why --guests --json --help" ;;
+    esac
+}
+
+_farhome_moscheck() {
+    case ${COMP_WORDS[COMP_CWORD]} in
+        -*) _farhome_words "--json --help" ;;
+        [0-9]*) _farhome_words "$(_farhome_pids)" ;;
+        *) mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}") ;;
     esac
 }
 
@@ -77,6 +86,7 @@ _farhome_mon() { _farhome_words "-n --once --json --help"; }
 complete -F _farhome_mosrun mosrun
 complete -F _farhome_migrate migrate
 complete -F _farhome_mosps mosps
+complete -F _farhome_moscheck moscheck
 complete -F _farhome_mosctl mosctl
 complete -F _farhome_mosd mosd
 complete -F _farhome_mon mon

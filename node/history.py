@@ -1,0 +1,113 @@
+"""What became of one home process: its last moves and failures, what took it home how often, and why moves were not made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from kernel_helpers.numbers import NUMBERS
+
+KEPT_HAPPENINGS = 12
+KEPT_REASONS = 40
+"""Different reasons that are counted; those that come later are counted together as OTHERS."""
+OTHERS = "other reasons"
+LONGEST = 200
+
+MOVED, FAILED = "moved", "failed"
+
+
+@dataclass(frozen=True)
+class Happening:
+    """A move that was made, or one that was not; `at` in seconds since the epoch, the last time if it came `times` times in a row."""
+
+    at: float
+    what: str
+    source: str
+    target: str
+    reason: str
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Count:
+    """How often a reason came, and when last (seconds since the epoch)."""
+
+    times: int
+    last: float
+
+
+@dataclass(frozen=True)
+class History:
+    """`home`: what took it home, by the name of a call or a sentence; `failed`: why moves were not made; `recent`: the last few
+    happenings, the newest last."""
+
+    home: Mapping[str, Count] = field(default_factory=dict)
+    failed: Mapping[str, Count] = field(default_factory=dict)
+    recent: tuple[Happening, ...] = ()
+
+    def moved(self, at: float, source: str, target: str, reason: str) -> History:
+        """With one more move that was made."""
+        reason = reason[:LONGEST]
+        home = _counted(self.home, reason, at) if target == "home" else self.home
+        return replace(self, home=home, recent=_appended(self.recent, Happening(at, MOVED, source, target, reason)))
+
+    def not_moved(self, at: float, source: str, target: str, reason: str) -> History:
+        """With one more move that failed or was refused."""
+        reason = reason[:LONGEST]
+        return replace(
+            self,
+            failed=_counted(self.failed, reason, at),
+            recent=_appended(self.recent, Happening(at, FAILED, source, target, reason)),
+        )
+
+    def row(self, happenings: bool = True) -> dict[str, Any]:
+        """What `mosps --json` shows: reasons, the most frequent first, and the happenings if they are asked for."""
+        row: dict[str, Any] = {
+            "taken_home": [{**entry, "call": is_call(entry["reason"])} for entry in _sorted(self.home)],
+            "failed": _sorted(self.failed),
+        }
+        return row | ({"recent": [asdict(happening) for happening in self.recent]} if happenings else {})
+
+
+def is_call(reason: str) -> bool:
+    """Whether what took a process home is a system call, which only home can make."""
+    return reason.isdigit() or reason in NUMBERS
+
+
+def _counted(counts: Mapping[str, Count], reason: str, at: float) -> dict[str, Count]:
+    if reason not in counts and len(counts) >= KEPT_REASONS:
+        reason = OTHERS
+    before = counts.get(reason)
+    return {**counts, reason: Count(before.times + 1 if before else 1, at)}
+
+
+def _appended(recent: tuple[Happening, ...], new: Happening) -> tuple[Happening, ...]:
+    """The balancer tries again what was refused, every few seconds: the same once more is no new happening."""
+    last = recent[-1] if recent else None
+    if last is not None and new.what == FAILED and replace(last, at=new.at, times=1) == new:
+        return (*recent[:-1], replace(new, times=last.times + 1))
+    return (*recent, new)[-KEPT_HAPPENINGS:]
+
+
+def _sorted(counts: Mapping[str, Count]) -> list[dict[str, Any]]:
+    rows = [{"reason": reason, **asdict(count)} for reason, count in counts.items()]
+    return sorted(rows, key=lambda row: (-row["times"], row["reason"]))
+
+
+def from_record(record: object) -> History:
+    """A history from a process's file. Errors: ValueError."""
+    if not isinstance(record, dict):
+        raise ValueError("its history is no object")
+    try:
+        home, failed = (
+            {str(reason): Count(int(c["times"]), float(c["last"])) for reason, c in record[key].items()} for key in ("home", "failed")
+        )
+        return History(
+            home, failed, tuple(
+                Happening(float(h["at"]), str(h["what"]), str(h["source"]), str(h["target"]), str(h["reason"]), int(h["times"]))
+                for h in record["recent"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"its history makes no sense ({error})") from None

@@ -1,0 +1,247 @@
+"""A running process that mosrun did not start moves as if it had: away, on, home and out again, and its parent has its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.moves.cluster import HOME, Cluster, Move, until
+from tests.moves.outcome import PATH, kill_session
+from tests.moves.workloads import USER
+from tests.programs.build import program
+
+pytestmark = pytest.mark.timeout(120)
+
+FORKING = """
+import os, sys, time
+with open("lines", "a", buffering=1) as lines:
+    for number in range(int(sys.argv[1])):
+        print(number, file=lines)
+        time.sleep(0.05)
+        if os.path.exists("fork"):
+            os.remove("fork")
+            if not os.fork():
+                os._exit(0)
+            os.wait()
+sys.exit(42)
+"""
+
+
+class Native:
+    """A program as anybody starts it, whose shell writes its exit status behind what it says."""
+
+    def __init__(self, cluster: Cluster, directory: Path, line: str, user: str = "") -> None:
+        self.cluster, self.directory, self.user = cluster, directory, user
+        self.output = (directory / "said").open("wb")
+        script = f'cd /tmp/{directory.name} && ({line} & echo $! > pid; wait $!); echo "status $?"'
+        argv = ["env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
+        self.process = cluster.home.popen(argv, user, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
+        self.pid = int(until("it has begun", lambda: (directory / "pid").exists() and (directory / "pid").read_text().strip()))
+
+    def lines(self) -> list[str]:
+        path = self.directory / "lines"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def works(self) -> None:
+        """Waits until it has written more."""
+        before = len(self.lines())
+        until(f"it goes on; it said {self.said()!r}", lambda: len(self.lines()) > before)
+
+    def said(self) -> str:
+        return (self.directory / "said").read_text()
+
+    def move(self, target: str) -> Move:
+        shown = self.shown()
+        source = HOME if shown is None else self.cluster.where(shown)
+        move = self.cluster.migrate(self.pid, source, target, user=self.user)
+        print(move)
+        return move
+
+    def shown(self) -> dict[str, Any] | None:
+        """What mosps shows of it."""
+        done = self.cluster.home.run("mosps", "-v", "--json", user=self.user)
+        return next((row for row in json.loads(done.stdout) if row["pid"] == self.pid), None)
+
+    def forks(self) -> dict[str, int]:
+        """How often which call that makes a process has taken it home."""
+        shown = self.shown()
+        assert shown is not None
+        counts = {count["reason"]: int(count["times"]) for count in shown["taken_home"] if count["call"]}
+        return {call: times for call, times in counts.items() if call in ("clone", "clone3", "fork", "vfork")}
+
+    def end(self) -> str:
+        self.process.wait(60)
+        return self.said()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            kill_session(self.process.pid)
+            self.process.wait(10)
+        self.output.close()
+
+
+@pytest.fixture
+def directory(cluster: Cluster) -> Iterator[Path]:
+    """A fresh directory of the home node that all may write in, with a counter and a program that forks when it is told to."""
+    made = Path(tempfile.mkdtemp(prefix="adopt-", dir=cluster.home.root / "tmp"))
+    made.chmod(0o777)
+    shutil.copy(program("counter"), made / "counter")
+    (made / "forking.py").write_text(FORKING)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+def test_it_moves_comes_home_leaves_again_and_its_parent_has_its_status(cluster: Cluster, directory: Path, user: str) -> None:
+    native = Native(cluster, directory, "python3 forking.py 160", user)
+    try:
+        native.works()
+        assert native.shown() is None
+        for target in ("n2", "n3", HOME, "n2"):
+            assert native.move(target).done
+            shown = native.shown()
+            assert shown is not None
+            assert (cluster.where(shown), shown["adopted"], shown["locked"]) == (target, True, True)
+            native.works()
+        assert native.end() == "status 42\n"
+        assert native.lines() == [str(number) for number in range(160)]
+        assert native.shown() is None
+    finally:
+        native.close()
+
+
+def test_killed_away_its_parent_has_the_signal(cluster: Cluster, directory: Path) -> None:
+    native = Native(cluster, directory, "./counter lines 1000 50 8")
+    try:
+        native.works()
+        assert native.move("n2").done
+        native.works()
+        assert cluster.home.run("kill", "-TERM", str(native.pid)).returncode == 0
+        assert native.end().endswith(f"status {128 + signal.SIGTERM}\n")
+    finally:
+        native.close()
+
+
+def test_what_took_it_home_is_told_by_call_and_survives_mosd(cluster: Cluster, directory: Path) -> None:
+    native = Native(cluster, directory, "python3 forking.py 1000")
+    try:
+        for turn in range(2):
+            native.works()
+            assert native.move("n2").done
+            (directory / "fork").touch()
+            until("a fork takes it home", lambda turn=turn: sum(native.forks().values()) == turn + 1)  # type: ignore[misc]
+        ((call, times),) = native.forks().items()
+        assert times == 2
+        node = cluster.lab.node(HOME)
+        node.stop_mosd(signal.SIGKILL)
+        node.start_mosd()
+        table = cluster.home.run("mosps", "-v").stdout
+        assert f"came home for: the call {call} (2 times)" in table
+        told = cluster.home.run("mosps", "--why", str(native.pid)).stdout
+        assert told.count(f"n2 -> home: the call {call}") == 2
+        until("it can be moved again", lambda: native.move("n3").done, seconds=15, every=0.5)
+        native.works()
+    finally:
+        native.close()
+    done = cluster.home.run("mosps", "--why", str(native.pid))
+    assert f"the call {call}" in done.stdout, "told also when it has ended"
+
+
+def test_somebody_elses_is_not_taken(cluster: Cluster, directory: Path) -> None:
+    native = Native(cluster, directory, "./counter lines 1000 50 8", USER)
+    try:
+        native.works()
+        for command in (["migrate", str(native.pid), "n2"], ["moscheck", str(native.pid)]):
+            stranger = cluster.home.run(*command, user="farhome-b")
+            assert (stranger.returncode, stranger.stderr) == (77, f"{command[0]}: process {native.pid} belongs to {USER}\n")
+        assert cluster.home.run("migrate", "1", "n2", user=USER).returncode == 77
+        assert native.shown() is None
+        assert cluster.home.run("migrate", str(native.pid), "n2").returncode == 0, "root may"
+        assert native.shown() is not None, "it is still its user's"
+        native.works()
+    finally:
+        native.close()
+
+
+def test_all_that_keeps_it_home_is_told_and_trying_leaves_it_alone(cluster: Cluster, directory: Path) -> None:
+    line = "import ctypes, mmap, time; m = mmap.mmap(-1, 4096); s = bytes(128); ctypes.CDLL(None).signalfd(-1, s, 0); time.sleep(60)"
+    (directory / "held.py").write_text(line)
+    native = Native(cluster, directory, "python3 held.py")
+    try:
+        checked = until("it holds both", lambda: (c := cluster.home.run("moscheck", str(native.pid))).stdout.count("\n") == 3 and c)
+        assert checked.returncode == 1
+        assert "signalfd" in checked.stdout
+        assert "anonymous memory" in checked.stdout
+        move = native.move("n2")
+        assert not move.done
+        assert "exit 75" in move.said
+        assert native.shown() is None, "it is none of farhome's then"
+        assert cluster.home.run("moscheck", str(native.pid), "--json").returncode == 1
+    finally:
+        native.close()
+
+
+def test_a_shell_that_moves_itself_goes_on(cluster: Cluster, directory: Path) -> None:
+    """migrate $$: what it starts afterwards, and what has waited for it, come to their ends."""
+    native = Native(cluster, directory, "bash -c 'migrate $$ n2; (exit 7); echo code $?; mosps | grep -c adopted; true'")
+    try:
+        said = native.end()
+        assert f"process {native.pid} is on n2" in said
+        assert "code 7\n" in said
+        assert said.endswith("status 0\n")
+    finally:
+        native.close()
+
+
+def test_in_the_midst_of_a_pipe_its_work_is_the_same(cluster: Cluster, directory: Path) -> None:
+    """xz between two pipes, taken while it works: what comes out is what comes out natively."""
+    line = "seq 1500000 | (echo $BASHPID > worker; exec xz -6 -T1 -c) > packed; xz -dc packed | cksum"
+    native = Native(cluster, directory, f"bash -c '{line}'")
+    try:
+        worker = until("xz is there", lambda: (directory / "worker").exists() and (directory / "worker").read_text().strip())
+        until("it is xz", lambda: (cluster.home.root / "proc" / worker / "comm").read_text().strip() == "xz")
+        for source, target in ((HOME, "n2"), ("n2", "n3"), ("n3", HOME), (HOME, "n3")):
+            move = cluster.migrate(int(worker), source, target)
+            assert move.done, move.said
+        said = native.end()
+        expected = cluster.home.run("bash", "-c", "seq 1500000 | cksum").stdout
+        assert said == expected + "status 0\n"
+    finally:
+        native.close()
+
+
+def test_with_mixed_ids_and_memory_that_fork_leaves_out_it_moves_for_root_alone(cluster: Cluster, directory: Path) -> None:
+    """What CRIU could not take is noted, and is no reason: it is poured."""
+    (directory / "mixed.py").write_text(
+        "import mmap, os, sys\n"
+        "m = mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.MADV_DONTFORK); m[:4] = b'kept'\n"
+        "os.setresuid(pwd := __import__('pwd').getpwnam('farhome-a').pw_uid, 0, 0)\n"
+        "for line in sys.stdin: print(line.strip(), m[:4], os.getresuid() == (pwd, 0, 0), flush=True)\n"
+    )
+    os.mkfifo(directory / "in")
+    native = Native(cluster, directory, "python3 mixed.py < in")
+    with (directory / "in").open("w", buffering=1) as asks:
+        try:
+            print("home", file=asks)
+            until("it answers", lambda: "home" in native.said())
+            assert cluster.home.run("migrate", str(native.pid), "n2", user=USER).returncode == 77
+            checked = json.loads(cluster.home.run("moscheck", str(native.pid), "--json").stdout)
+            assert (checked["can_move"], checked["reasons"]) == (True, [])
+            assert any("MADV_DONTFORK" in note for note in checked["notes"])
+            for target in ("n2", "n3", HOME):
+                assert native.move(target).done
+                print(target, file=asks)
+                until("it goes on there", lambda target=target: f"{target} b'kept' True\n" in native.said())  # type: ignore[misc]
+            asks.close()
+            assert native.end().endswith("status 0\n")
+        finally:
+            native.close()
