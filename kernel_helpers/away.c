@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include "account.h"
 #include "link.h"
 
 enum state { IDLE, SENT_HOME, WAITS_FOR_PYTHON };
@@ -26,6 +27,7 @@ struct guest_thread {
 
 struct away {
     struct session *session;
+    struct account *account;    /* not ours; NULL: nothing is added */
     int listener, wake;
     unsigned count;
     struct guest_thread *threads;
@@ -219,6 +221,8 @@ static int reply(void *owner, struct session *session, const struct frame *frame
     if (!wanted)
         return 0;
     int64_t value = r.value;
+    if (t->class == CLASS_SUM && value >= 0 && r.outs && !(r.flags & REPLY_SUSPENDED) && a->account)
+        account_add(a->account, t->host_tid, t->m.call.number, t->m.call.arguments, a->results, lengths[0]);
     if (marshal_results(&t->m, t->host_tid, lengths, a->results))
         value = -EFAULT;
     uint64_t id = t->notification;
@@ -268,6 +272,9 @@ struct away *away_new(int listener, const int *host_tids, const int *tids, unsig
     }
     return a;
 }
+
+/* Before the first attach. */
+void away_set_account(struct away *a, struct account *account) { a->account = account; }
 
 struct session *away_session(struct away *a) { return a->session; }
 

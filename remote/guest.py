@@ -27,6 +27,7 @@ from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
 from remote.intercept_ptrace import PtraceLink
 from wire.control import Control, pack, unpack
+from wire.frames import WireError
 
 if TYPE_CHECKING:
     from remote.remote import Remote
@@ -67,6 +68,7 @@ class Guest:
         self._stopped = False
         self._answered: set[int] = set()
         self._cpu_before = _cpu_seconds(self.pid)
+        link.account.begin()
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -120,6 +122,13 @@ class Guest:
                 log.debug("a signal came too late")
             finally:
                 self.link.release()
+        elif event.kind == Control.CARRIED:
+            try:
+                self.link.account.carry(unpack(event.data).get("used"))
+            except (ValueError, WireError):
+                log.warning("what the guest has used before is lost", exc_info=True)
+            finally:
+                self.link.release()
         elif event.kind == Kind.SUSPENDED:
             self._suspension(event.tid, event.code)
         elif event.kind == Kind.GO_HOME_CALL:
@@ -130,7 +139,8 @@ class Guest:
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
             error = self._freeze()
-            self.link.send(Control.FROZEN, 0, pack(error=error, pending=[] if error else self.pending()))
+            pending, used = ([], []) if error else (self.pending(), self.link.account.used())
+            self.link.send(Control.FROZEN, 0, pack(error=error, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
         elif event.kind == Control.STOPPED:

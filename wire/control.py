@@ -33,10 +33,12 @@ class Control(IntEnum):
     """the process has ended at home: end the guest"""
     THREAD_EXITED = 39
     """a stub thread made exit(2): so may the guest's"""
+    CARRIED = 40
+    """what the guest has used on the nodes that it was on before: used, see kernel_helpers/account.py; the first frame of a link"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
-    """error: empty when every thread of the guest stands still"""
+    """error: empty when every thread of the guest stands still; pending: signals; used: in all, here and on nodes before"""
     GO_HOME = 66
     """a call that only home can make: tid, number, name"""
     CANCEL = 67
