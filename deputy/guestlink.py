@@ -49,8 +49,8 @@ class GuestLink:
     def start(self, connection: socket.socket) -> None:
         """Hands a proven connection of role link to the C session."""
         connection.settimeout(None)
-        if self._is_new and self.home.used_away:  # before any reply: a cpu clock must not go back
-            self.send(Control.CARRIED, barrier=True, used=self.home.used_away)
+        if self._is_new:  # before any reply: a cpu clock must not go back
+            self.send(Control.CARRIED, barrier=True, used=self.home.used_away, limit=account.limit_left(self.home.stub_pid))
         self._is_new = False
         self.home.set_silence(SILENCE)
         self.home.attach(connection.detach())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import resource
+import time
 from typing import Any
 
 from kernel_helpers import library
@@ -16,6 +18,7 @@ FIELDS = ("total", "user", "system", "minor", "major", "voluntary", "involuntary
 """Nanoseconds, three times; page faults; context switches; KiB resident at most."""
 WHOLE = 0
 """In place of a thread's id: the process."""
+SECOND = 1_000_000_000
 _LIMIT = 1 << 63
 
 
@@ -80,6 +83,38 @@ class Account:
         handle, self.handle = self.handle, None
         if handle:
             _native().account_free(handle)
+
+
+def limit_left(stub: int) -> list[int] | None:
+    """Nanoseconds that a process at home may still compute before SIGXCPU and before SIGKILL (RLIMIT_CPU), -1: for ever. None:
+    both for ever, or it is gone."""
+    try:
+        limits = resource.prlimit(stub, resource.RLIMIT_CPU)
+        used = time.clock_gettime_ns(_clock_of(stub))
+    except OSError:
+        return None
+    if all(limit == resource.RLIM_INFINITY for limit in limits):
+        return None
+    return [-1 if limit == resource.RLIM_INFINITY else min(max(0, limit * SECOND - used), _LIMIT - 1) for limit in limits]
+
+
+def limit_guest(guest: int, left: object, before: int) -> bool:
+    """Sets the limit of a guest that has used `before` nanoseconds on other nodes, by what limit_left() said at home. The kernel
+    counts whole seconds, so it comes up to one late. Returns whether there is one. Errors: ValueError, OSError."""
+    if left is None:
+        return False
+    if not isinstance(left, list) or len(left) != 2 or not all(isinstance(limit, int) and -1 <= limit < _LIMIT for limit in left):
+        raise ValueError("the limit on processor time makes no sense")
+    own = time.clock_gettime_ns(_clock_of(guest))
+    # The kernel's figure of what it has used has all that CRIU did in it to make it. 0 would mean: none for one second.
+    soft, hard = (resource.RLIM_INFINITY if limit < 0 else max(1, -(-(own + limit - before) // SECOND)) for limit in left)
+    resource.prlimit(guest, resource.RLIMIT_CPU, (soft, hard))
+    return True
+
+
+def _clock_of(pid: int) -> int:
+    """The cpu clock of a process; see clock_getcpuclockid(3)."""
+    return ~pid << 3 | 2
 
 
 def check(used: Any) -> list[list[int]]:

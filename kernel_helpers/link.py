@@ -229,6 +229,8 @@ class HomeLink(SessionLink):
         self.threads = list(threads)
         self.used_away: list[list[int]] = []
         """What the guest has used on the nodes that it has left (account.py)."""
+        self.stub_pid = 0
+        """As told by set_stub()."""
         self.memfd = os.memfd_create("farhome", os.MFD_CLOEXEC)
         tids = (ctypes.c_int * len(threads))(*threads)
         self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd, look_cycles)
@@ -256,6 +258,7 @@ class HomeLink(SessionLink):
     def set_stub(self, pid: int, address: int, spin: int = LOOP_LOOKS) -> None:
         """Where process `pid` has mapped memfd; how many cycles its loops look on before they sleep. Before the first attach,
         and whenever it moves (no call being under way)."""
+        self.stub_pid = pid
         _native().home_set_stub(self.handle, pid, address, spin)
 
     def renew(self, socket_fd: int | None = None) -> None:

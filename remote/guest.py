@@ -15,12 +15,12 @@ import struct
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
 from engine.pending import Pending, put
-from kernel_helpers import inject, tracing
+from kernel_helpers import account, inject, tracing
 from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
@@ -40,6 +40,8 @@ GuestEnd = AwayLink | PtraceLink
 FREEZE_PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
 
+LIMIT_PERIOD = 0.25
+"""Seconds between looks whether the limit on processor time was met."""
 REAP_PATIENCE = 5.0
 """Seconds for the threads of a killed guest to end."""
 
@@ -67,6 +69,8 @@ class Guest:
         self._halted: set[int] = set()
         self._stopped = False
         self._answered: set[int] = set()
+        self._is_limited = False
+        self._looked_at_limit = 0.0
         self._cpu_before = _cpu_seconds(self.pid)
         link.account.begin()
 
@@ -124,8 +128,8 @@ class Guest:
                 self.link.release()
         elif event.kind == Control.CARRIED:
             try:
-                self.link.account.carry(unpack(event.data).get("used"))
-            except (ValueError, WireError):
+                self._carry(unpack(event.data))
+            except (ValueError, WireError, OSError):
                 log.warning("what the guest has used before is lost", exc_info=True)
             finally:
                 self.link.release()
@@ -156,6 +160,13 @@ class Guest:
             self.link.answer(event.tid, proceed=True)
         else:
             log.debug("event %s ignored", event.kind)
+
+    def _carry(self, told: dict[str, Any]) -> None:
+        """What it has used before it came here, and may still use. Errors: ValueError, OSError."""
+        used = account.check(told.get("used"))
+        self.link.account.carry(used)
+        before = sum(total for tid, total, *_ in used if tid == account.WHOLE)
+        self._is_limited = account.limit_guest(self.pid, told.get("limit"), before)
 
     def _deliver(self, event: Event) -> None:
         """A signal of home: queued to the guest with a cookie, exchanged for the true siginfo when it is delivered."""
@@ -216,6 +227,10 @@ class Guest:
             return
         for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
             self._handle_stop(stop)
+        if self._is_limited and time.monotonic() - self._looked_at_limit > LIMIT_PERIOD:
+            # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing.
+            self._looked_at_limit = time.monotonic()
+            self._cancel_interruptible()
 
     def _handle_stop(self, stop: Stop) -> None:
         if self.link.stopped(stop):

@@ -34,7 +34,8 @@ class Control(IntEnum):
     THREAD_EXITED = 39
     """a stub thread made exit(2): so may the guest's"""
     CARRIED = 40
-    """what the guest has used on the nodes that it was on before: used, see kernel_helpers/account.py; the first frame of a link"""
+    """the first frame of a link; what the guest has used on the nodes that it was on before: used; what its limit on processor time
+    leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
