@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.refusal import why_not_frozen
 from kernel_helpers import inject, library, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, signed
@@ -82,6 +83,9 @@ class Stub:
     def prepare(cls, frozen: Frozen, link: HomeLink) -> Stub:
         """Puts loop and slots into the frozen process; nothing else of it changes, and undo() takes them out again: all
         that can fail is done here, before the commit. Errors: MoveRefused, OSError; nothing is left then."""
+        reason = why_not_frozen(frozen)
+        if reason is not None:
+            raise MoveRefused(frozen.pid, reason)
         stub = cls(frozen, link)
         base = _free_base(read_maps(frozen.pid), PAGE + link.size)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from engine.files import FileMapping, mappings
+from kernel_helpers.inject import SYS, Frozen
 
 _DESCRIPTORS = {
     "anon_inode:[io_uring]": "it uses io_uring",
@@ -14,6 +15,8 @@ _DESCRIPTORS = {
     "anon_inode:kvm-vm": "it runs a virtual machine",
     "/secretmem": "it holds secret memory",
 }
+_CPU_TIMER = "it has a timer that counts its processor time ({})"
+ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
 _NAMESPACES = {
     "user": "it is in a user namespace of its own",
     "pid": "it is in a pid namespace of its own",
@@ -34,6 +37,7 @@ def why_not(pid: int, traced_by: int | None = None) -> str | None:
             or _by_program(pid)
             or _by_descriptors(pid)
             or _by_mappings(pid)
+            or _by_timers(pid)
         )
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
@@ -106,6 +110,29 @@ def _by_mappings(pid: int) -> str | None:
 
 def _has_huge_pages(pid: int) -> bool:
     return int(_status(pid).get("HugetlbPages", "0 kB").split()[0]) > 0
+
+
+def _by_timers(pid: int) -> str | None:
+    """A timer stays at home with the stub, and there a cpu clock stands still. Those of setitimer(2) are told nowhere: see
+    why_not_frozen()."""
+    try:
+        with open(f"/proc/{pid}/timers", encoding="utf-8") as timers:
+            clocks = [int(line.split()[1]) for line in timers if line.startswith("ClockID:")]
+    except FileNotFoundError:
+        if os.path.exists(f"/proc/{pid}"):
+            return None  # this kernel does not tell
+        raise
+    return _CPU_TIMER.format("timer_create") if any(clock < 0 for clock in clocks) else None
+
+
+def why_not_frozen(frozen: Frozen) -> str | None:
+    """What only the process itself can find out. Errors: OSError."""
+    with frozen.scratch(32) as address:
+        for which in (ITIMER_VIRTUAL, ITIMER_PROF):
+            frozen.call(SYS.getitimer, which, address)
+            if any(frozen.read(address, 32)[16:]):
+                return _CPU_TIMER.format("setitimer")
+    return None
 
 
 def _by_mapping(mapping: FileMapping) -> str | None:
