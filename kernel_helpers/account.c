@@ -26,7 +26,8 @@ struct entry {
     int host_tid;                       /* of the process: its host pid */
     uint32_t tid;                       /* 0: the process */
     struct used begun, before;
-    uint64_t user, system;              /* as last told: neither ever goes back */
+    uint64_t user, system;              /* as last told: nothing ever goes back */
+    uint64_t voluntary, involuntary;
 };
 
 struct account {
@@ -106,16 +107,17 @@ static void add_switches(struct used *u, int pid, int tid) {
 
 /* All that the kernel says; user and system time in ticks. 0, -1: it is gone. */
 static int read_all(const struct account *a, const struct entry *e, struct used *u) {
-    int tid = e->tid ? e->host_tid : 0;
     memset(u, 0, sizeof *u);
-    if (read_clock(a, e, &u->total) || read_stat(u, a->host_pid, tid))
-        return -1;
-    if (tid)
-        add_switches(u, a->host_pid, tid);
-    else                                /* no file has them of all threads; those of threads that have ended are lost */
+    return read_clock(a, e, &u->total) || read_stat(u, a->host_pid, e->tid ? e->host_tid : 0) ? -1 : 0;
+}
+
+/* Context switches and the peak. No file has those of all threads; those of threads that have ended are lost. */
+static void read_switches(const struct account *a, const struct entry *e, struct used *u) {
+    if (e->tid)
+        add_switches(u, a->host_pid, e->host_tid);
+    else
         for (unsigned i = 1; i < a->count; i++)
             add_switches(u, a->host_pid, a->entries[i].host_tid);
-    return 0;
 }
 
 static uint64_t since(uint64_t now, uint64_t then) { return now > then ? now - then : 0; }
@@ -137,9 +139,14 @@ static void divide(struct entry *e, struct used *u) {
     u->total = e->user + e->system;
 }
 
-static int all_used(const struct account *a, struct entry *e, struct used *u) {
+static uint64_t forward(uint64_t *told, uint64_t now) { return *told = now > *told ? now : *told; }
+
+/* What takes a file for each thread only if `switches`. */
+static int all_used(const struct account *a, struct entry *e, struct used *u, int switches) {
     if (read_all(a, e, u))
         return -1;
+    if (switches)
+        read_switches(a, e, u);
     const struct used *begun = &e->begun, *before = &e->before;
     u->total = since(u->total, begun->total);
     u->user = since(u->user, begun->user);
@@ -150,8 +157,8 @@ static int all_used(const struct account *a, struct entry *e, struct used *u) {
     u->system += before->system;
     u->minor = since(u->minor, begun->minor) + before->minor;
     u->major = since(u->major, begun->major) + before->major;
-    u->voluntary = since(u->voluntary, begun->voluntary) + before->voluntary;
-    u->involuntary = since(u->involuntary, begun->involuntary) + before->involuntary;
+    u->voluntary = forward(&e->voluntary, since(u->voluntary, begun->voluntary)) + before->voluntary;
+    u->involuntary = forward(&e->involuntary, since(u->involuntary, begun->involuntary)) + before->involuntary;
     if (before->peak > u->peak)
         u->peak = before->peak;
     return 0;
@@ -193,8 +200,9 @@ void account_begin(struct account *a) {
     pthread_mutex_lock(&a->lock);
     for (unsigned i = 0; i < a->count; i++) {
         struct entry *e = &a->entries[i];
-        read_all(a, e, &e->begun);
-        e->user = e->system = 0;
+        if (!read_all(a, e, &e->begun))
+            read_switches(a, e, &e->begun);
+        e->user = e->system = e->voluntary = e->involuntary = 0;
     }
     pthread_mutex_unlock(&a->lock);
 }
@@ -210,7 +218,7 @@ void account_carry(struct account *a, uint32_t tid, const struct used *before) {
 int account_used(struct account *a, uint32_t tid, struct used *used) {
     pthread_mutex_lock(&a->lock);
     struct entry *e = by_tid(a, tid);
-    int result = e && !all_used(a, e, used) ? 0 : -ESRCH;
+    int result = e && !all_used(a, e, used, 1) ? 0 : -ESRCH;
     pthread_mutex_unlock(&a->lock);
     return result;
 }
@@ -253,13 +261,13 @@ static void add_to_clock(struct account *a, struct entry *caller, int clock, str
     if (clock >= 0 || (clock & CPU_CLOCK_MASK) == 2) {
         if (!read_clock(a, e, &total))
             add_time(result, since(total, e->begun.total) + e->before.total);
-    } else if (!all_used(a, e, &u))
+    } else if (!all_used(a, e, &u, 0))
         add_time(result, (clock & CPU_CLOCK_MASK) == CPU_CLOCK_VIRT ? u.user : u.total);
 }
 
 static void add_to_usage(struct account *a, struct entry *e, struct rusage *result) {
     struct used u;
-    if (all_used(a, e, &u))
+    if (all_used(a, e, &u, 1))
         return;
     add_interval(&result->ru_utime, u.user);
     add_interval(&result->ru_stime, u.system);
@@ -284,7 +292,7 @@ void account_add(struct account *a, int host_tid, long number, const uint64_t ar
     else if (number == SYS_clock_gettime && length == sizeof value.time)
         add_to_clock(a, caller, (int)arguments[0], &value.time);
     else if (number == SYS_times && length == sizeof value.times) {
-        if (!all_used(a, a->entries, &u)) {
+        if (!all_used(a, a->entries, &u, 0)) {
             value.times.tms_utime += u.user / TICK;
             value.times.tms_stime += u.system / TICK;
         }
