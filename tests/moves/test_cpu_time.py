@@ -19,10 +19,11 @@ ROUND = 60
 """Milliseconds that each of two threads computes between two looks."""
 
 
-@pytest.fixture(scope="module", params=["notify", "ptrace"])
+@pytest.fixture(scope="module", params=[("notify", "auto"), ("ptrace", "criu")], ids=["notify", "ptrace"])
 def either(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster with each of the two interceptors."""
-    cluster = Cluster(configuration=f'interception = "{request.param}"\n')
+    """A cluster with each of the two interceptors, and of the two engines."""
+    interception, engine = request.param
+    cluster = Cluster(configuration=f'interception = "{interception}"\nengine = "{engine}"\n')
     yield cluster
     cluster.down()
 
