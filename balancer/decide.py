@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from balancer.cost import MoveCost
@@ -26,7 +26,8 @@ class Process:
 
     `where` is "home" or the node it is on; `arrived` when it came there (or started); `moved` the times of its moves
     of the last minute or more, the newest last; `runnable` how many of its threads usually want to run; `moving` that
-    a move is under way; `not_before` before when no move is to be tried, after one that failed or was refused.
+    a move is under way; `not_before` before when no move is to be tried, after one that failed or was refused; `unfit` says
+    of nodes why it cannot go on there.
     """
 
     pid: int
@@ -42,6 +43,7 @@ class Process:
     wanted: str | None = None
     not_before: float = 0.0
     immovable: str | None = None
+    unfit: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,8 @@ def _why_not_there(entry: Entry, process: Process, settings: Settings) -> str | 
     vector = entry.vector
     if entry.age > settings.stale:
         return f"nothing has been heard of {vector.name} for {entry.age:.0f} s"
+    if vector.name in process.unfit:
+        return process.unfit[vector.name]
     if not vector.accepts_guests:
         return f"{vector.name} takes no guests now"
     return _why_no_memory(vector, process, settings)

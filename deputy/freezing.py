@@ -45,6 +45,7 @@ def freeze_guest(deputy: Deputy) -> Pending:
         answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
         if answer.get("error"):
             raise FarhomeError(f"the guest could not be frozen: {answer['error']}")
+        deputy.link.take_used(answer.get("used"))
         return [(int(tid), bytes(info)) for tid, info in answer["pending"]]
     except BaseException:
         thaw(deputy)

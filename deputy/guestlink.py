@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernel_helpers import account
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, HomeLink, Kind
 from wire import channel
@@ -45,10 +46,14 @@ class GuestLink:
         self._broken_since: float | None = None
         self._next_attempt = 0.0
         self._pending: list[Event] = []
+        self._is_new = True
 
     def start(self, connection: socket.socket) -> None:
         """Hands a proven connection of role link to the C session."""
         connection.settimeout(None)
+        if self._is_new:  # before any reply: a cpu clock must not go back
+            self.send(Control.CARRIED, barrier=True, used=self.home.used_away, limit=account.limit_left(self.home.stub_pid))
+        self._is_new = False
         self.home.set_silence(SILENCE)
         self.home.attach(connection.detach())
         self._broken_since = None
@@ -57,6 +62,13 @@ class GuestLink:
         """Queues a control frame; it survives a broken connection. barrier: the remote handles nothing that follows before it
         has dealt with this one."""
         self.home.send(control, tid, pack(**fields), barrier)
+
+    def take_used(self, used: object) -> None:
+        """What the frozen guest has used away from home, for where it goes next. Errors: WireError."""
+        try:
+            self.home.used_away = account.check(used)
+        except ValueError as error:
+            raise WireError(f"{self.target.node}: {error}") from None
 
     def events(self) -> list[Event]:
         """New events, connection matters taken care of. Errors: LinkLost."""

@@ -29,7 +29,7 @@ from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import put, take
 from engine.phases import Phases
-from engine.refusal import why_not
+from engine.refusal import why_not, why_not_frozen
 from engine.restarts import name_restarted_calls, waiting_places
 from engine.vessel import obstacle
 from kernel_helpers import inject, tracing
@@ -153,6 +153,7 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     phases.done("seize")
     try:
         reason = why_not(deputy.pid, traced_by=os.getpid())
+        reason = reason or why_not_frozen(frozen)
         if reason is None and any(thread.group_stop for thread in frozen.threads.values()):
             reason = "it is stopped"
         if reason is not None:

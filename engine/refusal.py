@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
+from kernel_helpers.inject import SYS, Frozen
 
 _DESCRIPTORS = {
     "anon_inode:[io_uring]": "it uses io_uring",
@@ -16,6 +17,8 @@ _DESCRIPTORS = {
     "/secretmem": "it holds secret memory",
 }
 _CAP_SYS_RESOURCE = 24
+_CPU_TIMER = "it has a timer that counts its processor time ({})"
+ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
 _NAMESPACES = {
     "user": "it is in a user namespace of its own",
     "pid": "it is in a pid namespace of its own",
@@ -89,6 +92,7 @@ def _all(pid: int, traced_by: int | None) -> Iterator[str]:
     yield from _by_program(pid)
     yield from _by_descriptors(pid)
     yield from _by_mappings(pid)
+    yield from _by_timers(pid)
 
 
 def _printable(text: str) -> str:
@@ -159,6 +163,30 @@ def _by_mappings(pid: int) -> Iterator[str]:
 
 def _has_huge_pages(pid: int) -> bool:
     return int(_status(pid).get("HugetlbPages", "0 kB").split()[0]) > 0
+
+
+def _by_timers(pid: int) -> Iterator[str]:
+    """A timer stays at home with the stub, and there a cpu clock stands still. Those of setitimer(2) are told nowhere: see
+    why_not_frozen()."""
+    try:
+        with open(f"/proc/{pid}/timers", encoding="utf-8") as timers:
+            clocks = [int(line.split()[1]) for line in timers if line.startswith("ClockID:")]
+    except FileNotFoundError:
+        if os.path.exists(f"/proc/{pid}"):
+            return  # this kernel does not tell
+        raise
+    if any(clock < 0 for clock in clocks):
+        yield _CPU_TIMER.format("timer_create")
+
+
+def why_not_frozen(frozen: Frozen) -> str | None:
+    """What only the process itself can find out. Errors: OSError."""
+    with frozen.scratch(32) as address:
+        for which in (ITIMER_VIRTUAL, ITIMER_PROF):
+            frozen.call(SYS.getitimer, which, address)
+            if any(frozen.read(address, 32)[16:]):
+                return _CPU_TIMER.format("setitimer")
+    return None
 
 
 def _by_mapping(mapping: FileMapping) -> str | None:

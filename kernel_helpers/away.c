@@ -10,12 +10,22 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
+#include "account.h"
 #include "link.h"
 
 #define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
 
 enum state { IDLE, SENT_HOME, WAITS_FOR_PYTHON };
+
+/* What home last said of a cpu clock. Its share stands still for as long as the stub makes no call (but the question itself). */
+struct told {
+    uint64_t as_of;             /* the moment() at which it was asked; 0: nothing was said */
+    struct timespec time;
+};
 
 struct guest_thread {
     int host_tid;
@@ -23,11 +33,16 @@ struct guest_thread {
     enum state state;
     uint64_t notification;
     int class;
+    uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
+    uint64_t asked_at;          /* the moment() of the question */
+    struct told process_clock, thread_clock;
     struct marshalled m;
 };
 
 struct away {
     struct session *session;
+    struct account *account;    /* not ours; NULL: nothing is added */
+    uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
     int listener, wake;
     unsigned count;             /* grows, also while other threads of ours go through the list */
     struct guest_thread **threads;
@@ -100,6 +115,19 @@ static int waits_for_mask(int tid, uint64_t mask) {
     return (pending & blocked & ~mask) != 0;
 }
 
+/* What is known of the clock that a call asks about; NULL: it is no such question. */
+static struct told *told_of(struct guest_thread *t, long number, uint64_t argument) {
+    if (number != SYS_clock_gettime)
+        return NULL;
+    int clock = (int)argument;
+    return clock == CLOCK_PROCESS_CPUTIME_ID ? &t->process_clock : clock == CLOCK_THREAD_CPUTIME_ID ? &t->thread_clock : NULL;
+}
+
+/* For as long as it does not change, home's share of that clock does not: a thread's own calls, or those of all. */
+static uint64_t moment(struct away *a, struct guest_thread *t, uint64_t clock) {
+    return (int)clock == CLOCK_THREAD_CPUTIME_ID ? t->calls : __atomic_load_n(&a->frames, __ATOMIC_SEQ_CST);
+}
+
 static void forward(struct away *a, struct guest_thread *t, const struct seccomp_notif *n,
                     const struct call_entry *entry) {
     uint64_t arguments[6];
@@ -114,6 +142,12 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
         pthread_mutex_unlock(&a->lock);
         if (!t->m.has_mask || !waits_for_mask(t->host_tid, t->m.signal_mask)) {
             t->m.call.sequence++;
+            if (told_of(t, n->data.nr, arguments[0]))
+                t->asked_at = moment(a, t, arguments[0]);
+            else {
+                t->calls++;
+                __atomic_add_fetch(&a->frames, 1, __ATOMIC_SEQ_CST);
+            }
             o = marshal_frame(&t->m, t->tid);
         }
     }
@@ -122,6 +156,30 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
         return;
     }
     session_post(a->session, o, SEND_NOW);
+}
+
+/* A cpu clock whose home share is known is answered at once. Whether it was. */
+static int answer_clock(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]) {
+    struct told *told = told_of(t, n->data.nr, arguments[0]);
+    if (!told || told->as_of != moment(a, t, arguments[0]) || !a->account)
+        return 0;
+    struct timespec value = told->time;
+    account_add(a->account, t->host_tid, n->data.nr, arguments, (unsigned char *)&value, sizeof value);
+    struct iovec here = {&value, sizeof value}, there = {(void *)arguments[1], sizeof value};
+    if (process_vm_writev(t->host_tid, &here, 1, &there, 1, 0) != sizeof value)
+        return 0;
+    answer(a, n->id, 0, 0);
+    return 1;
+}
+
+/* A REPLY to a call of class SUM. */
+static void add_used(struct away *a, struct guest_thread *t, uint32_t length) {
+    struct told *told = told_of(t, t->m.call.number, t->m.call.arguments[0]);
+    if (told && length == sizeof told->time) {
+        memcpy(&told->time, a->results, sizeof told->time);
+        told->as_of = t->asked_at;
+    }
+    account_add(a->account, t->host_tid, t->m.call.number, t->m.call.arguments, a->results, length);
 }
 
 static void take(struct away *a, const struct seccomp_notif *n) {
@@ -138,6 +196,8 @@ static void take(struct away *a, const struct seccomp_notif *n) {
         hand_over(a, NULL, n);
         return;
     }
+    if (entry->class == CLASS_SUM && answer_clock(a, t, n, arguments))
+        return;
     t->notification = n->id;
     t->class = entry->class;
     t->m.call.number = n->data.nr;
@@ -222,7 +282,11 @@ static int reply(void *owner, struct session *session, const struct frame *frame
     pthread_mutex_unlock(&a->lock);
     if (!wanted)
         return 0;
+    if (!told_of(t, t->m.call.number, t->m.call.arguments[0]))
+        __atomic_add_fetch(&a->frames, 1, __ATOMIC_SEQ_CST);
     int64_t value = r.value;
+    if (t->class == CLASS_SUM && value >= 0 && r.outs && !(r.flags & REPLY_SUSPENDED) && a->account)
+        add_used(a, t, lengths[0]);
     if (marshal_results(&t->m, t->host_tid, lengths, a->results))
         value = -EFAULT;
     uint64_t id = t->notification;
@@ -253,6 +317,8 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
         pthread_mutex_lock(&a->lock);
         t->state = IDLE;
         t->m.call.sequence = 0;
+        t->calls = 1;
+        t->process_clock.as_of = t->thread_clock.as_of = 0;
         t->tid = tid;
         t->host_tid = host_tid;
         pthread_mutex_unlock(&a->lock);
@@ -265,6 +331,7 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
         return -ENOMEM;
     t->host_tid = host_tid;
     t->tid = tid;
+    t->calls = 1;
     a->threads[a->count] = t;
     __atomic_store_n(&a->count, a->count + 1, __ATOMIC_RELEASE);
     return 0;
@@ -296,6 +363,7 @@ struct away *away_new(int listener, const int *host_tids, const int *tids, unsig
         return NULL;
     }
     a->listener = listener;
+    a->frames = 1;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
     for (unsigned i = 0; i < count; i++)
@@ -314,6 +382,9 @@ struct away *away_new(int listener, const int *host_tids, const int *tids, unsig
     }
     return a;
 }
+
+/* Before the first attach. */
+void away_set_account(struct away *a, struct account *account) { a->account = account; }
 
 struct session *away_session(struct away *a) { return a->session; }
 

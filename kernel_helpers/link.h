@@ -60,7 +60,8 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 
 /* ---- the table ---- */
 
-enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE };
+enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE,
+                  CLASS_SUM };
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
              SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE };
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from kernel_helpers import library
+from kernel_helpers.account import Account
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.filter import RET_NOTIFY, evaluate
 from kernel_helpers.table import Shape, row_of
@@ -101,7 +102,7 @@ def _native() -> ctypes.CDLL:
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
         ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
-        ("away_free", None, [pointer]),
+        ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
         ("home_new", pointer, [pointer, unsigned, i, i, ctypes.c_uint32]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned]), ("home_resumable", i, [pointer, i]),
@@ -228,6 +229,10 @@ class HomeLink(SessionLink):
     def __init__(self, threads: list[int], look_cycles: int = RECEIVER_LOOKS) -> None:
         super().__init__()
         self.threads = list(threads)
+        self.used_away: list[list[int]] = []
+        """What the guest has used on the nodes that it has left (account.py)."""
+        self.stub_pid = 0
+        """As told by set_stub()."""
         self.memfd = os.memfd_create("farhome", os.MFD_CLOEXEC)
         tids = (ctypes.c_int * len(threads))(*threads)
         self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd, look_cycles)
@@ -271,6 +276,7 @@ class HomeLink(SessionLink):
     def set_stub(self, pid: int, address: int, spin: int = LOOP_LOOKS) -> None:
         """Where process `pid` has mapped memfd; how many cycles its loops look on before they sleep. Before the first attach,
         and whenever it moves (no call being under way)."""
+        self.stub_pid = pid
         _native().home_set_stub(self.handle, pid, address, spin)
 
     def renew(self, socket_fd: int | None = None) -> None:
@@ -338,12 +344,16 @@ class AwayLink(SessionLink):
         if not self._handle:
             os.close(self.event_fd)
             raise MemoryError("no memory for a link")
+        self.account = Account(guest_host_pid, threads)
+        """What the guest has used here, and where it was before."""
+        _native().away_set_account(self._handle, self.account.handle)
 
     def _session(self) -> int:
         return int(_native().away_session(self.handle))
 
     def _free(self, handle: int) -> None:
         _native().away_free(handle)
+        self.account.close()
 
     def pause(self) -> None:
         """Takes no more notifications; returns when the listener stands, and then every call taken is on its way.
@@ -369,11 +379,13 @@ class AwayLink(SessionLink):
         return bool(_native().away_answer(self.handle, tid, error or value, int(proceed)) == 0)
 
     def add_thread(self, host: int, tid: int) -> None:
-        """A thread that was born here, before it runs. Errors: OSError."""
+        """A thread that was born here, before it runs. Errors: OSError, MemoryError."""
+        self.account.add_thread(host, tid)
         _check(_native().away_add_thread(self.handle, host, tid), "a thread")
 
-    def remove_thread(self, host: int) -> None:
+    def remove_thread(self, host: int, tid: int) -> None:
         """One that has ended."""
+        self.account.remove_thread(host, tid)
         _native().away_remove_thread(self.handle, host)
 
     def abandon(self, tid: int) -> None:

@@ -32,7 +32,9 @@ const struct call_entry *link_entry(long number, const uint64_t arguments[6]) {
 
 int link_class(long number, const uint64_t arguments[6]) { return link_entry(number, arguments)->class; }
 
-static int at_home(int class) { return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END; }
+static int at_home(int class) {
+    return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END || class == CLASS_SUM;
+}
 
 int link_forwardable(long number) {
     if (number < 0 || number >= (long)(sizeof call_rows / sizeof *call_rows) || !call_rows[number].name)

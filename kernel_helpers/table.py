@@ -24,6 +24,7 @@ class Class(IntEnum):
     BOTH = 3
     END = 4
     REFUSE = 5
+    SUM = 6
 
 
 class Shape(IntEnum):
@@ -232,7 +233,8 @@ def documentation() -> str:
     """docs/calls.md: every call, by group."""
     words = {Class.LOCAL: "natively on the node", Class.FORWARD: "by the stub at home",
              Class.BOTH: "at home, then natively", Class.GO_HOME: "brings the process home",
-             Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS"}
+             Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS",
+             Class.SUM: "by the stub at home, and what was used away is added"}
     lines = ["# System calls of a process that is away", "",
              "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",
              "A line that begins with ↳ is the same call with the argument values named."]

@@ -165,6 +165,7 @@ class Balancer:
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
             runnable=entry.runnable(), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
+            unfit=self._peers.unfit(),
         )  # fmt: skip
 
     def settings(self) -> Settings:

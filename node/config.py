@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from balancer.policy import LendingPolicy
+from engine.processor import FLAG
 from kernel_helpers.errors import FarhomeError
 
 DEFAULT_PORT = 7226
@@ -28,7 +29,8 @@ class ConfigError(FarhomeError):
 
 @dataclass(frozen=True)
 class Config:
-    """One node's configuration. link_timeout in seconds; speed 1.0 is the yardstick's, None: measured."""
+    """One node's configuration. link_timeout in seconds; speed 1.0 is the yardstick's, None: measured. cpu_flags: of those that
+    the processor has, the ones that count; None: all."""
 
     name: str
     address: str
@@ -40,6 +42,7 @@ class Config:
     link_timeout: float = 20.0
     balance: bool = True
     lend: dict[str, Any] = field(default_factory=dict)
+    cpu_flags: frozenset[str] | None = None
 
 
 def check_name(name: object) -> str:
@@ -82,6 +85,15 @@ def _number(table: dict[str, Any], key: str, low: float, high: float, default: f
     return float(value)
 
 
+def _flags(value: object) -> frozenset[str] | None:
+    if value is None:
+        return None
+    flags = value.split() if isinstance(value, str) else []
+    if not flags or not all(FLAG.fullmatch(flag) for flag in flags):
+        raise ValueError(f"cpu_flags must be words as in the flags of /proc/cpuinfo, not {value!r}")
+    return frozenset(flags)
+
+
 def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
     value = document.get(key, {})
     if not isinstance(value, dict):
@@ -89,7 +101,9 @@ def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-_KEYS = frozenset({"name", "address", "port", "peers", "speed", "interception", "engine", "link_timeout", "lend", "balance"})
+_KEYS = frozenset(
+    {"name", "address", "port", "peers", "speed", "interception", "engine", "link_timeout", "lend", "balance", "cpu_flags"}
+)
 
 
 def from_document(document: dict[str, Any]) -> Config:
@@ -125,6 +139,7 @@ def from_document(document: dict[str, Any]) -> Config:
         link_timeout=_number(document, "link_timeout", 1, 3600, 20.0) or 20.0,
         balance=enabled,
         lend=_table(document, "lend"),
+        cpu_flags=_flags(document.get("cpu_flags")),
     )
 
 

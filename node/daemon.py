@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from balancer.policy import LendingPolicy
+from engine.processor import Processor, own_processor, why_unfit
 from kernel_helpers.errors import FarhomeError
 from node import config as configuration
 from node import join, sampling
@@ -63,7 +64,8 @@ class Daemon:
         self.started = time.time()
         self.stopping = asyncio.Event()
         self.registry = Registry(paths.registry, self._process_ended)
-        self.peers = Peers(self.keys, self._hello, self._peer_address)
+        self.processor = own_processor().restricted(config.cpu_flags)
+        self.peers = Peers(self.keys, self._hello, self._peer_address, self._why_unfit)
         self.peer_server = PeerServer(self.keys, self._on_peer, self._on_join)
         self._peer_server_runs = False
         self._remembered: dict[str, tuple[str, int]] = {}
@@ -264,7 +266,17 @@ class Daemon:
     # -- peers -------------------------------------------------------------------------------------------------------------
 
     def _hello(self) -> dict[str, Any]:
-        return {"version": PROTOCOL_VERSION, "name": self.config.name, "address": self.config.address, "port": self.config.port}
+        return {
+            "version": PROTOCOL_VERSION, "name": self.config.name, "address": self.config.address, "port": self.config.port,
+            "processor": self.processor.to_wire(),
+        }  # fmt: skip
+
+    def _why_unfit(self, name: str, hello: dict[str, Any]) -> str | None:
+        """Why a process of this node could not go on on that peer's processor."""
+        try:
+            return why_unfit(name, Processor.from_wire(hello.get("processor")), self.processor)
+        except ValueError as error:
+            return f"{name} cannot be judged: {error}"
 
     def _peer_address(self, name: str) -> tuple[str, int] | None:
         return self.balancer.gossip.peers().get(name)
@@ -318,7 +330,7 @@ class Daemon:
     def reload(self) -> None:
         """Reads the configuration anew; what cannot be changed live is refused. Errors: ConfigError, the old one stays."""
         new = configuration.load(self.paths.config)
-        for key in ("name", "address", "port"):
+        for key in ("name", "address", "port", "cpu_flags"):
             if getattr(new, key) != getattr(self.config, key):
                 raise ConfigError(f"{self.paths.config}: {key} changes only when mosd is restarted")
         self.config, self.policy = new, configuration.lending_policy(new)

@@ -146,6 +146,8 @@ class Mover:
         changes: dict[str, Any] = {"state": "hopping"}
         if entry.where == HOME:
             changes = {"state": "leaving", "resident": stat.resident}
+        if (unfit := await self._why_unfit(target)) is not None:
+            raise MoveRefused(entry.pid, unfit)
         entry = self._registry.update(entry.pid, **changes) or entry
         memory = max(entry.memory, entry.resident)
         # The target makes a place while the deputy starts here: both take as long as a Python interpreter does.
@@ -171,6 +173,14 @@ class Mover:
                 await self._abort(deputy)
             await self._cancel(target, place)
             raise
+
+    async def _why_unfit(self, target: str) -> str | None:
+        """Errors: PeerError."""
+        try:
+            async with asyncio.timeout(RESERVE_TIMEOUT):
+                return await self._peers.why_unfit(target)
+        except TimeoutError:
+            raise PeerError(f"{target} did not answer within {RESERVE_TIMEOUT:g} s") from None
 
     async def _reserve(
         self, entry: HomeProcess, target: str, memory: int, runnable: float, slowdown: float | None

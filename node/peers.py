@@ -105,6 +105,8 @@ class PeerConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str) -> None:
         self.name = name
         self.hello: dict[str, Any] = {}
+        self.unfit: str | None = None
+        """Why no process of this node can go on there, by what its hello told."""
         self._reader = reader
         self._writer = writer
         self._waiting: dict[int, asyncio.Future[Message]] = {}
@@ -190,7 +192,12 @@ class PeerConnection:
 class Peers:
     """Connections to all peers, made when needed."""
 
-    def __init__(self, keys: KeyStore, hello: Callable[[], dict[str, Any]], address: Callable[[str], tuple[str, int] | None]) -> None:
+    def __init__(
+        self, keys: KeyStore, hello: Callable[[], dict[str, Any]], address: Callable[[str], tuple[str, int] | None],
+        judge: Callable[[str, dict[str, Any]], str | None],
+    ) -> None:  # fmt: skip
+        """judge says, by name and hello of a peer, why it is unfit for this node's processes."""
+        self._judge = judge
         self._keys = keys
         self._hello = hello
         self._address = address
@@ -217,6 +224,7 @@ class Peers:
         if old is not None and not old.closed:
             connection.close()
             return old
+        connection.unfit = self._judge(connection.name, connection.hello)
         self._connections[connection.name] = connection
         return connection
 
@@ -240,6 +248,14 @@ class Peers:
         except TimeoutError:
             raise PeerError(f"{name} did not answer within {timeout:g} s") from None
         return await connection.call(method, parameters, timeout)
+
+    async def why_unfit(self, name: str) -> str | None:
+        """Why no process of this node can go on there, in one sentence, or None. Errors: PeerError."""
+        return (await self.connection(name)).unfit
+
+    def unfit(self) -> dict[str, str]:
+        """The same of all peers that are known to be unfit now."""
+        return {name: c.unfit for name, c in self._connections.items() if c.unfit is not None and not c.closed}
 
     def connected(self) -> set[str]:
         """Names of the peers that there is a connection to."""

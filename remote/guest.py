@@ -15,12 +15,12 @@ import struct
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
 from engine.pending import Pending, put
-from kernel_helpers import inject, tracing
+from kernel_helpers import account, inject, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
@@ -29,6 +29,7 @@ from kernel_helpers.tracing import Cause, Stop
 from remote import birth
 from remote.intercept_ptrace import PtraceLink
 from wire.control import Control, pack, unpack
+from wire.frames import WireError
 
 if TYPE_CHECKING:
     from remote.remote import Remote
@@ -41,6 +42,8 @@ GuestEnd = AwayLink | PtraceLink
 FREEZE_PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
 
+LIMIT_PERIOD = 0.25
+"""Seconds between looks whether the limit on processor time was met."""
 REAP_PATIENCE = 5.0
 """Seconds for the threads of a killed guest to end."""
 
@@ -69,7 +72,10 @@ class Guest:
         self._stopped = False
         self._answered: set[int] = set()
         self._cannot_bear: set[int] = set()
+        self._is_limited = False
+        self._looked_at_limit = 0.0
         self._cpu_before = _cpu_seconds(self.pid)
+        link.account.begin()
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -123,6 +129,13 @@ class Guest:
                 log.debug("a signal came too late")
             finally:
                 self.link.release()
+        elif event.kind == Control.CARRIED:
+            try:
+                self._carry(unpack(event.data))
+            except (ValueError, WireError, OSError):
+                log.warning("what the guest has used before is lost", exc_info=True)
+            finally:
+                self.link.release()
         elif event.kind == Kind.SUSPENDED:
             self._suspension(event.tid, event.code)
         elif event.kind == Kind.GO_HOME_CALL:
@@ -135,7 +148,8 @@ class Guest:
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
             error = self._freeze()
-            self.link.send(Control.FROZEN, 0, pack(error=error, pending=[] if error else self.pending()))
+            pending, used = ([], []) if error else (self.pending(), self.link.account.used())
+            self.link.send(Control.FROZEN, 0, pack(error=error, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
         elif event.kind == Control.STOPPED:
@@ -210,6 +224,12 @@ class Guest:
             log.debug("it ended while it made a thread")
         for _, info in taken:
             self._queue(int.from_bytes(info[:4], "little"), info, host)
+    def _carry(self, told: dict[str, Any]) -> None:
+        """What it has used before it came here, and may still use. Errors: ValueError, OSError."""
+        used = account.check(told.get("used"))
+        self.link.account.carry(used)
+        before = sum(total for tid, total, *_ in used if tid == account.WHOLE)
+        self._is_limited = account.limit_guest(self.pid, told.get("limit"), before)
 
     def _deliver(self, event: Event) -> None:
         """A signal of home: queued to the guest with a cookie, exchanged for the true siginfo when it is delivered."""
@@ -272,6 +292,10 @@ class Guest:
             return
         for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
             self._handle_stop(stop)
+        if self._is_limited and time.monotonic() - self._looked_at_limit > LIMIT_PERIOD:
+            # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing.
+            self._looked_at_limit = time.monotonic()
+            self._cancel_interruptible()
 
     def _handle_stop(self, stop: Stop) -> None:
         if self.link.stopped(stop):
@@ -296,7 +320,7 @@ class Guest:
     def _thread_gone(self, stop: Stop) -> None:
         self._threads.pop(stop.tid, None)
         if isinstance(self.link, AwayLink):
-            self.link.remove_thread(stop.tid)
+            self.link.remove_thread(stop.tid, self._program(stop.tid))
             self._tids = {program: host for program, host in self._tids.items() if host != stop.tid}
         is_last = stop.tid == self.pid or not self._threads
         if is_last and stop.cause is Cause.KILLED and not self._remote.finished:

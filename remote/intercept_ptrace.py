@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterable
 
 from kernel_helpers import library, tracing
+from kernel_helpers.account import Account
 from kernel_helpers.filter import RET_TRACE
 from kernel_helpers.inject import RESTART_CODES, U64, Registers, signed
 from kernel_helpers.link import Event, Kind, Parked, SessionLink
@@ -60,12 +61,15 @@ class PtraceLink(SessionLink):
         self._restarting: dict[int, tuple[int, _Caught]] = {}
         self._paused = False
         self._kept: list[Event] = []
+        self.account = Account(guest_host_pid, threads)
+        """What the guest has used here, and where it was before."""
 
     def _session(self) -> int:
         return self.handle
 
     def _free(self, handle: int) -> None:
         _relay().session_free(handle)
+        self.account.close()
 
     # -- calls leave
 
@@ -95,7 +99,7 @@ class PtraceLink(SessionLink):
         return signed(tracing.registers(stop.tid).rax) == -errno.ENOSYS
 
     def _take(self, program: int, caught: _Caught) -> None:
-        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END):
+        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM):
             try:
                 caught.call = Marshaller(self._read, caught.entry, caught.number, caught.arguments).call
                 mask = caught.call.sigmask
@@ -136,8 +140,9 @@ class PtraceLink(SessionLink):
         if sequence != caught.sequence:
             return None
         try:
-            for address, data in writes:
-                self._write(address, data)
+            for address, told in writes:
+                adds = caught.entry.class_ is Class.SUM
+                self._write(address, self.account.add(caught.host, caught.number, caught.arguments, told) if adds else told)
         except OSError:
             value = -errno.EFAULT
         if flags & REPLY_SUSPENDED:

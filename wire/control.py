@@ -33,12 +33,15 @@ class Control(IntEnum):
     """the process has ended at home: end the guest"""
     THREAD_EXITED = 39
     """a stub thread made exit(2): so may the guest's"""
+    CARRIED = 40
+    """the first frame of a link; what the guest has used on the nodes that it was on before: used; what its limit on processor time
+    leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
     """to tid, which wants a new thread: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
-    """error: empty when every thread of the guest stands still"""
+    """error: empty when every thread of the guest stands still; pending: signals; used: in all, here and on nodes before"""
     GO_HOME = 66
     """a call that only home can make: tid, number, name"""
     CANCEL = 67

@@ -55,6 +55,8 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 3), node("n2"), ages={"n2": 11}), {}, "nothing has been heard"),
         (view_of(node("n1", 3), node("n2", memory_free=200 << 20)), {}, "memory"),
         (view_of(node("n1", 3), node("n2")), {"locked": True}, "locked"),
+        (view_of(node("n1", 3), node("n2")), {"unfit": {"n2": "n2's processor lacks avx2"}}, "lacks avx2"),
+        (view_of(node("n1", 3), node("n2")), {"unfit": {"n2": "n2's processor lacks avx2"}, "wanted": "n2"}, "lacks avx2"),
         (view_of(node("n1", 3), node("n2")), {"home_only": True}, "stay at home"),
         (view_of(node("n1", 3), node("n2")), {"moving": True}, "under way"),
         (view_of(node("n1", 3), node("n2")), {"immovable": "it has an io_uring"}, "io_uring"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.refusal import why_not
+from engine.refusal import why_not, why_not_frozen
 from kernel_helpers import inject
 
 PRELUDE = """
@@ -67,6 +67,7 @@ def test_ordinary_programs_may_move(source: str) -> None:
         ("f = ctypes.create_string_buffer(b'\\x06\\0\\0\\0\\0\\0\\xff\\x7f', 8)\n"
          "class P(ctypes.Structure): _fields_ = [('n', ctypes.c_ushort), ('f', ctypes.c_void_p)]\n"
          "libc.prctl(38, 1, 0, 0, 0); check(libc.prctl(22, 2, ctypes.byref(P(1, ctypes.addressof(f)))))", "seccomp"),
+        ("t = ctypes.c_void_p(); check(libc.timer_create(2, None, ctypes.byref(t)))", "counts its processor time (timer_create)"),
         ("os.chroot('/')\nd = tempfile.mkdtemp()\nos.rmdir(d)\nos.chroot('/usr')", "root directory"),
     ],
 )  # fmt: skip
@@ -79,6 +80,15 @@ def test_what_cannot_move_is_named(source: str, named: str) -> None:
         if "up" in str(error) and named in ("io_uring", "userfaultfd", "asynchronous I/O"):
             pytest.skip(f"this kernel does not let a program have {named}")
         raise
+
+
+@pytest.mark.parametrize(("which", "reason"), [("VIRTUAL", True), ("PROF", True), ("REAL", False)])
+def test_a_timer_that_counts_processor_time_is_found_when_it_stands_still(which: str, reason: bool) -> None:
+    with python(f"signal.setitimer(signal.ITIMER_{which}, 1000)") as pid:
+        assert why_not(pid) is None
+        with inject.seize(pid) as frozen:
+            found = why_not_frozen(frozen)
+    assert found == ("it has a timer that counts its processor time (setitimer)" if reason else None)
 
 
 @pytest.mark.parametrize(("option", "named"), [("-m", "mount"), ("-U", "user"), ("-pf", "pid")])

@@ -372,6 +372,35 @@ static void identity(void) {
     TRY(semget(IPC_PRIVATE, 1, 0600) >= 0);
 }
 
+static long nanoseconds(clockid_t clock) {
+    struct timespec t = {0, 0};
+    if (clock_gettime(clock, &t))
+        say("clock %d: %s\n", (int)clock, strerrorname_np(errno));
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+
+/* Reads the cpu clocks often; each must go on by what is computed in between, also across a call that is made at home. */
+static void clocks(void) {
+    long first[2] = {nanoseconds(CLOCK_PROCESS_CPUTIME_ID), nanoseconds(CLOCK_THREAD_CPUTIME_ID)}, last[2] = {first[0], first[1]};
+    for (int i = 0; i < 3000; i++) {
+        for (volatile int j = 0; j < 20000; j++)
+            ;
+        if (i % 1000 == 999)
+            getppid();
+        for (int which = 0; which < 2; which++) {
+            long now = nanoseconds(which ? CLOCK_THREAD_CPUTIME_ID : CLOCK_PROCESS_CPUTIME_ID);
+            if (now <= last[which])
+                say("clock %d stood still or went back in round %d: %ld, %ld\n", which, i, last[which], now);
+            last[which] = now;
+        }
+    }
+    say("%d %d\n", last[0] - first[0] > 5000000, last[1] - first[1] > 5000000);
+    TRY(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, wild));
+    TRY(syscall(SYS_clock_gettime, CLOCK_THREAD_CPUTIME_ID, NULL));
+    TRY(clock_gettime((~1 << 3) | 2, wild));
+    TRY(clock_getres(CLOCK_PROCESS_CPUTIME_ID, NULL));
+}
+
 static void big(size_t size) {
     unsigned char *data = malloc(size), *back = calloc(1, size);
     for (size_t i = 0; i < size; i++)
@@ -541,6 +570,8 @@ int main(int count, char **arguments) {
         sockets();
     else if (!strcmp(what, "identity"))
         identity();
+    else if (!strcmp(what, "clocks"))
+        clocks();
     else if (!strcmp(what, "big"))
         big(atol(argument));
     else if (!strcmp(what, "append"))

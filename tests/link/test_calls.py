@@ -17,12 +17,21 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize("interception", ["notify", "ptrace"])
-@pytest.mark.parametrize("family", ["files", "directories", "pipes", "sockets", "identity", "threads"])
+@pytest.mark.parametrize("family", ["files", "directories", "pipes", "sockets", "identity", "threads", "clocks"])
 def test_family_is_the_same_as_native(family: str, interception: str, guest: Path, native: Native, tmp_path: Path) -> None:
     threads = 4 if family == "threads" else 1
     with Pair([str(guest), family], threads, directory=str(tmp_path), interception=interception) as pair:
         result = pair.run()
     assert result == native(family)
+
+
+def test_cpu_clocks_are_asked_at_home_only_after_something_was_done_there(guest: Path, native: Native, tmp_path: Path) -> None:
+    with Pair([str(guest), "clocks"], directory=str(tmp_path)) as pair:
+        result = pair.run()
+        assert pair.link is not None
+        asked, _ = pair.link.calls
+    assert result == native("clocks")
+    assert asked < 100
 
 
 @pytest.mark.parametrize("size", [1 << 20, 40 << 20])

@@ -106,7 +106,10 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("births", "$RUN ./births $ROUNDS; rm scratch", {"ROUNDS": 30}, programs=("births",), user=USER),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
-    Workload("rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 8}, programs=("rare",), refusals="shared|System V|signalfd", user=USER),
+    Workload(
+        "rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 8}, programs=("rare",),
+        refusals="shared|System V|signalfd|counts its processor time", user=USER,
+    ),
     Workload("appender", "$RUN ./appender lines $COUNT 200 > said; cat said", {"COUNT": 10000}, programs=("appender",)),
     Workload(
         "python",

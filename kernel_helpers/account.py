@@ -1,0 +1,142 @@
+"""What a guest has used of processor time and other resources, here and on the nodes that it has left.
+
+Home's kernel knows of the stub's time only. What `times`, `getrusage` and the cpu clocks say there is right for home; the
+guest's own share is added on its way to the program (account.c).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import resource
+import time
+from typing import Any
+
+from kernel_helpers import library
+
+FIELDS = ("total", "user", "system", "minor", "major", "voluntary", "involuntary", "peak")
+"""Nanoseconds, three times; page faults; context switches; KiB resident at most."""
+WHOLE = 0
+"""In place of a thread's id: the process."""
+SECOND = 1_000_000_000
+_LIMIT = 1 << 63
+
+
+class _Used(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in FIELDS]
+
+
+@functools.cache
+def _native() -> ctypes.CDLL:
+    native = library.load()
+    pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
+    for name, result, arguments in (
+        ("account_new", pointer, [ctypes.c_int, pointer, pointer, ctypes.c_uint]), ("account_free", None, [pointer]),
+        ("account_add_thread", ctypes.c_int, [pointer, ctypes.c_int, u32]), ("account_remove_thread", None, [pointer, ctypes.c_int]),
+        ("account_begin", None, [pointer]), ("account_carry", None, [pointer, u32, pointer]),
+        ("account_used", ctypes.c_int, [pointer, u32, pointer]),
+        ("account_add", None, [pointer, ctypes.c_int, ctypes.c_long, pointer, pointer, ctypes.c_size_t]),
+    ):  # fmt: skip
+        function = getattr(native, name)
+        function.restype, function.argtypes = result, arguments
+    return native
+
+
+class Account:
+    """`threads`: tid as this process sees it -> tid as the program sees it."""
+
+    def __init__(self, host_pid: int, threads: dict[int, int]) -> None:
+        self._tids = list(threads.values())
+        count = len(threads)
+        here, there = (ctypes.c_int * count)(*threads), (ctypes.c_int * count)(*self._tids)
+        self.handle: int | None = _native().account_new(host_pid, here, there, count)
+        """The C object, for away_set_account()."""
+        if not self.handle:
+            raise MemoryError("no memory for an account")
+
+    def add_thread(self, host: int, tid: int) -> None:
+        """A thread that is born here, before it runs. Errors: MemoryError."""
+        if _native().account_add_thread(self.handle, host, tid):
+            raise MemoryError("no memory for an account")
+        self._tids.append(tid)
+
+    def remove_thread(self, host: int, tid: int) -> None:
+        """One that has ended."""
+        _native().account_remove_thread(self.handle, host)
+        if tid in self._tids:
+            self._tids.remove(tid)
+
+    def begin(self) -> None:
+        """What has been used up to now (by those who made the guest) does not count."""
+        _native().account_begin(self.handle)
+
+    def used(self) -> list[list[int]]:
+        """What was used here and before: [WHOLE, *FIELDS] of the process, [tid as the program sees it, *FIELDS] of each thread
+        that there still is."""
+        found: list[list[int]] = []
+        used = _Used()
+        for tid in (WHOLE, *self._tids):
+            if _native().account_used(self.handle, tid, ctypes.byref(used)) == 0:
+                found.append([tid, *(int(getattr(used, name)) for name in FIELDS)])
+        return found
+
+    def carry(self, before: object) -> None:
+        """Takes what used() said where the guest was before. Errors: ValueError."""
+        for tid, *fields in check(before):
+            _native().account_carry(self.handle, tid, ctypes.byref(_Used(*fields)))
+
+    def add(self, host_tid: int, number: int, arguments: tuple[int, ...], told: bytes) -> bytes:
+        """What home has told in answer to a call of a thread, the guest's own share added."""
+        buffer = ctypes.create_string_buffer(told, len(told))
+        _native().account_add(self.handle, host_tid, number, (ctypes.c_uint64 * 6)(*arguments), buffer, len(told))
+        return buffer.raw
+
+    def close(self) -> None:
+        """Once is enough, twice is no error."""
+        handle, self.handle = self.handle, None
+        if handle:
+            _native().account_free(handle)
+
+
+def limit_left(stub: int) -> list[int] | None:
+    """Nanoseconds that a process at home may still compute before SIGXCPU and before SIGKILL (RLIMIT_CPU), -1: for ever. None:
+    both for ever, or it is gone."""
+    try:
+        limits = resource.prlimit(stub, resource.RLIMIT_CPU)
+        used = time.clock_gettime_ns(_clock_of(stub))
+    except OSError:
+        return None
+    if all(limit == resource.RLIM_INFINITY for limit in limits):
+        return None
+    return [-1 if limit == resource.RLIM_INFINITY else min(max(0, limit * SECOND - used), _LIMIT - 1) for limit in limits]
+
+
+def limit_guest(guest: int, left: object, before: int) -> bool:
+    """Sets the limit of a guest that has used `before` nanoseconds on other nodes, by what limit_left() said at home. The kernel
+    counts whole seconds, so it comes up to one late. Returns whether there is one. Errors: ValueError, OSError."""
+    if left is None:
+        return False
+    if not isinstance(left, list) or len(left) != 2 or not all(isinstance(limit, int) and -1 <= limit < _LIMIT for limit in left):
+        raise ValueError("the limit on processor time makes no sense")
+    own = time.clock_gettime_ns(_clock_of(guest))
+    # The kernel's figure of what it has used has all that CRIU did in it to make it. 0 would mean: none for one second.
+    soft, hard = (resource.RLIM_INFINITY if limit < 0 else max(1, -(-(own + limit - before) // SECOND)) for limit in left)
+    resource.prlimit(guest, resource.RLIMIT_CPU, (soft, hard))
+    return True
+
+
+def _clock_of(pid: int) -> int:
+    """The cpu clock of a process; see clock_getcpuclockid(3)."""
+    return ~pid << 3 | 2
+
+
+def check(used: Any) -> list[list[int]]:
+    """What used() gave, after its way over the network. Errors: ValueError."""
+    whole = isinstance(used, list) and all(
+        isinstance(row, list) and len(row) == 1 + len(FIELDS) and all(isinstance(value, int) and 0 <= value < _LIMIT for value in row)
+        and row[0] < 1 << 32
+        for row in used
+    )  # fmt: skip
+    if not whole:
+        raise ValueError("what the guest has used makes no sense")
+    return [list(row) for row in used]

@@ -1,0 +1,28 @@
+"""What waits for processor time waits at home: there alone a kernel counts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.running import Running
+from tests.moves.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize(("how", "call"), [("virtual", "setitimer"), ("profile", "setitimer"), ("posix", "timer_create")])
+def test_a_process_with_such_a_timer_stays_at_home_and_says_so(cluster: Cluster, how: str, call: str) -> None:
+    with Running(cluster, "cpu_timers", how) as program:
+        program.works()
+        move = program.move("n2")
+        assert not move.done
+        assert f"it has a timer that counts its processor time ({call})" in move.said
+        program.works()
+        assert program.end() == "rang\nstatus 0\n"
+
+
+def test_one_that_sleeps_for_processor_time_comes_home_for_that(cluster: Cluster) -> None:
+    with Running(cluster, "cpu_timers", "sleep") as program:
+        program.works()
+        print(program.move("n2"))
+        assert program.end() == "rang\nstatus 0\n"
