@@ -81,13 +81,13 @@ def come_home(deputy: Deputy, begun: float) -> Report:
 
 
 def _with_restarts(context: Context, stub: Stub) -> Context:
-    """Threads that stand before a sleep or poll whose remaining time the kernel still keeps in the stub's own thread finish it by
-    restart_syscall(2) instead of beginning it anew."""
+    """Threads that were interrupted in a sleep or poll whose remaining time the kernel still keeps in the stub's own thread finish it
+    by restart_syscall(2) instead of beginning it anew."""
 
     def resumed(thread: ThreadContext) -> ThreadContext:
         registers = Registers.from_buffer_copy(thread.registers)
         number = stub.resumable(thread.tid)
-        stands_there = number is not None and registers.rax == number and inject.signed(registers.orig_rax) == -1
+        stands_there = number is not None and registers.orig_rax == number and inject.signed(registers.rax) in inject.RESTART_CODES
         return replace(thread, resume_with_restart_syscall=True) if stands_there else thread
 
     return replace(context, threads=tuple(resumed(thread) for thread in context.threads))

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings
-from kernel_helpers.inject import SYS, Frozen, Thread, check, comes_again, normalise_restart
+from kernel_helpers.inject import SYS, Frozen, Thread, carry_restart, check, comes_again
 from kernel_helpers.pages import PageTotals, send_own_pages
 
 _PTRACE_PEEKSIGINFO = 0x4209
@@ -44,12 +44,12 @@ class _PeekArguments(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("flags", ctypes.c_uint32), ("count", ctypes.c_int32)]
 
 
-def capture(frozen: Frozen, regs_normalised: bool = True) -> Context:
+def capture(frozen: Frozen, regs_carried: bool = True) -> Context:
     """The context of a process all of whose threads are stopped. It may run under our own filter, seized with
     PTRACE_O_SUSPEND_SECCOMP.
 
-    regs_normalised: calls that the stop interrupted stand before their `syscall` instruction, ready to be made again;
-    otherwise registers are as the stop found them.
+    regs_carried: calls that the stop interrupted are such that any kernel ends them with EINTR or makes them again
+    (inject.carry_restart); otherwise registers are as the stop found them.
 
     Errors: OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
     """
@@ -60,7 +60,7 @@ def capture(frozen: Frozen, regs_normalised: bool = True) -> Context:
         actions = _signal_actions(frozen, scratch)
         brk = frozen.call(SYS.brk, 0)
         threads = tuple(
-            _thread_context(frozen, thread, scratch, regs_normalised)
+            _thread_context(frozen, thread, scratch, regs_carried)
             for _, thread in sorted(frozen.threads.items(), key=lambda item: item[0] != frozen.pid)
         )
     return Context(
@@ -196,10 +196,10 @@ def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
     frozen.write(address + _RSEQ_CS, bytes(8))
 
 
-def _thread_context(frozen: Frozen, thread: Thread, scratch: int, normalise: bool) -> ThreadContext:
+def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool) -> ThreadContext:
     registers = thread.registers.copy()
-    if normalise:
-        normalise_restart(registers)
+    if carried:
+        carry_restart(registers)
     check(thread.call(SYS.prctl, _PR_GET_TID_ADDRESS, scratch), f"PR_GET_TID_ADDRESS in {thread.tid}")
     check(thread.call(SYS.sigaltstack, 0, scratch + 64), f"sigaltstack in {thread.tid}")
     clear_tid, pointer, flags, pad, size = struct.unpack("<Q56xQIIQ", frozen.read(scratch, 88))

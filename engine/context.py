@@ -42,8 +42,8 @@ class ThreadContext:
     """One thread. tid as the program sees it; registers: struct user_regs_struct, in plain user mode; extended_state:
     the xsave area; sigaltstack: stack_t; pending: siginfo_t of each signal that waits for this thread alone, in order.
 
-    resume_with_restart_syscall: the registers stand at a call whose remaining time the kernel still knows in the very
-    thread that is refilled; it is to be finished there.
+    resume_with_restart_syscall: the registers are those of an interrupted call (or stand at it) whose remaining time the
+    kernel still knows in the very thread that is refilled; it is to be finished there.
     """
 
     tid: int

@@ -115,6 +115,22 @@ def normalise_restart(registers: Registers) -> int:
     return found
 
 
+def carry_restart(registers: Registers) -> None:
+    """Turns, in place, the registers of an interrupted call into a form in which any kernel decides, as the one that interrupted it
+    would have: with a signal's handler to run the call ends with EINTR (or is made again, by SA_RESTART), without one it is made
+    again. They have to be loaded at a stop in get_signal(), which every ptrace stop but those of a call is.
+
+    What only the kernel that interrupted it could go on with (-516, and EINTR by the mere stop) is carried as ERESTARTNOHAND.
+    """
+    code, number = signed(registers.rax), signed(registers.orig_rax)
+    if number >= 0 and code in RESTART_CODES[:3]:
+        return
+    if number >= 0 and number != SYS.futex and (code in RESTART_CODES or (code == -errno.EINTR and number in _INTERRUPTED_BY_STOP)):
+        registers.rax = -514 & U64
+        return
+    normalise_restart(registers)
+
+
 class _Deferred(ctypes.Structure):
     _fields_ = [("signal", ctypes.c_int32), ("pad", ctypes.c_int32), ("info", ctypes.c_ubyte * SIGINFO_SIZE)]
 
@@ -628,6 +644,17 @@ def syscall_at(registers: Registers) -> tuple[int, int] | None:
 
 
 __all__ = [
-    "NAMES", "SYS", "Frozen", "Registers", "RseqConfiguration", "Thread", "check", "find_instruction",
-    "normalise_restart", "seize", "signed", "syscall_at",
+    "NAMES",
+    "SYS",
+    "Frozen",
+    "Registers",
+    "RseqConfiguration",
+    "Thread",
+    "carry_restart",
+    "check",
+    "find_instruction",
+    "normalise_restart",
+    "seize",
+    "signed",
+    "syscall_at",
 ]  # fmt: skip

@@ -42,6 +42,10 @@ GuestEnd = AwayLink | PtraceLink
 FREEZE_PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
 
+DOOR_PATIENCE = 0.005
+"""Seconds for a call that was made to be taken."""
+LOOK_PERIOD, LOOK_AGAIN = 0.05, 2.0
+"""Seconds: how often, and for how long after a signal, threads are looked at that wait in a call and might not have heard of it."""
 LIMIT_PERIOD = 0.25
 """Seconds between looks whether the limit on processor time was met."""
 REAP_PATIENCE = 5.0
@@ -70,10 +74,15 @@ class Guest:
         self._next_info = 1
         self._halted: set[int] = set()
         self._stopped = False
-        self._answered: set[int] = set()
+        self._answered = {tid: number for tid, thread in frozen.threads.items() if (number := _interrupted(thread)) is not None}
+        """host tid -> the call that a thread was taken out of with a restart code that is to count"""
+        self._suspended: dict[int, int] = {}
+        """host tid -> restart code of the call that home has suspended for the move that is under way"""
+        self._is_pausing = False
         self._cannot_bear: set[int] = set()
         self._is_limited = False
-        self._looked_at_limit = 0.0
+        self._looked = 0.0
+        self._signalled: float | None = None
         self._cpu_before = _cpu_seconds(self.pid)
         link.account.begin()
 
@@ -144,6 +153,8 @@ class Guest:
             else:
                 self._go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
+            self._is_pausing = True
+            self._suspended.clear()
             self.link.pause()
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
@@ -250,10 +261,12 @@ class Guest:
             self._infos[cookie] = info
             info = _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie)
         tracing.queue_signal(self.pid, host, number, info)
+        self._signalled = time.monotonic()
         self._cancel_interruptible()
 
     def _cancel_interruptible(self) -> None:
         """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
+        self._looked = time.monotonic()
         for tid, call in self.link.parked().items():
             host = self._tids.get(tid)
             if host is None:
@@ -279,10 +292,15 @@ class Guest:
         # The trap that INTERRUPT leaves makes sure that the thread passes through get_signal(): only there is a restart
         # code turned into a restart; with nothing pending errno 512 would reach the program.
         tracing.interrupt(host)
-        self._answered.add(host)
         # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
         # the mere stop at home), behave like ERESTARTNOHAND.
-        self.link.answer(tid, error=code if code in inject.RESTART_CODES[:3] else -514)
+        code = code if code in inject.RESTART_CODES[:3] else -514
+        call = self.link.parked().get(tid)
+        if call is not None:
+            self._answered[host] = call.number
+        if self._is_pausing:
+            self._suspended[host] = code
+        self.link.answer(tid, error=code)
 
     # -- stops of the guest -----------------------------------------------------------------------------------------------
 
@@ -292,10 +310,13 @@ class Guest:
             return
         for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
             self._handle_stop(stop)
-        if self._is_limited and time.monotonic() - self._looked_at_limit > LIMIT_PERIOD:
-            # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing.
-            self._looked_at_limit = time.monotonic()
+        now = time.monotonic()
+        if (self._is_limited and now - self._looked > LIMIT_PERIOD) or (self._signalled is not None and now - self._looked > LOOK_PERIOD):
+            # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing. And a signal of home
+            # may have come when a call had been taken from its thread and was not yet on its way home: nobody asked for it back.
             self._cancel_interruptible()
+            if self._signalled is not None and now - self._signalled > LOOK_AGAIN:
+                self._signalled = None
 
     def _handle_stop(self, stop: Stop) -> None:
         if self.link.stopped(stop):
@@ -308,7 +329,7 @@ class Guest:
             self._halted.add(stop.tid)
         else:
             if stop.tid in self._answered and not self._is_interruptible(stop.tid):
-                self._answered.discard(stop.tid)
+                self._answered.pop(stop.tid, None)
             tracing.proceed(stop.tid)
 
     def _is_interruptible(self, tid: int) -> bool:
@@ -331,7 +352,7 @@ class Guest:
     def _signal_stop(self, stop: Stop) -> None:
         number, tid = stop.number, stop.tid
         info = tracing.signal_info(tid)
-        self._rewind_from_door(tid)
+        at_door = self._rewind_from_door(tid)
         true = self._true_info(info)
         if true != info:
             self._infos.pop(_cookie(info), None)
@@ -341,26 +362,48 @@ class Guest:
             self.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number))
             tracing.proceed(tid)
             return
+        if at_door and state.is_caught(number) and not inject.comes_again(true):
+            # Such a call can be one that the signal is to end. So it is let in first, and the signal comes to it where it waits.
+            tracing.proceed(tid)
+            self._await_call(tid)
+            self._queue(number, true, tid)
+            return
         if state.is_caught(number):
+            self._suspended.pop(tid, None)
             self.link.abandon(self._program(tid))
         tracing.proceed(tid, number)
+
+    def _await_call(self, host: int) -> None:
+        """Until the call that a thread is about to make is on its way home, or a moment has passed."""
+        program = self._program(host)
+        end = time.monotonic() + DOOR_PATIENCE
+        while program not in self.link.parked() and time.monotonic() < end:
+            time.sleep(0.0001)  # no descriptor tells of it
 
     def _true_info(self, info: bytes) -> bytes:
         """What home's kernel said of a signal that was queued with a cookie."""
         return self._infos.get(_cookie(info), info)
 
-    def _rewind_from_door(self, tid: int) -> None:
-        if tid in self._answered:
-            self._answered.discard(tid)
-            return
+    def _rewind_from_door(self, tid: int) -> bool:
+        """A call that was caught and not taken is put back to before it. Whether there was one."""
         registers = tracing.registers(tid)
+        if not self._is_at_door(tid, registers):
+            self._answered.pop(tid, None)
+            return False
+        inject.normalise_restart(registers)
+        tracing.set_registers(tid, registers)
+        return True
+
+    def _is_at_door(self, tid: int, registers: inject.Registers) -> bool:
+        """Whether a stopped thread was interrupted in a call that nobody has taken from it yet."""
         number, code = inject.signed(registers.orig_rax), inject.signed(registers.rax)
         arguments = (registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9)
-        if number >= 0 and code in inject.RESTART_CODES and self.link.is_notified(number, arguments):
-            registers.rax = registers.orig_rax
-            registers.rip -= 2
-            registers.orig_rax = inject.U64
-            tracing.set_registers(tid, registers)
+        return (
+            number >= 0
+            and code in inject.RESTART_CODES
+            and self._answered.get(tid) != number
+            and self.link.is_notified(number, arguments)
+        )
 
     def _program(self, host: int) -> int:
         return next((program for program, tid in self._tids.items() if tid == host), 0)
@@ -391,9 +434,14 @@ class Guest:
                 threads[tid] = Thread(tid, self.pid)
                 threads[tid].capture()
             frozen = Frozen(self.pid, threads)
-            for thread in threads.values():
-                inject.normalise_restart(thread.registers)
-            self._answered.clear()
+            for tid, thread in threads.items():
+                if not self._is_at_door(tid, thread.registers):
+                    inject.carry_restart(thread.registers)
+                elif tid in self._suspended:  # it was let go meanwhile, and has made the same call again
+                    thread.registers.rax = self._suspended[tid] & inject.U64
+                else:
+                    inject.normalise_restart(thread.registers)
+            self._answered = {tid: number for tid, thread in threads.items() if (number := _interrupted(thread)) is not None}
             for thread in threads.values():
                 thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             put(frozen, [(self._program(tid), info) for tid, info in taken])
@@ -427,7 +475,8 @@ class Guest:
                     raise ProcessLookupError(3, "the guest has ended")
                 return taken
             if stop.cause is Cause.SIGNAL:
-                self._rewind_from_door(tid)
+                if tid not in self._suspended and self._is_at_door(tid, tracing.registers(tid)):
+                    self._rewind_from_door(tid)
                 info = tracing.signal_info(tid)
                 if not inject.comes_again(info):
                     taken.append((tid, self._true_info(info)))
@@ -453,11 +502,18 @@ class Guest:
 
     def thaw(self) -> None:
         """The move is off: the guest runs on, and takes calls again."""
+        self._is_pausing = False
         if self.frozen is None:
             self.link.unpause()
             return
         self.run()
         self.link.unpause()
+
+
+def _interrupted(thread: Thread) -> int | None:
+    """The number of the call that a stopped thread was taken out of with a restart code."""
+    number, code = inject.signed(thread.registers.orig_rax), inject.signed(thread.registers.rax)
+    return number if number >= 0 and code in inject.RESTART_CODES else None
 
 
 def _cpu_seconds(pid: int) -> float:

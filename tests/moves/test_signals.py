@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.faults.running import Running
@@ -37,3 +39,27 @@ def waits(taker: Running) -> bool:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return bool(states) and "R" not in states
+
+
+def test_a_signal_that_comes_while_a_call_is_on_its_way_ends_it(cluster: Cluster) -> None:
+    with Running(cluster, "pushed", "150 30") as pushed:
+        pushed.works()
+        pushed.moved("n2")
+        assert missed(pushed) <= 1
+
+
+def test_a_signal_that_comes_during_a_move_ends_the_call(cluster: Cluster) -> None:
+    """The process stands still in a call that waits; the signal finds it in that call and not before it, here or there."""
+    with Running(cluster, "pushed", "60 250") as pushed:
+        pushed.works()
+        targets = itertools.cycle(["n2", "n3", "n1"])
+        while pushed.process.poll() is None and len(pushed.lines()) < 55:
+            pushed.move(next(targets))
+        assert missed(pushed) <= 2
+
+
+def missed(pushed: Running) -> int:
+    """How many signals came just before the call that they should have ended: a race that programs have at home, too, hardly ever."""
+    said = pushed.end(90)
+    assert said.endswith("status 0\n"), said
+    return int(said.split("missed ")[1].split()[0])
