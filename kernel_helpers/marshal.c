@@ -3,6 +3,7 @@
  * image grows, offsets into the second part carry BEHIND; finish() adds the image's length to them. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -15,6 +16,8 @@
 #define PATH_ROOM 4096u
 #define VECTOR_LIMIT 1024u
 #define PAGE 4096u
+#define XATTR_ROOM 65536u       /* XATTR_SIZE_MAX */
+#define NOTIFY_COOKIE 32u       /* NOTIFY_COOKIE_LEN, mq_notify(2) */
 
 static const struct call_entry go_home = {.class = CLASS_GO_HOME};
 
@@ -51,6 +54,13 @@ int link_forwardable(long number) {
 static int guest_read(int tid, uint64_t address, void *to, size_t length) {
     struct iovec here = {to, length}, there = {(void *)address, length};
     return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
+}
+
+/* Whether a buffer that cannot be read as a whole has a beginning that can: how much of it the kernel would look at, and
+ * so whether it would fail, is not known here. */
+static int begins(int tid, uint64_t address) {
+    char byte;
+    return !guest_read(tid, address, &byte, 1);
 }
 
 /* What home gets for a pointer that cannot be read: outside user space it fails the same way there. */
@@ -162,8 +172,8 @@ static int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t
 }
 
 /* Copies a string into the image. One that does not end within `room` is sent without an end, so that the kernel at home
- * says ENAMETOOLONG itself. */
-static int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room) {
+ * says ENAMETOOLONG itself; if it must be `whole`, only home can make the call. */
+static int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room, int whole) {
     char text[PATH_ROOM + 1];
     uint32_t length = 0;
     while (length < room) {
@@ -180,6 +190,10 @@ static int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint
             length = end - text;
             break;
         }
+    }
+    if (whole && length == room) {
+        m->failed = -ENOTSUP;
+        return -1;
     }
     text[length++] = 0;
     int64_t at = image_room(m, 0, length);
@@ -202,9 +216,11 @@ static int buffer_size(const struct call_argument *a, const uint64_t arguments[6
             return -EFAULT;
         x = behind > 0x7fffffff ? 0 : behind;   /* the kernel refuses a negative length before it looks further */
         break;
-    case SIZE_BITS:
-        x = (int)arguments[a->size_argument] <= 0 ? 0 : ((arguments[a->size_argument] & 0x7fffffff) + 63) / 64 * 8;
-        break;
+    case SIZE_BITS: {
+        int64_t bits = (int64_t)(int)arguments[a->size_argument] + (int32_t)a->size_add;
+        *size = bits <= 0 ? 0 : (uint64_t)(bits + 63) / 64 * 8;
+        return *size > SLOT_DATA ? -E2BIG : 0;
+    }
     }
     if (x > SLOT_DATA)
         return -E2BIG;
@@ -282,6 +298,49 @@ static void nested(struct marshalled *m, int tid, uint32_t where, uint64_t lengt
     }
 }
 
+/* The struct xattr_args at `at` of the image, `size` bytes of it. Its value is as long as it says, and never longer than
+ * XATTR_SIZE_MAX; home's kernel says so of a longer one before it looks, or writes no more. */
+static void attribute(struct marshalled *m, int tid, uint32_t at, uint64_t size, int out) {
+    static const struct call_argument returned = {.rule = OUT_RETURNED, .rule_scale = 1};
+    uint64_t address;
+    uint32_t length;
+    if (size < 16)
+        return;                 /* EINVAL by its size */
+    memcpy(&length, m->image + at + 8, 4);
+    if (length > XATTR_ROOM)
+        length = XATTR_ROOM;
+    if (!out) {
+        nested(m, tid, at, length, 0);
+        return;
+    }
+    memcpy(&address, m->image + at, 8);
+    int64_t value = address ? behind_room(m, address, length) : -1;
+    if (value < 0)
+        return;
+    point(m, at, value);
+    if (length) {
+        add_out(m, value, length, &returned);
+        add_segment(m, address, length);
+    }
+}
+
+/* The struct sock_fprog at `at` of the image, `size` bytes of it: a count of instructions, 8 bytes each, and a pointer. */
+static void socket_program(struct marshalled *m, int tid, uint32_t at, uint64_t size) {
+    uint16_t count;
+    if (size != 16)
+        return;                 /* EINVAL by its size, or another level's option of this number */
+    memcpy(&count, m->image + at, sizeof count);
+    nested(m, tid, at + 8, count * 8, 0);
+}
+
+/* The struct sigevent of mq_notify at `at` of the image: with SIGEV_THREAD it points to what is to be told. */
+static void notification(struct marshalled *m, int tid, uint32_t at) {
+    struct sigevent event;
+    memcpy(&event, m->image + at, sizeof event);
+    if (event.sigev_notify == SIGEV_THREAD)
+        nested(m, tid, at + offsetof(struct sigevent, sigev_value), NOTIFY_COOKIE, 0);
+}
+
 /* The struct msghdr at `at` of the image, which the guest has at `address`. */
 static void message(struct marshalled *m, int tid, uint32_t at, uint64_t address, enum traffic traffic) {
     int out = traffic != SENT;
@@ -338,6 +397,8 @@ static void set_offset(struct marshalled *m, int i, int64_t at) {
     }
 }
 
+static const unsigned char no_modes[4];     /* of a struct timex that sets nothing */
+
 static void marshal_argument(struct marshalled *m, int tid, const struct call_argument *a, int i,
                              const uint64_t arguments[6]) {
     uint64_t address = arguments[i], size = 0, total;
@@ -359,7 +420,14 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         return;
     switch (a->shape) {
     case SHAPE_STRING:
-        set_offset(m, i, copy_string(m, tid, address, a->size_add ? a->size_add : PATH_ROOM));
+    case SHAPE_TEXT:
+        set_offset(m, i, copy_string(m, tid, address, a->size_add ? a->size_add : PATH_ROOM, a->shape == SHAPE_TEXT));
+        return;
+    case SHAPE_EVENT:
+        at = copy_in(m, tid, address, sizeof(struct sigevent));
+        set_offset(m, i, at);
+        if (at >= 0)
+            notification(m, tid, at);
         return;
     case SHAPE_MASK6: {
         uint64_t pair[2];
@@ -392,13 +460,25 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
     }
     switch (a->shape) {
     case SHAPE_IN:
-        set_offset(m, i, copy_in(m, tid, address, size));
-        return;
     case SHAPE_IN_PLACE:
     case SHAPE_INOUT:
+    case SHAPE_TIMEX:
+    case SHAPE_PROGRAM:
+    case SHAPE_XATTR_IN:
+    case SHAPE_XATTR_OUT:
         at = copy_in(m, tid, address, size);
         set_offset(m, i, at);
-        if (at >= 0 && size) {
+        if (at == -2 && begins(tid, address))
+            m->failed = -ENOTSUP;
+        if (at < 0)
+            return;
+        if (a->shape == SHAPE_PROGRAM)
+            socket_program(m, tid, at, size);
+        else if (a->shape == SHAPE_XATTR_IN || a->shape == SHAPE_XATTR_OUT)
+            attribute(m, tid, at, size, a->shape == SHAPE_XATTR_OUT);
+        else if (a->shape == SHAPE_TIMEX && memcmp(m->image + at, no_modes, sizeof no_modes))
+            m->failed = -ENOTSUP;
+        else if (a->shape != SHAPE_IN && size) {
             add_out(m, at, size, a);
             add_segment(m, address, size);
             if (a->shape == SHAPE_IN_PLACE) {
