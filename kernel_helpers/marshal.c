@@ -1,6 +1,4 @@
-/* A guest's call into a CALL frame, and a REPLY into the guest's memory, by the table's shapes.
- * The data area has two parts: the image, which is sent, and behind it what the kernel at home only writes. While the
- * image grows, offsets into the second part carry BEHIND; finish() adds the image's length to them. */
+/* A guest's call into a CALL frame, and a REPLY into the guest's memory, by the table's shapes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -9,13 +7,11 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include "area.h"
 #include "link.h"
 #include "calls.inc"
 
-#define BEHIND 0x80000000u
-#define PATH_ROOM 4096u
 #define VECTOR_LIMIT 1024u
-#define PAGE 4096u
 #define XATTR_ROOM 65536u       /* XATTR_SIZE_MAX */
 #define NOTIFY_COOKIE 32u       /* NOTIFY_COOKIE_LEN, mq_notify(2) */
 
@@ -47,159 +43,6 @@ int link_forwardable(long number) {
     for (unsigned i = 0; i < row->variants && !yes; i++)
         yes = at_home(call_variants[row->first_variant + i].entry.class);
     return yes;
-}
-
-/* ---- the guest's memory ---- */
-
-static int guest_read(int tid, uint64_t address, void *to, size_t length) {
-    struct iovec here = {to, length}, there = {(void *)address, length};
-    return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
-}
-
-/* Whether a buffer that cannot be read as a whole has a beginning that can: how much of it the kernel would look at, and
- * so whether it would fail, is not known here. */
-static int begins(int tid, uint64_t address) {
-    char byte;
-    return !guest_read(tid, address, &byte, 1);
-}
-
-/* What home gets for a pointer that cannot be read: outside user space it fails the same way there. */
-static uint64_t fault(uint64_t address) { return address >> 47 ? address : FAULT_ADDRESS; }
-
-/* ---- the data area ---- */
-
-static int grow(void **array, uint32_t *room, uint32_t needed, size_t size, uint32_t limit) {
-    if (needed <= *room)
-        return 0;
-    if (needed > limit)
-        return -E2BIG;
-    uint32_t more = needed < 16 ? 16 : needed * 2;
-    void *fresh = realloc(*array, more * size);
-    if (!fresh)
-        return -ENOMEM;
-    *array = fresh;
-    *room = more;
-    return 0;
-}
-
-static uint32_t aligned(uint32_t offset, uint64_t address, uint64_t length) {
-    /* Direct I/O wants sectors; whoever aligned a buffer to them finds it aligned at home. */
-    uint32_t to = length >= 512 && !(address & 511) ? 512 : 16;
-    return (offset + to - 1) & ~(to - 1);
-}
-
-/* Room in the image; its offset, or -1 with m->failed set. */
-static int64_t image_room(struct marshalled *m, uint64_t address, uint64_t length) {
-    uint32_t at = aligned(m->call.image, address, length);
-    if (length > SLOT_DATA - at) {
-        m->failed = -E2BIG;
-        return -1;
-    }
-    size_t needed = at + length;
-    if (needed > m->image_room) {
-        size_t room = needed < 256 ? 256 : needed;
-        if (m->image && needed < 1 << 20)
-            room = needed * 2;
-        void *fresh = realloc(m->image, room);
-        if (!fresh) {
-            m->failed = -ENOMEM;
-            return -1;
-        }
-        m->image = fresh;
-        m->image_room = room;
-    }
-    memset(m->image + m->call.image, 0, at - m->call.image);
-    m->call.image = needed;
-    return at;
-}
-
-/* Room behind the image, of which nothing is sent. m->call.area counts it until finish(). */
-static int64_t behind_room(struct marshalled *m, uint64_t address, uint64_t length) {
-    uint32_t at = aligned(m->call.area, address, length);
-    if (length > SLOT_DATA - at) {
-        m->failed = -E2BIG;
-        return -1;
-    }
-    m->call.area = at + length;
-    return at | BEHIND;
-}
-
-static void relocate(struct marshalled *m, uint32_t where) {
-    int error = grow((void **)&m->relocations, &m->relocations_room, m->call.relocations + 1, sizeof(uint32_t),
-                     RELOCATIONS_LIMIT);
-    if (error)
-        m->failed = error;
-    else
-        m->relocations[m->call.relocations++] = where;
-}
-
-static void set_u64(struct marshalled *m, uint32_t where, uint64_t value) { memcpy(m->image + where, &value, 8); }
-
-/* A pointer inside the image to an offset of the data area. */
-static void point(struct marshalled *m, uint32_t where, uint32_t offset) {
-    set_u64(m, where, offset);
-    relocate(m, where);
-}
-
-static void add_out(struct marshalled *m, uint32_t offset, uint32_t length, const struct call_argument *rule) {
-    int error = grow((void **)&m->outs, &m->outs_room, m->call.outs + 1, sizeof(struct out), OUTS_LIMIT);
-    if (error) {
-        m->failed = error;
-        return;
-    }
-    m->outs[m->call.outs++] = (struct out){.offset = offset, .length = length, .rule = rule ? rule->rule : OUT_FULL,
-                                           .scale = rule ? rule->rule_scale : 1, .add = rule ? rule->rule_add : 0};
-}
-
-/* The guest address of the next part of the last out range. */
-static void add_segment(struct marshalled *m, uint64_t address, uint32_t length) {
-    int error = grow((void **)&m->segments, &m->segments_room, m->segments_count + 1, sizeof(struct segment), 65536);
-    if (error)
-        m->failed = error;
-    else
-        m->segments[m->segments_count++] = (struct segment){address, length, m->call.outs - 1};
-}
-
-/* Copies a guest buffer into the image: its offset, or -1 (m->failed set), or -2: the guest cannot read it. */
-static int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length) {
-    uint32_t before = m->call.image;
-    int64_t at = image_room(m, address, length);
-    if (at >= 0 && length && guest_read(tid, address, m->image + at, length)) {
-        m->call.image = before;
-        return -2;
-    }
-    return at;
-}
-
-/* Copies a string into the image. One that does not end within `room` is sent without an end, so that the kernel at home
- * says ENAMETOOLONG itself; if it must be `whole`, only home can make the call. */
-static int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room, int whole) {
-    char text[PATH_ROOM + 1];
-    uint32_t length = 0;
-    while (length < room) {
-        uint32_t part = PAGE - ((address + length) & (PAGE - 1));
-        if (part > 256 && length == 0)
-            part = 256;         /* most names are short */
-        if (part > room - length)
-            part = room - length;
-        if (guest_read(tid, address + length, text + length, part))
-            return -2;
-        char *end = memchr(text + length, 0, part);
-        length += part;
-        if (end) {
-            length = end - text;
-            break;
-        }
-    }
-    if (whole && length == room) {
-        m->failed = -ENOTSUP;
-        return -1;
-    }
-    text[length++] = 0;
-    int64_t at = image_room(m, 0, length);
-    if (at >= 0)
-        memcpy(m->image + at, text, length);
-    return at;
 }
 
 /* ---- shapes ---- */

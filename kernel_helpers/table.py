@@ -10,6 +10,7 @@ import argparse
 import functools
 import os
 import re
+import textwrap
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -257,6 +258,10 @@ def taken_home() -> tuple[list[Row], list[Row]]:
     return always, sometimes
 
 
+def _paragraph(text: str) -> list[str]:
+    return [*textwrap.wrap(text, 120, break_long_words=False), ""]
+
+
 def documentation() -> str:
     """docs/calls.md: every call, by group."""
     words = {Class.LOCAL: "natively on the node", Class.FORWARD: "by the stub at home",
@@ -267,11 +272,14 @@ def documentation() -> str:
     lines = ["# System calls of a process that is away", "",
              "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",
              "A line that begins with ↳ is the same call with the argument values named.", "",
-             f"Of {len(rows())} calls {len(always)} bring the process home whatever their arguments are: "
-             f"{', '.join(row.name for row in always)}.", "",
-             f"{len(sometimes)} more do with some values of their arguments: {', '.join(row.name for row in sometimes)}.", "",
-             "So does any call with more than 64 MiB of buffers, or with a buffer that only begins in readable memory, and one "
-             "that the table does not know. Each is made at home, natively, and gives what it gives there."]
+             *_paragraph(f"Of {len(rows())} calls {len(always)} bring the process home whatever their arguments are: "
+                         f"{', '.join(row.name for row in always)}."),
+             *_paragraph(f"{len(sometimes)} more do with some values of their arguments: "
+                         f"{', '.join(row.name for row in sometimes)}."),
+             *_paragraph("So does any call with more than 64 MiB of buffers, or with a buffer that only begins in readable "
+                         "memory, and one that the table does not know. Each is made at home, natively, and gives what it "
+                         "gives there.")]
+    lines.pop()
     group = ""
     for row in rows():
         if row.group != group:
