@@ -63,7 +63,8 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE,
                   CLASS_SUM };
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
-             SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE };
+             SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
+             SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX };
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
 
 struct call_argument {
@@ -141,7 +142,8 @@ struct marshalled {         /* one per guest thread, reused */
     int failed;
 };
 
-/* Builds the CALL of a guest thread (tid as this process sees it). 0, or -E2BIG: too much for a slot, or -ENOMEM. */
+/* Builds the CALL of a guest thread (tid as this process sees it). 0, or -E2BIG: too much for a slot, -ENOTSUP: what it
+ * means, home's kernel knows alone, or -ENOMEM. */
 int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, long number, const uint64_t arguments[6]);
 /* Makes the frame of it; the image goes along. */
 struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid);

@@ -1,20 +1,19 @@
-/* A guest's call into a CALL frame, and a REPLY into the guest's memory, by the table's shapes.
- * The data area has two parts: the image, which is sent, and behind it what the kernel at home only writes. While the
- * image grows, offsets into the second part carry BEHIND; finish() adds the image's length to them. */
+/* A guest's call into a CALL frame, and a REPLY into the guest's memory, by the table's shapes. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include "area.h"
 #include "link.h"
 #include "calls.inc"
 
-#define BEHIND 0x80000000u
-#define PATH_ROOM 4096u
 #define VECTOR_LIMIT 1024u
-#define PAGE 4096u
+#define XATTR_ROOM 65536u       /* XATTR_SIZE_MAX */
+#define NOTIFY_COOKIE 32u       /* NOTIFY_COOKIE_LEN, mq_notify(2) */
 
 static const struct call_entry go_home = {.class = CLASS_GO_HOME};
 
@@ -46,148 +45,6 @@ int link_forwardable(long number) {
     return yes;
 }
 
-/* ---- the guest's memory ---- */
-
-static int guest_read(int tid, uint64_t address, void *to, size_t length) {
-    struct iovec here = {to, length}, there = {(void *)address, length};
-    return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
-}
-
-/* What home gets for a pointer that cannot be read: outside user space it fails the same way there. */
-static uint64_t fault(uint64_t address) { return address >> 47 ? address : FAULT_ADDRESS; }
-
-/* ---- the data area ---- */
-
-static int grow(void **array, uint32_t *room, uint32_t needed, size_t size, uint32_t limit) {
-    if (needed <= *room)
-        return 0;
-    if (needed > limit)
-        return -E2BIG;
-    uint32_t more = needed < 16 ? 16 : needed * 2;
-    void *fresh = realloc(*array, more * size);
-    if (!fresh)
-        return -ENOMEM;
-    *array = fresh;
-    *room = more;
-    return 0;
-}
-
-static uint32_t aligned(uint32_t offset, uint64_t address, uint64_t length) {
-    /* Direct I/O wants sectors; whoever aligned a buffer to them finds it aligned at home. */
-    uint32_t to = length >= 512 && !(address & 511) ? 512 : 16;
-    return (offset + to - 1) & ~(to - 1);
-}
-
-/* Room in the image; its offset, or -1 with m->failed set. */
-static int64_t image_room(struct marshalled *m, uint64_t address, uint64_t length) {
-    uint32_t at = aligned(m->call.image, address, length);
-    if (length > SLOT_DATA - at) {
-        m->failed = -E2BIG;
-        return -1;
-    }
-    size_t needed = at + length;
-    if (needed > m->image_room) {
-        size_t room = needed < 256 ? 256 : needed;
-        if (m->image && needed < 1 << 20)
-            room = needed * 2;
-        void *fresh = realloc(m->image, room);
-        if (!fresh) {
-            m->failed = -ENOMEM;
-            return -1;
-        }
-        m->image = fresh;
-        m->image_room = room;
-    }
-    memset(m->image + m->call.image, 0, at - m->call.image);
-    m->call.image = needed;
-    return at;
-}
-
-/* Room behind the image, of which nothing is sent. m->call.area counts it until finish(). */
-static int64_t behind_room(struct marshalled *m, uint64_t address, uint64_t length) {
-    uint32_t at = aligned(m->call.area, address, length);
-    if (length > SLOT_DATA - at) {
-        m->failed = -E2BIG;
-        return -1;
-    }
-    m->call.area = at + length;
-    return at | BEHIND;
-}
-
-static void relocate(struct marshalled *m, uint32_t where) {
-    int error = grow((void **)&m->relocations, &m->relocations_room, m->call.relocations + 1, sizeof(uint32_t),
-                     RELOCATIONS_LIMIT);
-    if (error)
-        m->failed = error;
-    else
-        m->relocations[m->call.relocations++] = where;
-}
-
-static void set_u64(struct marshalled *m, uint32_t where, uint64_t value) { memcpy(m->image + where, &value, 8); }
-
-/* A pointer inside the image to an offset of the data area. */
-static void point(struct marshalled *m, uint32_t where, uint32_t offset) {
-    set_u64(m, where, offset);
-    relocate(m, where);
-}
-
-static void add_out(struct marshalled *m, uint32_t offset, uint32_t length, const struct call_argument *rule) {
-    int error = grow((void **)&m->outs, &m->outs_room, m->call.outs + 1, sizeof(struct out), OUTS_LIMIT);
-    if (error) {
-        m->failed = error;
-        return;
-    }
-    m->outs[m->call.outs++] = (struct out){.offset = offset, .length = length, .rule = rule ? rule->rule : OUT_FULL,
-                                           .scale = rule ? rule->rule_scale : 1, .add = rule ? rule->rule_add : 0};
-}
-
-/* The guest address of the next part of the last out range. */
-static void add_segment(struct marshalled *m, uint64_t address, uint32_t length) {
-    int error = grow((void **)&m->segments, &m->segments_room, m->segments_count + 1, sizeof(struct segment), 65536);
-    if (error)
-        m->failed = error;
-    else
-        m->segments[m->segments_count++] = (struct segment){address, length, m->call.outs - 1};
-}
-
-/* Copies a guest buffer into the image: its offset, or -1 (m->failed set), or -2: the guest cannot read it. */
-static int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length) {
-    uint32_t before = m->call.image;
-    int64_t at = image_room(m, address, length);
-    if (at >= 0 && length && guest_read(tid, address, m->image + at, length)) {
-        m->call.image = before;
-        return -2;
-    }
-    return at;
-}
-
-/* Copies a string into the image. One that does not end within `room` is sent without an end, so that the kernel at home
- * says ENAMETOOLONG itself. */
-static int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room) {
-    char text[PATH_ROOM + 1];
-    uint32_t length = 0;
-    while (length < room) {
-        uint32_t part = PAGE - ((address + length) & (PAGE - 1));
-        if (part > 256 && length == 0)
-            part = 256;         /* most names are short */
-        if (part > room - length)
-            part = room - length;
-        if (guest_read(tid, address + length, text + length, part))
-            return -2;
-        char *end = memchr(text + length, 0, part);
-        length += part;
-        if (end) {
-            length = end - text;
-            break;
-        }
-    }
-    text[length++] = 0;
-    int64_t at = image_room(m, 0, length);
-    if (at >= 0)
-        memcpy(m->image + at, text, length);
-    return at;
-}
-
 /* ---- shapes ---- */
 
 static int buffer_size(const struct call_argument *a, const uint64_t arguments[6], int tid, uint64_t *size) {
@@ -202,9 +59,11 @@ static int buffer_size(const struct call_argument *a, const uint64_t arguments[6
             return -EFAULT;
         x = behind > 0x7fffffff ? 0 : behind;   /* the kernel refuses a negative length before it looks further */
         break;
-    case SIZE_BITS:
-        x = (int)arguments[a->size_argument] <= 0 ? 0 : ((arguments[a->size_argument] & 0x7fffffff) + 63) / 64 * 8;
-        break;
+    case SIZE_BITS: {
+        int64_t bits = (int64_t)(int)arguments[a->size_argument] + (int32_t)a->size_add;
+        *size = bits <= 0 ? 0 : (uint64_t)(bits + 63) / 64 * 8;
+        return *size > SLOT_DATA ? -E2BIG : 0;
+    }
     }
     if (x > SLOT_DATA)
         return -E2BIG;
@@ -282,6 +141,49 @@ static void nested(struct marshalled *m, int tid, uint32_t where, uint64_t lengt
     }
 }
 
+/* The struct xattr_args at `at` of the image, `size` bytes of it. Its value is as long as it says, and never longer than
+ * XATTR_SIZE_MAX; home's kernel says so of a longer one before it looks, or writes no more. */
+static void attribute(struct marshalled *m, int tid, uint32_t at, uint64_t size, int out) {
+    static const struct call_argument returned = {.rule = OUT_RETURNED, .rule_scale = 1};
+    uint64_t address;
+    uint32_t length;
+    if (size < 16)
+        return;                 /* EINVAL by its size */
+    memcpy(&length, m->image + at + 8, 4);
+    if (length > XATTR_ROOM)
+        length = XATTR_ROOM;
+    if (!out) {
+        nested(m, tid, at, length, 0);
+        return;
+    }
+    memcpy(&address, m->image + at, 8);
+    int64_t value = address ? behind_room(m, address, length) : -1;
+    if (value < 0)
+        return;
+    point(m, at, value);
+    if (length) {
+        add_out(m, value, length, &returned);
+        add_segment(m, address, length);
+    }
+}
+
+/* The struct sock_fprog at `at` of the image, `size` bytes of it: a count of instructions, 8 bytes each, and a pointer. */
+static void socket_program(struct marshalled *m, int tid, uint32_t at, uint64_t size) {
+    uint16_t count;
+    if (size != 16)
+        return;                 /* EINVAL by its size, or another level's option of this number */
+    memcpy(&count, m->image + at, sizeof count);
+    nested(m, tid, at + 8, count * 8, 0);
+}
+
+/* The struct sigevent of mq_notify at `at` of the image: with SIGEV_THREAD it points to what is to be told. */
+static void notification(struct marshalled *m, int tid, uint32_t at) {
+    struct sigevent event;
+    memcpy(&event, m->image + at, sizeof event);
+    if (event.sigev_notify == SIGEV_THREAD)
+        nested(m, tid, at + offsetof(struct sigevent, sigev_value), NOTIFY_COOKIE, 0);
+}
+
 /* The struct msghdr at `at` of the image, which the guest has at `address`. */
 static void message(struct marshalled *m, int tid, uint32_t at, uint64_t address, enum traffic traffic) {
     int out = traffic != SENT;
@@ -338,6 +240,8 @@ static void set_offset(struct marshalled *m, int i, int64_t at) {
     }
 }
 
+static const unsigned char no_modes[4];     /* of a struct timex that sets nothing */
+
 static void marshal_argument(struct marshalled *m, int tid, const struct call_argument *a, int i,
                              const uint64_t arguments[6]) {
     uint64_t address = arguments[i], size = 0, total;
@@ -359,7 +263,14 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         return;
     switch (a->shape) {
     case SHAPE_STRING:
-        set_offset(m, i, copy_string(m, tid, address, a->size_add ? a->size_add : PATH_ROOM));
+    case SHAPE_TEXT:
+        set_offset(m, i, copy_string(m, tid, address, a->size_add ? a->size_add : PATH_ROOM, a->shape == SHAPE_TEXT));
+        return;
+    case SHAPE_EVENT:
+        at = copy_in(m, tid, address, sizeof(struct sigevent));
+        set_offset(m, i, at);
+        if (at >= 0)
+            notification(m, tid, at);
         return;
     case SHAPE_MASK6: {
         uint64_t pair[2];
@@ -392,13 +303,25 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
     }
     switch (a->shape) {
     case SHAPE_IN:
-        set_offset(m, i, copy_in(m, tid, address, size));
-        return;
     case SHAPE_IN_PLACE:
     case SHAPE_INOUT:
+    case SHAPE_TIMEX:
+    case SHAPE_PROGRAM:
+    case SHAPE_XATTR_IN:
+    case SHAPE_XATTR_OUT:
         at = copy_in(m, tid, address, size);
         set_offset(m, i, at);
-        if (at >= 0 && size) {
+        if (at == -2 && begins(tid, address))
+            m->failed = -ENOTSUP;
+        if (at < 0)
+            return;
+        if (a->shape == SHAPE_PROGRAM)
+            socket_program(m, tid, at, size);
+        else if (a->shape == SHAPE_XATTR_IN || a->shape == SHAPE_XATTR_OUT)
+            attribute(m, tid, at, size, a->shape == SHAPE_XATTR_OUT);
+        else if (a->shape == SHAPE_TIMEX && memcmp(m->image + at, no_modes, sizeof no_modes))
+            m->failed = -ENOTSUP;
+        else if (a->shape != SHAPE_IN && size) {
             add_out(m, at, size, a);
             add_segment(m, address, size);
             if (a->shape == SHAPE_IN_PLACE) {

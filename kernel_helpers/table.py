@@ -10,7 +10,8 @@ import argparse
 import functools
 import os
 import re
-from dataclasses import dataclass, field
+import textwrap
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -45,10 +46,17 @@ class Shape(IntEnum):
     MASK6 = 12
     ZERO = 13
     INPLACE = 14
+    TEXT = 15
+    XATTR_IN = 16
+    XATTR_OUT = 17
+    PROGRAM = 18
+    EVENT = 19
+    TIMEX = 20
 
 
 class SizeKind(IntEnum):
-    """How long a buffer is: `scale * x + add` where x is 0, an argument, a u32 behind one, or the bytes of an fd_set."""
+    """How long a buffer is: `scale * x + add` where x is 0, an argument, a u32 behind one; BITS: the words (8 bytes) that
+    hold an argument + add bits, add being 0 or less."""
 
     FIXED = 0
     ARGUMENT = 1
@@ -110,8 +118,10 @@ class Row:
 _CLASSES = {name.lower().replace("_", "-"): member for name, member in Class.__members__.items()}
 _VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT}
 _SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "sigmask": Shape.MASK,
-           "sigmask6": Shape.MASK6, "zero": Shape.ZERO}
-_SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
+           "sigmask6": Shape.MASK6, "zero": Shape.ZERO, "text": Shape.TEXT, "event": Shape.EVENT}
+_TIMEX = "inout(208,always)"
+_STRUCTURES = {"xattrin": Shape.XATTR_IN, "xattrout": Shape.XATTR_OUT, "program": Shape.PROGRAM}
+_SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?$")
 _RULE = re.compile(r"ret(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
 _HOW = {"@": SizeKind.ARGUMENT, "*@": SizeKind.BEHIND, "bits@": SizeKind.BITS}
 
@@ -121,7 +131,11 @@ def _parse_argument(word: str) -> Argument:
         return Argument(word, _SIMPLE[word])
     if word == "str16":
         return Argument(word, Shape.STRING, size_add=16)
-    call = re.match(r"(in|out|inout|inplace|iovin|iovout|mmsgin|mmsgout)\(([^,)]+)(?:,([^)]+))?\)$", word)
+    if word == "timex":
+        return replace(_parse_argument(_TIMEX), word=word, shape=Shape.TIMEX)
+    call = re.match(r"(\w+)\(([^,)]+)(?:,([^)]+))?\)$", word)
+    if call is not None and call[1] not in ("in", "out", "inout", "inplace", *_VECTORS, *_STRUCTURES):
+        call = None
     if call is None:
         if not word.isidentifier():
             raise ValueError(f"cannot read the argument {word!r}")
@@ -134,6 +148,8 @@ def _parse_argument(word: str) -> Argument:
     else:
         kind, argument = _HOW[size["how"]], int(size["argument"])
         scale, add = int(size["scale"] or 1), int(size["add"] or 0)
+        if add < 0 and kind is not SizeKind.BITS:
+            raise ValueError(f"cannot read the size in {word!r}")
     rule, rule_scale, rule_add = Rule.FULL, 1, 0
     if call[3] == "always":
         rule = Rule.ALWAYS
@@ -142,7 +158,7 @@ def _parse_argument(word: str) -> Argument:
         if returned is None:
             raise ValueError(f"cannot read the rule in {word!r}")
         rule, rule_scale, rule_add = Rule.RETURNED, int(returned["scale"] or 1), int(returned["add"] or 0)
-    shape = _VECTORS.get(call[1]) or Shape[call[1].upper()]
+    shape = _VECTORS.get(call[1]) or _STRUCTURES.get(call[1]) or Shape[call[1].upper()]
     return Argument(word, shape, kind, argument, scale, add, rule, rule_scale, rule_add)
 
 
@@ -229,15 +245,41 @@ def c_table() -> str:
     return "\n".join(lines)
 
 
+def taken_home() -> tuple[list[Row], list[Row]]:
+    """Calls that bring the process home whatever their arguments are, and those that do with some values of them."""
+    always: list[Row] = []
+    sometimes: list[Row] = []
+    for row in rows():
+        classes = {row.class_, *(variant.class_ for variant in row.variants)}
+        if classes == {Class.GO_HOME}:
+            always.append(row)
+        elif Class.GO_HOME in classes:
+            sometimes.append(row)
+    return always, sometimes
+
+
+def _paragraph(text: str) -> list[str]:
+    return [*textwrap.wrap(text, 120, break_long_words=False), ""]
+
+
 def documentation() -> str:
     """docs/calls.md: every call, by group."""
     words = {Class.LOCAL: "natively on the node", Class.FORWARD: "by the stub at home",
              Class.BOTH: "at home, then natively", Class.GO_HOME: "brings the process home",
              Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS",
              Class.SUM: "by the stub at home, and what was used away is added"}
+    always, sometimes = taken_home()
     lines = ["# System calls of a process that is away", "",
              "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",
-             "A line that begins with ↳ is the same call with the argument values named."]
+             "A line that begins with ↳ is the same call with the argument values named.", "",
+             *_paragraph(f"Of {len(rows())} calls {len(always)} bring the process home whatever their arguments are: "
+                         f"{', '.join(row.name for row in always)}."),
+             *_paragraph(f"{len(sometimes)} more do with some values of their arguments: "
+                         f"{', '.join(row.name for row in sometimes)}."),
+             *_paragraph("So does any call with more than 64 MiB of buffers, or with a buffer that only begins in readable "
+                         "memory, and one that the table does not know. Each is made at home, natively, and gives what it "
+                         "gives there.")]
+    lines.pop()
     group = ""
     for row in rows():
         if row.group != group:

@@ -23,6 +23,9 @@ _REPLY = struct.Struct("<QqII")
 _IOVEC = struct.Struct("<QQ")
 _MSGHDR = struct.Struct("<QI4xQQQQi4x")
 _MMSGHDR_SIZE, _MESSAGE_LENGTH_AT = 64, 56
+_XATTR_ROOM = 65536  # XATTR_SIZE_MAX
+_NOTIFY_COOKIE = 32  # NOTIFY_COOKIE_LEN, mq_notify(2)
+_SIGEVENT_SIZE, _SIGEV_THREAD = 64, 2
 REPLY_SUSPENDED = 1
 
 Read = Callable[[int, int], bytes]
@@ -30,7 +33,7 @@ Read = Callable[[int, int], bytes]
 
 
 class TooBig(Exception):
-    """More than a slot holds: home can make the call natively."""
+    """More than a slot holds, or a meaning that home's kernel knows alone: home can make the call natively."""
 
 
 @dataclass
@@ -161,9 +164,9 @@ class Marshaller:
             (x,) = struct.unpack("<I", self._read(x, 4))
             x = 0 if x > 0x7FFFFFFF else x
         elif argument.size_kind is SizeKind.BITS:
-            x &= 0xFFFFFFFF
-            x = 0 if x > 0x7FFFFFFF else (x + 63) // 64 * 8
-        size = x * argument.size_scale + argument.size_add
+            x = ((x + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) + argument.size_add
+            x = max(0, (x + 63) // 64 * 8)
+        size = x if argument.size_kind is SizeKind.BITS else x * argument.size_scale + argument.size_add
         if size > SLOT_DATA and argument.shape not in (Shape.IOV_IN, Shape.IOV_OUT):
             raise TooBig
         return size
@@ -179,8 +182,13 @@ class Marshaller:
             return
         if not address:
             return
-        if shape is Shape.STRING:
-            self._set(index, address, self._string(address, argument.size_add or PATH_ROOM))
+        if shape in (Shape.STRING, Shape.TEXT):
+            self._set(index, address, self._string(address, argument.size_add or PATH_ROOM, whole=shape is Shape.TEXT))
+        elif shape is Shape.EVENT:
+            at = self._copy(address, _SIGEVENT_SIZE)
+            self._set(index, address, at)
+            if at is not None and struct.unpack_from("<i", self.call.image, at + 12)[0] == _SIGEV_THREAD:
+                self._nested(at, _NOTIFY_COOKIE, back=False)
         elif shape in (Shape.MSG_IN, Shape.MSG_OUT):
             at = self._copy(address, _MSGHDR.size)
             self._set(index, address, at)
@@ -210,8 +218,19 @@ class Marshaller:
             at = self._messages(address, min(size, VECTOR_LIMIT), out=shape is Shape.MMSG_OUT)
         else:
             at = self._copy(address, size)
+            if at is None and self._begins(address):
+                raise TooBig
         self._set(index, address, at)
-        if at is not None and size and shape in (Shape.OUT, Shape.INOUT, Shape.INPLACE):
+        if at is None:
+            return
+        if shape is Shape.PROGRAM:
+            if size == 16:  # else EINVAL by its size, or another level's option of this number
+                self._nested(at + 8, 8 * struct.unpack_from("<H", self.call.image, at)[0], back=False)
+        elif shape in (Shape.XATTR_IN, Shape.XATTR_OUT) and size >= 16:
+            self._attribute(at, out=shape is Shape.XATTR_OUT)
+        elif shape is Shape.TIMEX and any(self.call.image[at : at + 4]):
+            raise TooBig
+        if size and shape in (Shape.OUT, Shape.INOUT, Shape.INPLACE, Shape.TIMEX):
             self._out(at, size, (address, size), **rule)  # type: ignore[arg-type]
             if shape is Shape.INPLACE:
                 self.call.place = (address, index, size)
@@ -224,7 +243,27 @@ class Marshaller:
         except OSError:
             return None
 
-    def _string(self, address: int, room: int) -> int | None:
+    def _begins(self, address: int) -> bool:
+        """Whether a buffer that cannot be read as a whole has a beginning that can: how much of it the kernel would look at,
+        and so whether it would fail, is not known here."""
+        try:
+            return len(self._read(address, 1)) == 1
+        except OSError:
+            return False
+
+    def _attribute(self, at: int, *, out: bool) -> None:
+        """The struct xattr_args at `at` of the image."""
+        address, length = struct.unpack_from("<QI", self.call.image, at)
+        length = min(length, _XATTR_ROOM)
+        if not out:
+            self._nested(at, length, back=False)
+        elif address:
+            value = self._behind_room(address, length)
+            self._point(at, value)
+            if length:
+                self._out(value, length, (address, length), rule=Rule.RETURNED)
+
+    def _string(self, address: int, room: int, *, whole: bool = False) -> int | None:
         text = b""
         while len(text) < room and 0 not in text:
             at = address + len(text)
@@ -232,6 +271,8 @@ class Marshaller:
                 text += self._read(at, min(PAGE - at % PAGE, room - len(text)))
             except OSError:
                 return None
+        if whole and 0 not in text:
+            raise TooBig
         text = text.split(b"\0")[0] + b"\0"
         offset = self._room(len(text))
         self.call.image[offset : offset + len(text)] = text

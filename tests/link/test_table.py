@@ -59,10 +59,13 @@ def test_program_is_what_was_evaluated() -> None:
     assert len(bpf.instructions()) < 1000
 
 
+def _entries(row: table.Row) -> list[table.Row | table.Variant]:
+    return [row, *row.variants]
+
+
 def test_shapes_of_forwarded_calls_refer_to_arguments_that_exist() -> None:
     for row in table.rows():
-        entries: list[table.Row | table.Variant] = [row, *row.variants]
-        for entry in entries:
+        for entry in _entries(row):
             for argument in entry.arguments:
                 if argument.size_kind and argument.shape is not Shape.NUMBER:
                     assert argument.size_argument < len(entry.arguments), row.name
@@ -71,10 +74,19 @@ def test_shapes_of_forwarded_calls_refer_to_arguments_that_exist() -> None:
 
 
 @pytest.mark.parametrize("text", ["0 read nowhere", "0 read forward out(", "0 read forward out(@7)", "0 a local\n0 b local",
+                                  "0 read forward in(@1-1)", "0 read forward some(8)",
                                   "0 read forward a b c d e f g", "    when 1=2 local"])
 def test_a_broken_table_is_named_by_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"calls\.table line \d"):
         table.parse(text)
+
+
+def test_few_calls_take_a_process_home_and_each_says_why() -> None:
+    always, sometimes = table.taken_home()
+    assert len(always) <= 40, [row.name for row in always]
+    assert [row.name for row in always if not row.note] == []
+    entries = [entry for row in sometimes for entry in _entries(row)]
+    assert [entry for entry in entries if entry.class_ is Class.GO_HOME and not entry.note] == []
 
 
 def test_documentation_is_up_to_date() -> None:

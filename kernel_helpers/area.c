@@ -1,0 +1,148 @@
+/* The data area of a CALL while it is made: what area.h says. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include "area.h"
+
+#define PAGE 4096u
+
+int guest_read(int tid, uint64_t address, void *to, size_t length) {
+    struct iovec here = {to, length}, there = {(void *)address, length};
+    return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
+}
+
+int begins(int tid, uint64_t address) {
+    char byte;
+    return !guest_read(tid, address, &byte, 1);
+}
+
+uint64_t fault(uint64_t address) { return address >> 47 ? address : FAULT_ADDRESS; }
+
+static int grow(void **array, uint32_t *room, uint32_t needed, size_t size, uint32_t limit) {
+    if (needed <= *room)
+        return 0;
+    if (needed > limit)
+        return -E2BIG;
+    uint32_t more = needed < 16 ? 16 : needed * 2;
+    void *fresh = realloc(*array, more * size);
+    if (!fresh)
+        return -ENOMEM;
+    *array = fresh;
+    *room = more;
+    return 0;
+}
+
+static uint32_t aligned(uint32_t offset, uint64_t address, uint64_t length) {
+    /* Direct I/O wants sectors; whoever aligned a buffer to them finds it aligned at home. */
+    uint32_t to = length >= 512 && !(address & 511) ? 512 : 16;
+    return (offset + to - 1) & ~(to - 1);
+}
+
+int64_t image_room(struct marshalled *m, uint64_t address, uint64_t length) {
+    uint32_t at = aligned(m->call.image, address, length);
+    if (length > SLOT_DATA - at) {
+        m->failed = -E2BIG;
+        return -1;
+    }
+    size_t needed = at + length;
+    if (needed > m->image_room) {
+        size_t room = needed < 256 ? 256 : needed;
+        if (m->image && needed < 1 << 20)
+            room = needed * 2;
+        void *fresh = realloc(m->image, room);
+        if (!fresh) {
+            m->failed = -ENOMEM;
+            return -1;
+        }
+        m->image = fresh;
+        m->image_room = room;
+    }
+    memset(m->image + m->call.image, 0, at - m->call.image);
+    m->call.image = needed;
+    return at;
+}
+
+int64_t behind_room(struct marshalled *m, uint64_t address, uint64_t length) {
+    uint32_t at = aligned(m->call.area, address, length);
+    if (length > SLOT_DATA - at) {
+        m->failed = -E2BIG;
+        return -1;
+    }
+    m->call.area = at + length;
+    return at | BEHIND;
+}
+
+static void relocate(struct marshalled *m, uint32_t where) {
+    int error = grow((void **)&m->relocations, &m->relocations_room, m->call.relocations + 1, sizeof(uint32_t),
+                     RELOCATIONS_LIMIT);
+    if (error)
+        m->failed = error;
+    else
+        m->relocations[m->call.relocations++] = where;
+}
+
+void set_u64(struct marshalled *m, uint32_t where, uint64_t value) { memcpy(m->image + where, &value, 8); }
+
+void point(struct marshalled *m, uint32_t where, uint32_t offset) {
+    set_u64(m, where, offset);
+    relocate(m, where);
+}
+
+void add_out(struct marshalled *m, uint32_t offset, uint32_t length, const struct call_argument *rule) {
+    int error = grow((void **)&m->outs, &m->outs_room, m->call.outs + 1, sizeof(struct out), OUTS_LIMIT);
+    if (error) {
+        m->failed = error;
+        return;
+    }
+    m->outs[m->call.outs++] = (struct out){.offset = offset, .length = length, .rule = rule ? rule->rule : OUT_FULL,
+                                           .scale = rule ? rule->rule_scale : 1, .add = rule ? rule->rule_add : 0};
+}
+
+void add_segment(struct marshalled *m, uint64_t address, uint32_t length) {
+    int error = grow((void **)&m->segments, &m->segments_room, m->segments_count + 1, sizeof(struct segment), 65536);
+    if (error)
+        m->failed = error;
+    else
+        m->segments[m->segments_count++] = (struct segment){address, length, m->call.outs - 1};
+}
+
+int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length) {
+    uint32_t before = m->call.image;
+    int64_t at = image_room(m, address, length);
+    if (at >= 0 && length && guest_read(tid, address, m->image + at, length)) {
+        m->call.image = before;
+        return -2;
+    }
+    return at;
+}
+
+int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room, int whole) {
+    char text[PATH_ROOM + 1];
+    uint32_t length = 0;
+    while (length < room) {
+        uint32_t part = PAGE - ((address + length) & (PAGE - 1));
+        if (part > 256 && length == 0)
+            part = 256;         /* most names are short */
+        if (part > room - length)
+            part = room - length;
+        if (guest_read(tid, address + length, text + length, part))
+            return -2;
+        char *end = memchr(text + length, 0, part);
+        length += part;
+        if (end) {
+            length = end - text;
+            break;
+        }
+    }
+    if (whole && length == room) {
+        m->failed = -ENOTSUP;
+        return -1;
+    }
+    text[length++] = 0;
+    int64_t at = image_room(m, 0, length);
+    if (at >= 0)
+        memcpy(m->image + at, text, length);
+    return at;
+}

@@ -1,0 +1,36 @@
+/* The guest's memory, and the data area of a CALL that is made of it: for marshal.c alone.
+ * The area has two parts: the image, which is sent, and behind it what the kernel at home only writes. While the image
+ * grows, offsets into the second part carry BEHIND. */
+#ifndef FARHOME_AREA_H
+#define FARHOME_AREA_H
+#include "link.h"
+
+#define BEHIND 0x80000000u
+#define PATH_ROOM 4096u
+
+#pragma GCC visibility push(hidden)
+/* 0, or -EFAULT. */
+int guest_read(int tid, uint64_t address, void *to, size_t length);
+/* Whether a buffer that cannot be read as a whole has a beginning that can: how much of it the kernel would look at, and
+ * so whether it would fail, is not known here. */
+int begins(int tid, uint64_t address);
+/* What home gets for a pointer that cannot be read: outside user space it fails the same way there. */
+uint64_t fault(uint64_t address);
+
+/* Room in the image; its offset, or -1 with m->failed set. */
+int64_t image_room(struct marshalled *m, uint64_t address, uint64_t length);
+/* Room behind the image, of which nothing is sent. m->call.area counts it until the image has its length. */
+int64_t behind_room(struct marshalled *m, uint64_t address, uint64_t length);
+void set_u64(struct marshalled *m, uint32_t where, uint64_t value);
+/* A pointer inside the image to an offset of the data area. */
+void point(struct marshalled *m, uint32_t where, uint32_t offset);
+void add_out(struct marshalled *m, uint32_t offset, uint32_t length, const struct call_argument *rule);
+/* The guest address of the next part of the last out range. */
+void add_segment(struct marshalled *m, uint64_t address, uint32_t length);
+/* Copies a guest buffer into the image: its offset, or -1 (m->failed set), or -2: the guest cannot read it. */
+int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length);
+/* Copies a string into the image. One that does not end within `room` is sent without an end, so that the kernel at home
+ * says ENAMETOOLONG itself; if it must be `whole`, only home can make the call. */
+int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room, int whole);
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,37 @@
+"""Calls that are seldom made and that the stub can make as well: natively and through the link they give the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.link_pair import GO_HOME, Pair
+from kernel_helpers.numbers import NUMBERS
+from tests.link.conftest import Native
+
+pytestmark = pytest.mark.timeout(120)
+
+OWN_NAMESPACES = ("unshare", "--mount", "--uts", "--ipc")
+FAMILIES = ("attributes", "objects", "filters", "mounts", "keys", "machine", "persona", "credentials")
+
+
+@pytest.mark.parametrize("interception", ["notify", "ptrace"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_the_same_as_native(family: str, interception: str, rare: Path, native_in: Native, tmp_path: Path) -> None:
+    command = [*OWN_NAMESPACES, str(rare), family]
+    directory = tmp_path / "away"
+    directory.mkdir()
+    with Pair(command, directory=str(directory), interception=interception) as pair:
+        status, output = pair.run(30)
+    assert (status, output.decode().splitlines()) == ((7, native_in(*command)[1].decode().splitlines()))
+
+
+@pytest.mark.parametrize("interception", ["notify", "ptrace"])
+@pytest.mark.parametrize(("what", "call"), [("beginning", "write"), ("handle", "name_to_handle_at"), ("text", "finit_module"),
+                                            ("timex", "adjtimex"), ("zerocopy", "sendto"), ("options", "mount")])
+def test_what_only_homes_kernel_knows_goes_home(what: str, call: str, interception: str, rare: Path, tmp_path: Path) -> None:
+    with Pair([str(rare), "home", what], directory=str(tmp_path), interception=interception) as pair:
+        pair.until(lambda: any(e.kind == GO_HOME for e in pair.events) or pair.status is not None, 20, "nothing happens")
+        assert pair.status is None, pair.output
+        assert next(e for e in pair.events if e.kind == GO_HOME).data == str(NUMBERS[call]).encode()
