@@ -1,0 +1,94 @@
+"""CPython's own tests, natively and in a storm of moves: the same tests pass.
+
+They are the distribution's (on Debian: libpython3.x-testsuite); without them this is skipped. Each module runs as one process tree
+under `mosrun`, all of which moves.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.moves.cluster import Cluster
+from tests.moves.outcome import PATH, kill_session
+from tests.moves.storm import Mover, new_seed
+
+MODULES = (
+    "os", "posix", "signal", "threadsignals", "eintr", "subprocess", "socket", "select", "selectors", "poll", "epoll", "asyncio", "fcntl",
+    "pty", "openpty", "wait3", "wait4", "fork1", "mmap", "resource", "io", "fileio", "tempfile", "pathlib", "shutil", "threading",
+    "thread", "queue", "multiprocessing_fork", "concurrent_futures", "faulthandler", "time",
+)  # fmt: skip
+LEFT_OUT = {"socket": ["*VSOCK*"]}
+"""Patterns of tests that do not end natively on every machine."""
+KNOWN = {
+    "io": {"test_interrupted_write_unbuffered"},  # a write that waits with a part written ends with it when the process moves
+}
+SECONDS = 400
+"""For one module to run natively; five times that under moves."""
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS * 7)]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Names of tests by how they ended. `log`: all that was said."""
+
+    passed: frozenset[str]
+    failed: frozenset[str]
+    log: str
+
+
+def run(cluster: Cluster, module: str, launcher: str, seconds: float) -> Ran:
+    """One module in a fresh directory of the home node. Errors: TimeoutError."""
+    directory = cluster.home.root / "tmp" / f"suite-{module}"
+    subprocess.run(["rm", "-rf", directory], check=True)
+    directory.mkdir()
+    ignored = " ".join(f"-i '{pattern}'" for pattern in LEFT_OUT.get(module, []))
+    script = f"cd /tmp/suite-{module} && {launcher} python3 -m test --junit-xml result.xml --timeout {seconds} {ignored} test_{module}"
+    argv = ["env", "-i", f"PATH={PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
+    with (directory / "log").open("wb") as log:
+        process = cluster.home.popen(argv, "", stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            process.wait(seconds + 30)
+        except subprocess.TimeoutExpired:
+            kill_session(process.pid)
+            process.wait(10)
+            raise TimeoutError(f"test_{module} did not end within {seconds} s: {(directory / 'log').read_text()[-4000:]}") from None
+    return read(directory)
+
+
+def read(directory: Path) -> Ran:
+    passed, failed = set(), set()
+    log = (directory / "log").read_text(errors="replace")
+    assert (directory / "result.xml").exists(), log[-4000:]
+    for case in ElementTree.parse(directory / "result.xml").iter("testcase"):
+        name = str(case.get("name"))
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.add(name)
+        elif case.find("skipped") is None and case.get("status") == "run":
+            passed.add(name)
+    return Ran(frozenset(passed - failed), frozenset(failed), log)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_same_tests_pass(cluster: Cluster, module: str) -> None:
+    if cluster.home.run("python3", "-c", "import test.test_os, test.libregrtest").returncode:
+        pytest.skip("CPython's tests are not installed")
+    native = run(cluster, module, "", SECONDS)
+    seed = new_seed()
+    job = f"suite-{module.replace('_', '-')}-{seed}"
+    mover = Mover(cluster, job, seed, (0.1, 0.6))
+    mover.start()
+    try:
+        moved = run(cluster, module, f"mosrun -L -J {job} --", SECONDS * 5)
+    finally:
+        moves = mover.stop()
+    done = [move for move in moves if move.done]
+    print(f"test_{module}, seed {seed}: {len(native.passed)} pass natively, {len(moved.passed)} moved; {len(done)} moves")
+    known = {name for name in native.passed if any(part in name for part in KNOWN.get(module, ()))}
+    missing = native.passed - moved.passed - known
+    assert not missing, f"{sorted(missing)}\n{moved.log[-6000:]}"
