@@ -124,11 +124,12 @@ class Mover:
             report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target, runnable, slowdown))
         except (PeerError, ProgramError, OSError, MoveRefused) as error:
             sentence = error.reason if isinstance(error, MoveRefused) else str(error)
-            now = self._registry.get(pid)
-            if target == HOME and now is not None and now.where == HOME:
-                return MoveReport(pid, HOME, 0.0, 0.0, 0, "none")      # a call took it home before it heard of our wish
-            self._failed(pid, target, sentence)
             left = self._registry.get(pid)
+            if left is not None and left.where == HOME != entry.where:
+                # It came home for a call before the deputy heard of this move, which is still wanted, from there.
+                self._registry.update(pid, state="home")
+                return await self._move_locked(pid, target, reason, slowdown)
+            self._failed(pid, target, sentence)
             if left is not None and left.where != HOME and pid not in self._deputies:
                 self._mourn(left)
             raise MoveFailed(pid, sentence, left.where if left is not None else HOME) from None
