@@ -86,7 +86,7 @@ static inline long called(const char *call, long value, int whether)
 {
     int before = errno;
     step();
-    if (value == -1 && before)
+    if ((value == -1 || (whether && !value)) && before)
         show("%s: %s", call, strerror(before));
     else if (whether)
         show("%s: done", call);
