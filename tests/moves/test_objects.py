@@ -12,7 +12,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -28,9 +28,13 @@ from tests.programs.build import HERE as PROGRAMS
 
 SOURCES = sorted(path.stem for path in PROGRAMS.glob("objects_*.c"))
 SCENARIOS = {
-    name: source for source in SOURCES for name in re.findall(r"^SCENARIO\((\w+)\)", (PROGRAMS / f"{source}.c").read_text(), re.MULTILINE)
+    name: source
+    for source in SOURCES
+    for name in re.findall(r"^(?:SCENARIO|REGISTERS)\((\w+)", (PROGRAMS / f"{source}.c").read_text(), re.MULTILINE)
 }
 REFUSALS = {
+    "file_mapped_to_write": "mapped shared and writable",
+    "memory_shared_with_a_child": "shares anonymous memory",
     "signalfd": "signalfd",
 }
 """Scenarios that may be kept where they are, and the reason."""
@@ -93,13 +97,13 @@ def seen(process: Path) -> State:
         found[name] = (process / name).read_text()
     found["cmdline"], found["environ"] = (process / "cmdline").read_bytes(), sorted((process / "environ").read_bytes().split(b"\0"))
     found["timers"] = re.sub(r"/(pid|tid)\.\d+|/[0-9a-f]{8,}", "", (process / "timers").read_text())
-    found["descriptors"] = {number.name: descriptor(process, number.name) for number in (process / "fd").iterdir()}
+    found |= {f"descriptor {number.name}": descriptor(process, number.name) for number in (process / "fd").iterdir()}
     if status["TracerPid"] == "0":
         found |= {f"at home: {name}": status[name] for name in ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt", "VmLck", "Seccomp")}
         for number, task in enumerate(sorted((process / "task").iterdir(), key=lambda path: int(path.name))):
             one = fields(task / "status")
             found[f"at home: thread {number}"] = [one[name] for name in ("Name", "SigPnd", "SigBlk")]
-        found["at home: mappings"] = list(mappings(process))
+        found |= {f"at home: mapped {kind}": size for kind, size in mappings(process).items()}
     return found
 
 
@@ -109,9 +113,7 @@ def fields(path: Path) -> dict[str, str]:
 
 def descriptor(process: Path, number: str) -> str:
     """What it is, where in it, with which flags and locks."""
-    link = re.sub(r"\[\d+\]|(?<=/dev/pts/)\d+", "", os.readlink(process / "fd" / number))
-    if link.startswith("/proc/"):
-        link = re.sub(r"\d+", "", link)
+    link = re.sub(rf"\[\d+\]|(?<=/dev/pts/)\d+|(?<=/#)\d+|\b{process.name}\b", "", os.readlink(process / "fd" / number))
     kept = []
     for line in (process / "fdinfo" / number).read_text().splitlines():
         name, _, value = line.partition(":")
@@ -125,26 +127,18 @@ def descriptor(process: Path, number: str) -> str:
     return "; ".join([link, *kept])
 
 
-def mappings(process: Path) -> Iterator[tuple[int, str]]:
-    """Size in bytes (the stack's: 0) and protection, flags and file of each mapping; neighbours that are alike count as one."""
-    start = end = 0
-    kind = ""
+def mappings(process: Path) -> dict[str, int]:
+    """How many bytes are mapped of each kind: protection, flags, file and offset. Where they lie is the kernel's choice, also how
+    deep the stack is."""
+    found: dict[str, int] = {}
     for line in (process / "smaps").read_text().splitlines():
         if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+) (\S+) \S+ \d+ *(.*)", line):
             low, high, protection, offset, name = match.groups()
-        elif line.startswith("VmFlags:"):
-            flags = " ".join(flag for flag in line.split()[1:] if flag != "sd")
-            here = f"{protection} {name} {flags}"
-            if int(low, 16) == end and here == kind and not name.startswith("/"):
-                end = int(high, 16)
-                continue
-            if kind:
-                yield (0 if "[stack]" in kind else end - start), kind
-            start, end, kind = int(low, 16), int(high, 16), here
-            if name.startswith("/"):
-                kind = f"{here} {offset}"
-    if kind:
-        yield (end - start), kind
+        elif line.startswith("VmFlags:") and name != "[stack]":
+            flags = " ".join(flag for flag in line.split()[1:] if flag != "sd")  # what it was written to since somebody asked
+            kind = " ".join([protection, *([name, offset] if name.startswith("/") else [name]), flags])
+            found[kind] = found.get(kind, 0) + int(high, 16) - int(low, 16)
+    return found
 
 
 @dataclass(frozen=True)
