@@ -34,6 +34,7 @@ SCENARIOS = {
 }
 REFUSALS = {
     "file_mapped_to_write": "mapped shared and writable",
+    "limit_of_descriptors": "at a limit of its own",
     "memory_shared_with_a_child": "shares anonymous memory",
     "signalfd": "signalfd",
 }
@@ -181,8 +182,8 @@ def run(cluster: Cluster, scenario: str, user: str, plan: Plan | None = None, na
     shutil.copyfile(built(source), directory / source)
     (directory / source).chmod(0o755)
     inside = f"/tmp/{directory.name}"
-    launcher = [] if plan is None else ["mosrun", "-L", "--"]
-    argv = ["env", "-i", f"PATH={PATH}", f"OBJECTS_CONTROL={inside}/control", f"PWD={inside}/here", *launcher, f"{inside}/{source}", scenario]
+    variables = [f"PATH={PATH}", f"OBJECTS_CONTROL={inside}/control", f"PWD={inside}/here"]
+    argv = ["env", "-i", *variables, *([] if plan is None else ["mosrun", "-L", "--"]), f"{inside}/{source}", scenario]
     result = Run(scenario)
     try:
         with Steps(directory / "control") as steps, open(directory / "said", "wb") as said:

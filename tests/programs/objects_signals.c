@@ -16,7 +16,7 @@ static void handler(int number, siginfo_t *info, void *context)
     taken.number = number;
     taken.code = info->si_code;
     taken.value = taken.value * 10 + info->si_value.sival_int;
-    taken.from_us = info->si_pid == getpid();
+    taken.from_us += info->si_pid == getpid();
     taken.on_alternate = alternate && &here >= alternate && &here < alternate + (1 << 16);
     taken.mask = sigismember(&interrupted->uc_sigmask, SIGUSR1) * 2 + sigismember(&interrupted->uc_sigmask, SIGUSR2);
 }
@@ -29,8 +29,8 @@ static void handle(int number, int flags)
 
 static void told(void)
 {
-    show("  %d signals, the last %d, code %d, values %d, %s, %s, mask %d", taken.count, taken.number, taken.code, taken.value,
-         taken.from_us ? "from us" : "not from us", taken.on_alternate ? "on the alternate stack" : "on the stack", taken.mask);
+    show("  %d signals, the last %d, code %d, values %d, %d from us, %s, mask %d", taken.count, taken.number, taken.code, taken.value,
+         taken.from_us, taken.on_alternate ? "on the alternate stack" : "on the stack", taken.mask);
     memset((void *)&taken, 0, sizeof taken);
 }
 
