@@ -270,11 +270,11 @@ SCENARIO(processor)
 
 SCENARIO(clocks)
 {
-    const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_PROCESS_CPUTIME_ID, CLOCK_MONOTONIC_RAW};
-    struct timespec last[5] = {{0}};
+    const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_MONOTONIC_COARSE};
+    struct timespec last[4] = {{0}};
     int back_in_time = 0, far = 0;
     for (int round = 0; round < 6; round++) {
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < 4; i++) {
             struct timespec now;
             if (clock_gettime(clocks[i], &now))
                 show("  no clock %d", i);
