@@ -19,7 +19,7 @@ from types import TracebackType
 
 import pytest
 
-from tests.moves.cluster import HOME, Cluster, until
+from tests.moves.cluster import HOME, Cluster
 from tests.moves.outcome import PATH, first_difference, kill_session
 from tests.moves.storm import BUNDLES
 from tests.moves.workloads import USER
@@ -233,18 +233,12 @@ def follow(cluster: Cluster, steps: Steps, process: subprocess.Popen[bytes], res
 
 def settled(process: Path, expected: State | None) -> State:
     """How the process is seen. What is not as expected is given a second: a thread that has ended goes a little later."""
-    states = [seen(process)]
-
-    def as_expected() -> bool:
-        states[0] = seen(process)
-        return not unlike(expected, states[0])
-
-    if expected is not None and unlike(expected, states[0]):
-        try:
-            until("it is seen as it is natively", as_expected, seconds=1)
-        except TimeoutError:
-            pass
-    return states[0]
+    end = time.monotonic() + 1
+    while True:
+        state = seen(process)
+        if expected is None or not unlike(expected, state) or time.monotonic() > end:
+            return state
+        time.sleep(0.02)
 
 
 def unlike(native: State, moved: State) -> list[str]:

@@ -28,7 +28,12 @@ SCENARIO(file_offset)
     READ(copy, 2);
     CALL(lseek(fd, 0, SEEK_CUR));
     READ(other, 2);
-    reaped(CHILD(lseek(fd, -1, SEEK_END)));
+    int status = 0;
+    pid_t child = fork(); /* no step before it has ended: it moves what is ours, too */
+    if (child == 0)
+        _exit((int)lseek(fd, -1, SEEK_END));
+    CALL(waitpid(child, &status, 0) == child);
+    show("  %d", WEXITSTATUS(status));
     READ(fd, 4);
     CALL(lseek(fd, -1, SEEK_SET));
 }
