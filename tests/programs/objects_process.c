@@ -59,13 +59,15 @@ static void child_changed(int number, siginfo_t *info, void *context)
 
 SCENARIO(child_that_stops)
 {
-    int status = 0, go[2];
+    int status = 0, go[2], back[2];
     sigaction(SIGCHLD, &(struct sigaction){.sa_sigaction = child_changed, .sa_flags = SA_SIGINFO | SA_RESTART}, NULL);
     CALL(pipe(go));
-    pid_t child = CHILD((close(go[1]), raise(SIGSTOP), read(go[0], &status, 1), 4));
+    CALL(pipe(back));
+    pid_t child = CHILD((close(go[1]), raise(SIGSTOP), write(back[1], "on", 2), read(go[0], &status, 1), 4));
     CALL(waitpid(child, &status, WUNTRACED) == child);
     show("  stopped by %d, code %d", WSTOPSIG(status), (int)last_code);
     CALL(kill(child, SIGCONT));
+    READ(back[0], 2);
     CALL(waitpid(child, &status, WCONTINUED) == child);
     show("  continues %d, code %d", WIFCONTINUED(status), (int)last_code);
     CALL(close(go[1]));
