@@ -34,6 +34,8 @@ RETRY_AFTER = 10.0
 """Seconds before the balancer tries a process again whose move failed or was refused."""
 RESERVE_TIMEOUT = 35.0
 RESUME_POLL = 0.2
+ORPHAN_TIME = 1.0
+"""Seconds after which a process is looked at whose deputy has gone without a word."""
 UNSEEN = "while no mosd ran"
 """The reason of a move that no daemon has heard of."""
 
@@ -120,21 +122,26 @@ class Mover:
         if entry.home_only and target != HOME:
             raise MoveRefused(pid, "it was started to stay at home (mosrun -h)")
         begun, runnable = time.time(), entry.runnable()
+        deputy = self._deputies.get(pid)
         try:
             report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target, runnable, slowdown))
         except (PeerError, ProgramError, OSError, MoveRefused) as error:
             sentence = error.reason if isinstance(error, MoveRefused) else str(error)
-            now = self._registry.get(pid)
-            if target == HOME and now is not None and now.where == HOME:
-                return MoveReport(pid, HOME, 0.0, 0.0, 0, "none")      # a call took it home before it heard of our wish
-            self._failed(pid, target, sentence)
+            if deputy is not None and isinstance(error, ProgramError):
+                await self._last_word(entry, deputy)
             left = self._registry.get(pid)
+            if left is not None and left.where == HOME != entry.where:
+                # It came home for a call before the deputy heard of this move, which is still wanted, from there.
+                self._registry.update(pid, state="home")
+                return await self._move_locked(pid, target, reason, slowdown)
+            self._failed(pid, target, sentence)
             if left is not None and left.where != HOME and pid not in self._deputies:
-                self._mourn(left)
+                self._mourn(left, deputy)
             raise MoveFailed(pid, sentence, left.where if left is not None else HOME) from None
         self._arrived(entry, report, begun, reason)
         self._moved(entry.where, report.where, runnable)
-        if target == HOME and (deputy := self._deputies.get(pid)) is not None:
+        deputy = self._deputies.get(pid)
+        if target == HOME and deputy is not None:
             await deputy.wait_gone(EXIT_TIMEOUT)
         return report
 
@@ -307,28 +314,41 @@ class Mover:
 
     def _gone(self, pid: int) -> None:
         """A deputy went away; in order only if its process is home or has ended."""
-        self._deputies.pop(pid, None)
+        deputy = self._deputies.pop(pid, None)
         if pid in self._told:
             self._told.discard(pid)
             return
         # The kernel ends a stub with its tracer, and either end may be noticed first.
         entry = self._registry.get(pid) or self._registry.ended.get(pid)
         if entry is not None and entry.where != HOME and not self.is_moving(pid):
-            self._mourn(entry)
+            self._mourn(entry, deputy)
 
-    def _mourn(self, entry: HomeProcess) -> None:
-        self._spawn(self._end_orphan(entry))
+    async def _last_word(self, entry: HomeProcess, deputy: Program) -> None:
+        """Learns where a process is whose deputy has ended in order without our having heard that it came home: its word is lost
+        when the connection breaks because we write to it at that moment."""
+        known = self._registry.get(entry.pid)
+        if known is None or known.where == HOME or known.starttime != entry.starttime:
+            return
+        if await deputy.ended_in_order(ORPHAN_TIME) and process.is_alive(entry.pid, entry.starttime):
+            self._found(entry.pid, HOME)
+
+    def _mourn(self, entry: HomeProcess, deputy: Program | None) -> None:
+        self._spawn(self._end_orphan(entry, deputy))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _end_orphan(self, entry: HomeProcess) -> None:
+    async def _end_orphan(self, entry: HomeProcess, deputy: Program | None) -> None:
         """Ends a stub whose deputy died, if the kernel has not: nothing can bring its memory back, and it must not wait for ever."""
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(ORPHAN_TIME)
+        if deputy is not None and not self.is_moving(entry.pid):
+            await self._last_word(entry, deputy)
         known = self._registry.get(entry.pid) or self._registry.ended.get(entry.pid)
         if known is None or known.starttime != entry.starttime or known.state == "lost":
+            return
+        if known.where == HOME or entry.pid in self._deputies:      # it has come home, and perhaps left again with another
             return
         sentence = f"its deputy died while it was on {entry.where}"
         self._registry.update(entry.pid, state="lost", why=sentence)

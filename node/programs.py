@@ -88,6 +88,7 @@ class Program:
         self.pid = 0
         """Its process id, as soon as it is connected."""
         self.gone = asyncio.Event()
+        self._ended = asyncio.Event()
         self._on_event = on_event
         self._on_gone = on_gone
         self._log: Path | None = None
@@ -137,6 +138,7 @@ class Program:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         status = self._child.wait()
+        self._ended.set()
         if status:
             log.warning("%s ended with status %d", self.what, status)
         if self._writer is None:
@@ -227,6 +229,15 @@ class Program:
         except TimeoutError:
             return False
         return True
+
+    async def ended_in_order(self, timeout: float) -> bool:
+        """Whether it ends within timeout seconds, with status 0. Only a child of ours tells that."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return self._child is not None and self._child.returncode == 0
 
     def kill(self) -> None:
         """Ends the program at once, if it is our child."""

@@ -254,13 +254,12 @@ class Guest:
         state = tracing.signal_state(self.pid, host or self.pid)
         if state.is_ignored(number) and not state.is_blocked(number):
             return
-        code = tracing.signal_code(info)
-        if code >= 0 or code == tracing.SI_TKILL:
-            cookie = self._next_info
-            self._next_info += 1
-            self._infos[cookie] = info
-            info = _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie)
-        tracing.queue_signal(self.pid, host, number, info)
+        # One that we could queue as it is gets a cookie, too: its sender's pid would be lost, for we are outside of the guest's pid
+        # namespace (signal.c, send_signal_locked).
+        cookie = self._next_info
+        self._next_info += 1
+        self._infos[cookie] = info
+        tracing.queue_signal(self.pid, host, number, _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie))
         self._signalled = time.monotonic()
         self._cancel_interruptible()
 

@@ -71,6 +71,8 @@ class Deputy(Program):
             os._exit(3)
         elif operation == "move" and self.behaviour == "hang":
             pass
+        elif self.where != "home" and self.behaviour == "last word lost":
+            os._exit(0)
         elif operation == "home" and self.behaviour == "call first":
             self.come_home("vfork")              # and goes, without having heard what it was asked
         elif operation == "move":
@@ -98,6 +100,8 @@ class Deputy(Program):
             self.server.tell({"event": "lost", "node": self.where, "reason": "is gone"})
             os.kill(self.pid, 9)
             return
+        if self.behaviour == "last word lost":
+            os._exit(0)
         if message["op"] == "go-home":
             self.come_home(str(message["reason"]))
 

@@ -98,6 +98,26 @@ def test_a_process_whose_deputy_is_killed_ends_with_a_line_in_the_log(pair: Clus
     wait_for(lambda: pair[2].guests() == [])
 
 
+def test_a_deputy_that_ends_in_order_has_brought_its_process_home_though_its_last_word_is_lost(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="last word lost")
+    pair[1].ok("migrate", str(pid), "n2")
+    pair[2].ok("mosctl", "expel")
+    wait_for(lambda: pair[1].process(pid)["state"] == "home")
+    assert is_running(pid)
+
+
+@pytest.mark.parametrize("target", ["n3", "home"])
+def test_a_move_that_meets_the_homecoming_is_made_from_home(three: Cluster, target: str) -> None:
+    n1 = three.nodes[0]
+    pid = three.spawn(n1, "sleep", "60")
+    n1.behave(deputy="last word lost")
+    n1.ok("migrate", str(pid), "n2")
+    n1.ok("migrate", str(pid), target)
+    assert n1.process(pid)["where"] == target
+    assert is_running(pid)
+
+
 def test_a_killed_remote_ends_the_process_and_why_still_tells(pair: Cluster) -> None:
     pid = pair.spawn(pair[1], "sleep", "60")
     pair[1].ok("migrate", str(pid), "n2")

@@ -1,0 +1,307 @@
+"""A program about one kernel object is moved at the system calls that it makes; it must find all as it would have at home, and so
+must who looks at it from outside.
+
+The programs are tests/programs/objects_*.c; what stands between their system calls is told in objects.h.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from tests.moves.cluster import HOME, Cluster
+from tests.moves.outcome import PATH, first_difference, kill_session
+from tests.moves.storm import BUNDLES
+from tests.moves.workloads import USER
+from tests.programs.build import BUILD, program
+from tests.programs.build import HERE as PROGRAMS
+
+SOURCES = sorted(path.stem for path in PROGRAMS.glob("objects_*.c"))
+SCENARIOS: dict[str, str] = {
+    name: source
+    for source in SOURCES
+    for name in re.findall(r"^(?:SCENARIO|REGISTERS)\((\w+)", (PROGRAMS / f"{source}.c").read_text(), re.MULTILINE)
+}
+REFUSALS = {
+    "file_mapped_to_write": "mapped shared and writable",
+    "limit_of_descriptors": "at a limit of its own",
+    "memory_shared_with_a_child": "shares anonymous memory",
+    "signalfd": "signalfd",
+}
+"""Scenarios that may be kept where they are, and the reason."""
+NOT_YET = {
+    "memory_barrier": "what membarrier() has registered stays behind: no engine carries it",
+}
+"""Scenarios that do not yet find all as at home, and why."""
+
+ROUTE = ("n2", "n3", "home")
+PATIENCE = 40.0
+"""Seconds that a program may take from one step to the next."""
+Plan = Mapping[int, Sequence[str]]
+State = dict[str, object]
+
+
+class Steps:
+    """The other ends of the fifos of a program (see objects.h)."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        for name in ("ask", "go"):
+            os.mkfifo(directory / name)
+            (directory / name).chmod(0o666)
+        self._ask = os.open(directory / "ask", os.O_RDONLY | os.O_NONBLOCK)
+        self._go = os.open(directory / "go", os.O_RDWR)
+
+    def next(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Returns the pid of who stands at a step, or None when the program has ended. Errors: TimeoutError."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            ended = process.poll() is not None
+            readable, _, _ = select.select([self._ask], [], [], 0 if ended else 0.05)
+            told = os.read(self._ask, 64) if readable else b""
+            if told:
+                return int(told)
+            if ended:
+                return None
+            if readable:
+                time.sleep(0.002)  # nobody has it open for writing: it ends, or becomes another program
+        raise TimeoutError(f"no step within {PATIENCE} s")
+
+    def go(self) -> None:
+        os.write(self._go, b"\n")
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._ask)
+        os.close(self._go)
+
+
+def seen(process: Path) -> State:
+    """Returns what /proc tells of a process and must be the same wherever it is; if nobody traces it (it is at home), also what only
+    then is its own: signals, threads and memory. Pids, addresses and inode numbers are left out."""
+    status = fields(process / "status")
+    stat = (process / "stat").read_text().rpartition(")")[2].split()
+    found: State = {name: status[name] for name in ("Name", "Umask", "Uid", "Gid", "Groups", "CapEff", "CapPrm", "NoNewPrivs", "Threads")}
+    found["priority, nice"] = (stat[15], stat[16])
+    found["policy"] = stat[38]
+    found["in a group, a session of its own"] = (stat[2] == process.name, stat[3] == process.name)
+    found["directory"] = os.readlink(process / "cwd")
+    for name in ("limits", "comm", "timerslack_ns", "oom_score_adj", "personality", "coredump_filter"):
+        found[name] = (process / name).read_text()
+    found["cmdline"], found["environ"] = (process / "cmdline").read_bytes(), sorted((process / "environ").read_bytes().split(b"\0"))
+    found["timers"] = re.sub(r"/(pid|tid)\.\d+|/[0-9a-f]{8,}", "", (process / "timers").read_text())
+    found |= {f"descriptor {number.name}": descriptor(process, number.name) for number in (process / "fd").iterdir()}
+    if status["TracerPid"] == "0":
+        found |= {f"at home: {name}": status[name] for name in ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt", "VmLck", "Seccomp")}
+        for number, task in enumerate(sorted((process / "task").iterdir(), key=lambda path: int(path.name))):
+            one = fields(task / "status")
+            found[f"at home: thread {number}"] = [one[name] for name in ("Name", "SigPnd", "SigBlk")]
+        found |= {f"at home: mapped {kind}": size for kind, size in mappings(process).items()}
+    return found
+
+
+def fields(path: Path) -> dict[str, str]:
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in path.read_text().splitlines())}
+
+
+def descriptor(process: Path, number: str) -> str:
+    """What it is, where in it, with which flags and locks."""
+    link = re.sub(rf"\[\d+\]|(?<=/dev/pts/)\d+|(?<=/#)\d+|\b{process.name}\b", "", os.readlink(process / "fd" / number))
+    kept = []
+    for line in (process / "fdinfo" / number).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("pos", "flags", "eventfd-count", "clockid", "ticks", "sigmask", "eventfd-semaphore"):
+            kept.append(f"{name} {value.strip()}")
+        elif name == "lock":
+            words = value.split()
+            kept.append(" ".join(["lock", *words[1:4], *words[-2:]]))
+        elif name.startswith(("tfd", "inotify")):
+            kept.append(re.sub(r" (ino|sdev|pos|f_handle|fhandle-bytes|fhandle-type):\s*\S+", "", line))
+    return "; ".join([link, *kept])
+
+
+def mappings(process: Path) -> dict[str, int]:
+    """How many bytes are mapped of each kind: protection, flags, file and offset. Where they lie is the kernel's choice, also how
+    deep the stack is."""
+    found: dict[str, int] = {}
+    for line in (process / "smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+) (\S+) \S+ \d+ *(.*)", line):
+            low, high, protection, offset, name = match.groups()
+        elif line.startswith("VmFlags:") and name != "[stack]":
+            flags = " ".join(flag for flag in line.split()[1:] if flag != "sd")  # what it was written to since somebody asked
+            kind = " ".join([protection, *([name, offset] if name.startswith("/") else [name]), flags])
+            found[kind] = found.get(kind, 0) + int(high, 16) - int(low, 16)
+    return found
+
+
+@dataclass(frozen=True)
+class Move:
+    """What was asked at a step, and what was answered."""
+
+    step: int
+    target: str
+    moved: bool
+    said: str = ""
+
+
+@dataclass
+class Run:
+    """What a run of a scenario left: how it ended, what it said, how it was seen at each step."""
+
+    scenario: str
+    status: int = -1
+    said: bytes = b""
+    states: list[State] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def migrate(cluster: Cluster, step: int, pid: int, target: str) -> Move:
+    answer = cluster.lab.node(HOME).ask_mosd("migrate", timeout=90, pid=pid, target=target, **{"async": False})
+    if answer.get("moved"):
+        return Move(step, target, True)
+    return Move(step, target, False, str(answer.get("error") or answer.get("reason") or "it is there already"))
+
+
+def run(cluster: Cluster, scenario: str, user: str, plan: Plan | None = None, native: Run | None = None) -> Run:
+    """Runs the scenario on the home node: natively without a plan, else under mosrun, moved at the steps (counted from 0) that
+    the plan names, and compared with the native run."""
+    source = SCENARIOS[scenario]
+    directory = cluster.home.root / "tmp" / f"objects-{os.getpid()}"
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / "here").mkdir(parents=True)
+    (directory / "here").chmod(0o777)
+    shutil.copyfile(built(source), directory / source)
+    (directory / source).chmod(0o755)
+    inside = f"/tmp/{directory.name}"
+    variables = [f"PATH={PATH}", f"OBJECTS_CONTROL={inside}/control", f"PWD={inside}/here"]
+    argv = ["env", "-i", *variables, *([] if plan is None else ["mosrun", "-L", "--"]), f"{inside}/{source}", scenario]
+    result = Run(scenario)
+    try:
+        with Steps(directory / "control") as steps, open(directory / "said", "wb") as said:
+            process = cluster.home.popen(argv, user, cwd=f"{inside}/here", stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            try:
+                follow(cluster, steps, process, result, plan or {}, native)
+                result.status = process.wait(PATIENCE)
+            finally:
+                kill_session(process.pid)
+                process.wait(10)
+        result.said = (directory / "said").read_bytes()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if native is not None:
+        compare(native, result)
+    return result
+
+
+def built(source: str) -> Path:
+    target = BUILD / source
+    if target.exists() and target.stat().st_mtime < (PROGRAMS / "objects.h").stat().st_mtime:
+        target.unlink()
+    return program(source)
+
+
+def follow(cluster: Cluster, steps: Steps, process: subprocess.Popen[bytes], result: Run, plan: Plan, native: Run | None) -> None:
+    """Goes with the program from step to step until it ends."""
+    refusal = REFUSALS.get(result.scenario, "$^")
+    while (pid := steps.next(process)) is not None:
+        number = len(result.states)
+        for target in plan.get(number, ()):
+            move = migrate(cluster, number, pid, target)
+            result.moves.append(move)
+            if not move.moved and not re.search(f"there already|at home already|{refusal}", move.said):
+                result.wrong.append(f"step {number}: not moved to {target}: {move.said}")
+        expected = native.states[number] if native is not None and number < len(native.states) else None
+        state = settled(cluster.home.root / "proc" / str(pid), expected)
+        result.states.append(state)
+        if expected is not None:
+            result.wrong += [f"step {number}: {difference}" for difference in unlike(expected, state)]
+        steps.go()
+
+
+def settled(process: Path, expected: State | None) -> State:
+    """How the process is seen. What is not as expected is given a second: a thread that has ended goes a little later."""
+    end = time.monotonic() + 1
+    while True:
+        state = seen(process)
+        if expected is None or not unlike(expected, state) or time.monotonic() > end:
+            return state
+        time.sleep(0.02)
+
+
+def unlike(native: State, moved: State) -> list[str]:
+    """A line for each thing that is not as natively. What is seen at home only is compared if it was."""
+    return [
+        f"{name} is natively {native.get(name)!r}, moved {moved.get(name)!r}"
+        for name in native.keys() | moved.keys()
+        if native.get(name) != moved.get(name) and not (name.startswith("at home: ") and "at home: SigBlk" not in moved)
+    ]
+
+
+def compare(native: Run, moved: Run) -> None:
+    if native.status != moved.status:
+        moved.wrong.append(f"exit status {native.status} natively, {moved.status} moved")
+    if native.said != moved.said:
+        moved.wrong.append(first_difference("what it said", native.said, moved.said))
+    if len(native.states) != len(moved.states):
+        moved.wrong.append(f"{len(native.states)} steps natively, {len(moved.states)} moved")
+
+
+def check(cluster: Cluster, native: Run, moved: Run) -> None:
+    """Fails if the run was not as natively, and keeps what is needed to find out why."""
+    if not moved.wrong:
+        return
+    directory = BUNDLES / f"objects-{moved.scenario}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    (directory / "native").write_bytes(native.said)
+    (directory / "moved").write_bytes(moved.said)
+    (directory / "moves").write_text("".join(f"{move}\n" for move in moved.moves))
+    cluster.logs(directory)
+    pytest.fail("\n".join([*moved.wrong, *map(str, moved.moves), f"kept in {directory}"]), pytrace=False)
+
+
+def user_of(scenario: str) -> str:
+    return USER if sorted(SCENARIOS).index(scenario) % 2 else ""
+
+
+def parameters(*sources: str) -> list[object]:
+    """The scenarios of these programs, for parametrize."""
+    return [
+        pytest.param(name, marks=pytest.mark.xfail(reason=NOT_YET[name], strict=True) if name in NOT_YET else ())
+        for name, source in sorted(SCENARIOS.items())
+        if source in sources
+    ]
+
+
+def move_at_every_step(cluster: Cluster, scenario: str) -> None:
+    """Out, on to another node, home, and so on."""
+    user = user_of(scenario)
+    native = run(cluster, scenario, user)
+    assert native.status == 0 and native.said.endswith(b"the end\n"), native.said
+    plan = {step: [ROUTE[step % len(ROUTE)]] for step in range(len(native.states))}
+    moved = run(cluster, scenario, user, plan, native)
+    if not any(move.moved for move in moved.moves):
+        moved.wrong.append("it was never moved")
+    check(cluster, native, moved)
+
+
+def move_once_at_each_step(cluster: Cluster, scenario: str) -> None:
+    """For each step one run with a move out exactly there, and one, out from the beginning, with a move home exactly there."""
+    natives = [run(cluster, scenario, ""), run(cluster, scenario, USER)]
+    for step in range(max(len(native.states) for native in natives)):
+        for target, plan in (("out", {step: ["n2"]}), ("home", {0: ["n2"], step: ["home"] if step else ["n2", "home"]})):
+            user = ("", USER)[(step + (target == "home")) % 2]
+            check(cluster, natives[user == USER], run(cluster, scenario, user, plan, natives[user == USER]))
