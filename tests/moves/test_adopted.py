@@ -45,7 +45,7 @@ class Native:
         script = f'cd /tmp/{directory.name} && ({line} & echo $! > pid; wait $!); echo "status $?"'
         argv = ["env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
         self.process = cluster.home.popen(argv, user, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
-        self.pid = int(until("it has begun", lambda: (directory / "pid").exists() and (directory / "pid").read_text().strip()))
+        self.pid = int(str(until("it has begun", lambda: (directory / "pid").exists() and (directory / "pid").read_text().strip())))
 
     def lines(self) -> list[str]:
         path = self.directory / "lines"
@@ -177,7 +177,8 @@ def test_all_that_keeps_it_home_is_told_and_trying_leaves_it_alone(cluster: Clus
     (directory / "held.py").write_text(line)
     native = Native(cluster, directory, "python3 held.py")
     try:
-        checked = until("it holds both", lambda: (c := cluster.home.run("moscheck", str(native.pid))).stdout.count("\n") == 3 and c)
+        until("it holds both", lambda: cluster.home.run("moscheck", str(native.pid)).stdout.count("\n") == 3)
+        checked = cluster.home.run("moscheck", str(native.pid))
         assert checked.returncode == 1
         assert "signalfd" in checked.stdout
         assert "anonymous memory" in checked.stdout
@@ -207,7 +208,7 @@ def test_in_the_midst_of_a_pipe_its_work_is_the_same(cluster: Cluster, directory
     line = "seq 1500000 | (echo $BASHPID > worker; exec xz -6 -T1 -c) > packed; xz -dc packed | cksum"
     native = Native(cluster, directory, f"bash -c '{line}'")
     try:
-        worker = until("xz is there", lambda: (directory / "worker").exists() and (directory / "worker").read_text().strip())
+        worker = str(until("xz is there", lambda: (directory / "worker").exists() and (directory / "worker").read_text().strip()))
         until("it is xz", lambda: (cluster.home.root / "proc" / worker / "comm").read_text().strip() == "xz")
         for source, target in ((HOME, "n2"), ("n2", "n3"), ("n3", HOME), (HOME, "n3")):
             move = cluster.migrate(int(worker), source, target)
