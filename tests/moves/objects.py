@@ -232,13 +232,23 @@ def follow(cluster: Cluster, steps: Steps, process: subprocess.Popen[bytes], res
 
 
 def settled(process: Path, expected: State | None) -> State:
-    """How the process is seen. What is not as expected is given a second: a thread that has ended goes a little later."""
+    """How the process is seen. What is not as expected is given a second: a thread that has ended goes a little later. If nothing
+    is expected yet, all its threads must be waiting: one that runs may have all signals blocked for a moment."""
     end = time.monotonic() + 1
     while True:
-        state = seen(process)
-        if expected is None or not unlike(expected, state) or time.monotonic() > end:
-            return state
-        time.sleep(0.02)
+        try:
+            state = seen(process)
+            good = not unlike(expected, state) if expected is not None else waits(process) and state == seen(process)
+            if good or time.monotonic() > end:
+                return state
+        except (FileNotFoundError, ProcessLookupError):  # a thread or a descriptor went away while we looked
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.005)
+
+
+def waits(process: Path) -> bool:
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "S" for task in (process / "task").iterdir())
 
 
 def unlike(native: State, moved: State) -> list[str]:
