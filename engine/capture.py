@@ -23,6 +23,7 @@ _PTRACE_PEEKSIGINFO = 0x4209
 _PEEK_SHARED = 1
 _PR_GET_TID_ADDRESS = 40
 _SS_ONSTACK = 1
+_MEMBARRIER_GET_REGISTRATIONS = 1 << 9
 _RSEQ_CS = 8  # offset of rseq_cs in struct rseq
 _PROT_READ_WRITE = 3
 _MAP_PRIVATE_ANONYMOUS = 0x22
@@ -72,6 +73,7 @@ def capture(frozen: Frozen, regs_carried: bool = True) -> Context:
         threads=threads,
         pending=tuple(pending_signals(frozen.pid, shared=True)),
         kernel_code=kernel_code(frozen, maps),
+        barriers=max(0, frozen.leader.call(SYS.membarrier, _MEMBARRIER_GET_REGISTRATIONS, 0, 0)),  # Linux 6.3; before, none are known
     )
 
 

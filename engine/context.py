@@ -123,7 +123,7 @@ class Identity:
 class Context:
     """A whole process without its pages. pid as the program sees it; signal_actions: by number, struct kernel_sigaction
     (32 bytes); pending: siginfo_t of each signal that waits for the process, in order; kernel_code: SHA-256 of the vdso
-    that it ran with, empty if none.
+    that it ran with, empty if none; barriers: the commands of membarrier(2) by which it has registered, one bit each.
     """
 
     pid: int
@@ -134,6 +134,7 @@ class Context:
     threads: tuple[ThreadContext, ...]
     pending: tuple[bytes, ...] = ()
     kernel_code: bytes = b""
+    barriers: int = 0
 
     def to_wire(self) -> bytes:
         """One msgpack object; from_wire takes it."""
@@ -158,6 +159,7 @@ class Context:
                     ],
                     self.pending,
                     self.kernel_code,
+                    self.barriers,
                 ]
             )
         )  # fmt: skip
@@ -174,7 +176,7 @@ class Context:
         version, *rest = _list(unpacked, None, "context")
         if version != VERSION:
             raise BadContext(f"version {version!r}, not {VERSION}")
-        pid, maps, memory, identity, actions, threads, pending, kernel_code = _list(rest, 8, "context")
+        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers = _list(rest, 9, "context")
         return cls(
             pid=_number(pid, 1, 1 << 22, "pid"),
             maps=_maps(maps),
@@ -184,6 +186,7 @@ class Context:
             threads=_threads(threads),
             pending=_signals(pending),
             kernel_code=_bytes(kernel_code, (0, 32), "digest of the vdso"),
+            barriers=_number(barriers, 0, 2**31 - 1, "barriers"),
         )
 
 

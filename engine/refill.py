@@ -152,6 +152,9 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
             _finish_mappings(stub, plan, scratch, notes)
             _set_memory_layout(stub, context, scratch)
             _set_signal_actions(stub, context, scratch)
+            for bit in range(context.barriers.bit_length()):
+                if context.barriers >> bit & 1:
+                    stub.call(SYS.membarrier, 1 << bit, 0, 0)
             for thread_context in context.threads:
                 thread = threads[thread_context.tid]
                 _set_thread(stub, thread, thread_context, scratch)

@@ -39,9 +39,7 @@ REFUSALS = {
     "signalfd": "signalfd",
 }
 """Scenarios that may be kept where they are, and the reason."""
-NOT_YET = {
-    "memory_barrier": "what membarrier() has registered stays behind: no engine carries it",
-}
+NOT_YET: dict[str, str] = {}
 """Scenarios that do not yet find all as at home, and why."""
 
 ROUTE = ("n2", "n3", "home")

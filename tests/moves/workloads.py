@@ -103,7 +103,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("counter", "$RUN ./counter lines $COUNT 50 16", {"COUNT": 70}, programs=("counter",)),
     Workload("memory", "$RUN ./memory $STEPS", {"STEPS": 1000}, programs=("memory",), user=USER),
     Workload("threads", "$RUN ./threads $ROUNDS", {"ROUNDS": 50}, programs=("threads",)),
-    Workload("births", "$RUN ./births $ROUNDS; rm scratch", {"ROUNDS": 30}, programs=("births",), user=USER),
+    Workload("births", "$RUN ./births $ROUNDS; rm scratch", {"ROUNDS": 90}, programs=("births",), user=USER),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
     Workload(
