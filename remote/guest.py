@@ -231,10 +231,14 @@ class Guest:
                 parent.restore()
             parent.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
             parent.resume()
+            if self._stopped:
+                for stopped in {host, self._tids.get(thread, host)}:
+                    tracing.interrupt(stopped)
         except ProcessLookupError:
             log.debug("it ended while it made a thread")
         for _, info in taken:
             self._queue(int.from_bytes(info[:4], "little"), info, host)
+
     def _carry(self, told: dict[str, Any]) -> None:
         """What it has used before it came here, and may still use. Errors: ValueError, OSError."""
         used = account.check(told.get("used"))

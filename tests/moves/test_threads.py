@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from tests.faults.running import HOME, Running
@@ -45,3 +48,30 @@ def test_threads_are_born_away(cluster: Cluster) -> None:
         births.moved("n1")
         births.works()
         assert births.end().endswith("60 rounds of births\nstatus 0\n")
+
+
+def test_a_stop_holds_threads_that_are_being_born(cluster: Cluster) -> None:
+    with Running(cluster, "births", "400") as births:
+        births.moved("n2")
+        for _ in range(6):
+            births.works()
+            assert cluster.home.run("sh", "-c", f"kill -STOP {births.pid}").returncode == 0
+            until("all of it stands still", lambda: stands(births))
+            assert stands(births)
+            assert cluster.home.run("sh", "-c", f"kill -CONT {births.pid}").returncode == 0
+        births.works()
+
+
+def stands(program: Running) -> bool:
+    before = cpu_ticks(program)
+    time.sleep(0.4)
+    return cpu_ticks(program) == before
+
+
+def cpu_ticks(program: Running) -> int:
+    """What all threads of its processes, here and there, have computed: 10 ms each."""
+    total = 0
+    for pid in program.host_pids():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total
