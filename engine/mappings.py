@@ -15,7 +15,7 @@ HIGHEST_ADDRESS = 1 << 56
 # Mapped by the kernel of the node itself: they never move.
 SPECIAL = frozenset({"[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"})
 # VmFlags that a program can ask for, with mmap, madvise or mlock, and that a move carries.
-CARRIED_FLAGS = frozenset({"gd", "nr", "ac", "dc", "dd", "wf", "hg", "nh", "mg", "sr", "rr", "lo", "lf"})
+CARRIED_FLAGS = frozenset({"gd", "nr", "ac", "dc", "dd", "wf", "hg", "nh", "mg", "sr", "rr", "lo", "lf", "dp"})
 
 # The kernel's marks of names that lost their file, and CRIU's names for files that had none.
 _LOST_NAME = re.compile(r"(?:\.cr\.[0-9a-f]+\.ghost)?(?: \(deleted\))?$")

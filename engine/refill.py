@@ -31,6 +31,7 @@ from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
 
 _MAP_PRIVATE_ANONYMOUS = 0x22
+_MAP_DROPPABLE_ANONYMOUS = 0x28
 _MAP_GROWSDOWN = 0x100
 _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
@@ -287,7 +288,7 @@ def _empty(stub: Frozen, created: Sequence[Span], kept: Sequence[_Kept], reserve
 
 
 def _create(stub: Frozen, m: Mapping) -> None:
-    flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE
+    flags = (_MAP_DROPPABLE_ANONYMOUS if "dp" in m.vmflags else _MAP_PRIVATE_ANONYMOUS) | _MAP_FIXED_NOREPLACE
     flags |= _MAP_GROWSDOWN if "gd" in m.vmflags else 0
     flags |= _MAP_NORESERVE if "nr" in m.vmflags else 0
     stub.call(SYS.mmap, m.start, m.length, m.prot, flags, -1, 0)

@@ -37,7 +37,7 @@ def made(path: Path, content: bytes | str, mode: int = 0o755) -> Path:
 
 def compiled(directory: Path, source: str, *options: str) -> Path:
     program = directory / "program"
-    subprocess.run(["gcc", "-w", "-x", "c", "-", "-o", program, *options], input=source.encode(), check=True, timeout=60)
+    subprocess.run(["gcc", "-std=gnu89", "-w", "-x", "c", "-", "-o", program, *options], input=source.encode(), check=True, timeout=60)
     return program
 
 

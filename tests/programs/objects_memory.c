@@ -245,6 +245,18 @@ SCENARIO(protection_keys)
     CALL(pkey_free((int)key));
 }
 
+SCENARIO(droppable_memory)
+{
+    char *map = (char *)DONE(mmap(NULL, 4 * PAGE, BOTH, MAP_ANONYMOUS | 8 /* MAP_DROPPABLE, Linux 6.11 */, -1, 0));
+    if (map == MAP_FAILED)
+        return;
+    fill(map, 4 * PAGE, 3);
+    CALL(mprotect(map, PAGE, PROT_READ));
+    reaped(CHILD(map[PAGE + 5] == 0));
+    show("  %d", map[2 * PAGE + 7]);
+    CALL(munmap(map, 4 * PAGE));
+}
+
 SCENARIO(memory_barrier)
 {
     CALL(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0));
