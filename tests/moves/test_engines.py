@@ -46,7 +46,8 @@ def test_a_program_that_landlock_confines_moves_and_stays_confined(cluster: Clus
 
 
 def test_a_program_whose_file_is_gone_leaves_by_criu(cluster: Cluster) -> None:
-    with Running(cluster, "counter", "lines 120 50 4") as counter:
+    with Running(cluster, "counter", "lines 160 50 4") as counter:
+        counter.works()
         (counter.directory / counter.name).unlink()
         for target, engine in (("n2", "criu"), ("n3", "criu"), ("n1", "refill"), ("n3", "criu")):
             move = counter.move(target)
