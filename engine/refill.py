@@ -20,6 +20,7 @@ from engine.context import (
     SIGNALS,
     BadContext,
     Context,
+    MemoryLayout,
     Rseq,
     ThreadContext,
     fit_extended_state,
@@ -47,7 +48,7 @@ _RSEQ_UNREGISTER = 1
 _MLOCK_ONFAULT = 1
 _SCRATCH = 4 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
-_NO_DESCRIPTOR = (1 << 32) - 1
+NO_DESCRIPTOR = (1 << 32) - 1
 _SIGINFO_KERNEL = 48  # bytes of siginfo_t that the kernel keeps
 
 
@@ -151,7 +152,8 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
             pages = receive_own_pages(stub.pid, plan.pages, descriptor, timeout)
             started = _lap(seconds, "pages", started)
             _finish_mappings(stub, plan, scratch, notes)
-            _set_memory_layout(stub, context, scratch)
+            if memory_layout(stub.pid, stub.call(SYS.brk, 0)) != context.memory:
+                set_memory_layout(stub, context.memory, scratch)
             _set_signal_actions(stub, context, scratch)
             for bit in range(context.barriers.bit_length()):
                 if context.barriers >> bit & 1:
@@ -294,12 +296,11 @@ def _create(stub: Frozen, m: Mapping) -> None:
     stub.call(SYS.mmap, m.start, m.length, m.prot, flags, -1, 0)
 
 
-def _set_memory_layout(stub: Frozen, context: Context, scratch: int) -> None:
-    wanted = context.memory
-    if memory_layout(stub.pid, stub.call(SYS.brk, 0)) == wanted:
-        return
-    # struct prctl_mm_map; without a descriptor of the executable it needs no privilege
-    request = struct.pack("<11Q", *wanted.addresses()) + struct.pack("<QII", scratch + 512, len(wanted.auxv), _NO_DESCRIPTOR)
+def set_memory_layout(stub: Frozen, wanted: MemoryLayout, scratch: int, program: int = NO_DESCRIPTOR) -> None:
+    """What the kernel shows of a process's memory, and with `program`, a descriptor in it, what its program is; without one it needs
+    no privilege. `scratch`: writable memory of two pages. Errors: OSError."""
+    # struct prctl_mm_map
+    request = struct.pack("<11Q", *wanted.addresses()) + struct.pack("<QII", scratch + 512, len(wanted.auxv), program)
     stub.write(scratch, request)
     stub.write(scratch + 512, wanted.auxv)
     stub.call(SYS.prctl, _PR_SET_MM, _PR_SET_MM_MAP, scratch, len(request), 0)

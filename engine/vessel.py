@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 from engine.arrival import seccomp_suspended
 from engine.capture import kernel_code, scratch_page
-from engine.context import ADDRESS_NAMES, BadContext, Context, Identity
+from engine.context import BadContext, Context, Identity
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.layout import Span, merge
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings
-from engine.refill import Refilled, refill
+from engine.refill import Refilled, refill, set_memory_layout
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, U64, Frozen, Thread, check
@@ -30,7 +30,6 @@ _MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
 _MREMAP_MOVE = 1 | 2  # MAYMOVE | FIXED
 _LOWEST, _HIGHEST = 1 << 16, (1 << 47) - PAGE
 _RSEQ_UNREGISTER = 1
-_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_DUMPABLE = 4
 _AT_FDCWD = U64 - 99
 _ROOM = 4 * PAGE
@@ -147,12 +146,7 @@ class Vessel:
             frozen.write(scratch, struct.pack("<QQ", min(soft, most), min(hard, most)))
             frozen.call(SYS.prlimit64, 0, number, scratch, 0)
         program = self._open(identity.program, scratch)
-        memory = context.memory
-        request = struct.pack(f"<{len(ADDRESS_NAMES)}Q", *memory.addresses())
-        request += struct.pack("<QII", scratch + 512, len(memory.auxv), program)
-        frozen.write(scratch, request)
-        frozen.write(scratch + 512, memory.auxv)
-        frozen.call(SYS.prctl, _PR_SET_MM, _PR_SET_MM_MAP, scratch, len(request), 0)
+        set_memory_layout(frozen, context.memory, scratch, program)
         frozen.call(SYS.close, program)
 
     def _open(self, path: str, scratch: int) -> int:

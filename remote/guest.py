@@ -42,6 +42,8 @@ GuestEnd = AwayLink | PtraceLink
 FREEZE_PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
 
+INFOS_MOST = 100_000
+"""More signals than a user may have waiting, by default."""
 DOOR_PATIENCE = 0.005
 """Seconds for a call that was made to be taken."""
 LOOK_PERIOD, LOOK_AGAIN = 0.05, 2.0
@@ -263,6 +265,9 @@ class Guest:
         cookie = self._next_info
         self._next_info += 1
         self._infos[cookie] = info
+        if len(self._infos) > INFOS_MOST:
+            # A signal that waits already is not queued again, and its cookie never comes back.
+            self._infos.pop(next(iter(self._infos)))
         tracing.queue_signal(self.pid, host, number, _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie))
         self._signalled = time.monotonic()
         self._cancel_interruptible()

@@ -39,8 +39,6 @@ REFUSALS = {
     "signalfd": "signalfd",
 }
 """Scenarios that may be kept where they are, and the reason."""
-NOT_YET: dict[str, str] = {}
-"""Scenarios that do not yet find all as at home, and why."""
 
 ROUTE = ("n2", "n3", "home")
 PATIENCE = 40.0
@@ -285,13 +283,9 @@ def user_of(scenario: str) -> str:
     return USER if sorted(SCENARIOS).index(scenario) % 2 else ""
 
 
-def parameters(*sources: str) -> list[object]:
+def parameters(*sources: str) -> list[str]:
     """The scenarios of these programs, for parametrize."""
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(reason=NOT_YET[name], strict=True) if name in NOT_YET else ())
-        for name, source in sorted(SCENARIOS.items())
-        if source in sources
-    ]
+    return [name for name, source in sorted(SCENARIOS.items()) if source in sources]
 
 
 def move_at_every_step(cluster: Cluster, scenario: str) -> None:
