@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +19,10 @@ from pathlib import Path
 from deputy import homecoming, leaving
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
+from deputy.mapping import Mappings
 from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
-from engine.files import MappedFile
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.control import Control
@@ -60,7 +61,7 @@ class Deputy:
         self.stub: Stub | None = None
         self.link: GuestLink | None = None
         self.signals: StubSignals | None = None
-        self.files: list[MappedFile] = []
+        self.mappings = Mappings(self.pid)
         self.finished = False
         self._preparing: Callable[[], None] | None = None
         self._go_home_reason: str | None = None
@@ -81,6 +82,7 @@ class Deputy:
             self.server.close()
             return 1
         self.selector.register(pidfd, selectors.EVENT_READ, self._process_ended)
+        signal.signal(signal.SIGIO, lambda number, frame: None)  # from a lease that is held for a moment (deputy/mapping.py)
         turns = Turns(self.selector, log)
         try:
             while not self.finished:
@@ -161,7 +163,7 @@ class Deputy:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
         preparation = Preparation(
-            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.files
+            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.mappings.files()
         )
         worker = threading.Thread(target=preparation.run, args=(self.wake,), daemon=True)
         worker.start()

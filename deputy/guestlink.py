@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from deputy import mapping
 from kernel_helpers import account
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, HomeLink, Kind
@@ -139,6 +140,8 @@ class GuestLink:
         elif event.kind == Control.UNBORN:
             assert deputy.stub is not None
             deputy.stub.end_thread(int(unpack(event.data)["thread"]))
+        elif event.kind in (Control.MAP, Control.FETCH):
+            mapping.serve(deputy, event)
         elif event.kind == Control.STOP_BY_DEFAULT:
             assert deputy.signals is not None
             deputy.signals.stop_by(int(str(unpack(event.data)["number"])))

@@ -289,9 +289,9 @@ class Stub:
             self._send_again(thread, number, info)
 
     @contextmanager
-    def _injecting(self) -> Iterator[Thread]:
-        """A thread that is stopped for injected calls and goes on with what it did."""
-        tid = self.tids[0]
+    def injecting(self, program: int = 0) -> Iterator[Thread]:
+        """A thread (the program's id, or any) that is stopped for injected calls and goes on with what it did. Errors: TimeoutError."""
+        tid = self._host(program) or self.tids[0]
         if self._interrupt(tid, 5.0) is None:
             raise TimeoutError(f"stub {self.pid} does not stop")
         thread = Thread(tid, self.pid)
@@ -330,7 +330,7 @@ class Stub:
         # The guest may run already and wait in calls that have their buffers here.
         places = [(page, page + PAGE) for page in sorted(set(self.link.hold_places(True)))]
         try:
-            with self._injecting() as thread:
+            with self.injecting() as thread:
                 for span in _merged(_droppable(maps, self.reserved, arguments)):
                     for start, end in _without(span, places):
                         thread.call(SYS.munmap, start, end - start)
@@ -345,7 +345,7 @@ class Stub:
 
     def default_action(self, number: int) -> None:
         """The stub takes the default action of a signal from now on: it is about to die by it."""
-        with self._injecting() as thread:
+        with self.injecting() as thread:
             # The stack that the thread is on lies in the slot's page; its lower part is free for our structure.
             at = self._slot(thread.tid) + 1024
             inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
@@ -370,7 +370,7 @@ class Stub:
         before = self.link.size
         index = self.link.add_thread()
         try:
-            with self._injecting() as parent:
+            with self.injecting() as parent:
                 if self.link.size > before:
                     inject.check(parent.call(SYS.mremap, self._slots, before, self.link.size, 0), "more slots")
                 # In the page of the parent's slot, below the stack that the loop is on.

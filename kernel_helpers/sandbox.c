@@ -12,7 +12,7 @@
  *
  * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
  * many ns ahead of the caller's they are inside), `numbers FD` (a socket through which process 1 is told the last pid, in digits,
- * answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
+ * or is given the mount of a file and told where the guest shall see it, answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
  * (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
  * root has become the only root: no target can lead out of it. CGROUP is the directory of a cgroup to join.
  *
@@ -180,36 +180,43 @@ static struct requests read_requests(void)
 
 /* ---- inside the sandbox */
 
-static void make_parents(const char *path)
+static int make_parents(const char *path)
 {
     char copy[4096];
     if (path[0] != '/' || strlen(path) >= sizeof copy) {
         errno = EINVAL;
-        fail(path);
+        return -1;
     }
     strcpy(copy, path);
     for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         if (mkdir(copy, 0755) && errno != EEXIST)
-            fail(copy);
+            return -1;
         *slash = '/';
     }
+    return 0;
 }
 
-static void place(const struct bind *bind)
+static int try_to_place(const struct bind *bind)
 {
-    make_parents(bind->target);
+    if (make_parents(bind->target))
+        return -1;
     if (bind->is_directory) {
         if (mkdir(bind->target, 0755) && errno != EEXIST)
-            fail(bind->target);
+            return -1;
     } else {
         int fd = open(bind->target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
         if (fd >= 0)
             close(fd);
         else if (errno != EEXIST)
-            fail(bind->target);
+            return -1;
     }
-    if (syscall(SYS_move_mount, bind->tree, "", AT_FDCWD, bind->target, MOVE_MOUNT_F_EMPTY_PATH))
+    return syscall(SYS_move_mount, bind->tree, "", AT_FDCWD, bind->target, MOVE_MOUNT_F_EMPTY_PATH);
+}
+
+static void place(const struct bind *bind)
+{
+    if (try_to_place(bind))
         fail(bind->target);
     close(bind->tree);
 }
@@ -268,11 +275,44 @@ static int set_next_pid(int last_pid, const char *text, ssize_t length)
     return length > 0 && pwrite(last_pid, text, length, 0) == length;
 }
 
-/* Reaps orphans, and sets the last pid to each number that comes through `numbers`, answered by '+' or '-'. */
+static int remount_root(int read_only)
+{
+    return mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | (read_only ? MS_RDONLY : 0), NULL);
+}
+
+/* One more file, in a sandbox that is sealed. The guest makes no file call here: it does not meet a root that can be written. */
+static int show_file(int tree, const char *target)
+{
+    struct bind bind = {tree, 0, target};
+    if (remount_root(0))
+        return 0;
+    int is_placed = !try_to_place(&bind);
+    return !remount_root(1) && is_placed;
+}
+
+/* What came through the socket, and a descriptor if one came along. */
+static ssize_t take_request(int numbers, char *text, size_t room, int *descriptor)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec where = {text, room - 1};
+    struct msghdr message = {.msg_iov = &where, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t length = recvmsg(numbers, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *given = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    text[length > 0 ? length : 0] = 0;
+    *descriptor = -1;
+    if (given && given->cmsg_type == SCM_RIGHTS)
+        memcpy(descriptor, CMSG_DATA(given), sizeof *descriptor);
+    return length;
+}
+
+/* Reaps orphans, and does what comes through `numbers`, answered by '+' or '-': sets the last pid to a number, or shows a file. */
 static void serve_forever(int children, int numbers, int last_pid)
 {
     struct pollfd watched[2] = {{children, POLLIN, 0}, {numbers, POLLIN, 0}};
-    char text[128];
+    char text[4096];
     for (;;) {
         while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
             ;
@@ -280,8 +320,11 @@ static void serve_forever(int children, int numbers, int last_pid)
         if (watched[0].revents && read(children, text, sizeof text) < 0 && errno != EAGAIN)
             watched[0].fd = -1;
         if (watched[1].revents) {
-            ssize_t length = read(numbers, text, sizeof text);
-            char answer = set_next_pid(last_pid, text, length) ? '+' : '-';
+            int tree;
+            ssize_t length = take_request(numbers, text, sizeof text, &tree);
+            char answer = (tree < 0 ? set_next_pid(last_pid, text, length) : show_file(tree, text)) ? '+' : '-';
+            if (tree >= 0)
+                close(tree);
             if (length <= 0 || write(numbers, &answer, 1) != 1)
                 watched[1].fd = -1;
         }
@@ -408,7 +451,7 @@ static int unmount(const char *pid, char **paths)
     enter(pid, CLONE_NEWNS);
     for (; *paths; paths++) {
         if (!strcmp(*paths, "-")) {
-            if (mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL))
+            if (remount_root(1))
                 fail("making the root read-only");
         } else if (umount2(*paths, MNT_DETACH) && errno != EINVAL && errno != ENOENT)
             fail(*paths);

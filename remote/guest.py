@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
+from engine.files import FileStore
 from engine.pending import Pending, put
 from kernel_helpers import account, inject, tracing
 from kernel_helpers.errors import FarhomeError
@@ -28,6 +29,7 @@ from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
 from remote import birth
 from remote.intercept_ptrace import PtraceLink
+from remote.mapping import Mappings
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 
@@ -82,6 +84,7 @@ class Guest:
         """host tid -> restart code of the call that home has suspended for the move that is under way"""
         self._is_pausing = False
         self._cannot_bear: set[int] = set()
+        self._mappings = Mappings(self, FileStore(remote.options.cache))
         self._is_limited = False
         self._looked = 0.0
         self._signalled: float | None = None
@@ -120,6 +123,7 @@ class Guest:
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
         self.link.close()
+        self._mappings.close()
         os.close(self._listener)
         end_traced(self.pid, list(self._threads))
         self._threads.clear()
@@ -152,8 +156,8 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._makes_thread(event):
                 self.link.send(Control.NEW_THREAD, event.tid)
-            else:
-                self._go_home(event.tid, event.code)
+            elif not self._mappings.asks(event):
+                self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
             self._suspended.clear()
@@ -174,6 +178,8 @@ class Guest:
             halted, self._halted = self._halted, set()
             for tid in halted:
                 tracing.proceed(tid)
+        elif event.kind in (Control.MAPPED, Control.CONTENT):
+            self._mappings.handle(event)
         elif event.kind == Control.BORN:
             self._born(event.tid, **unpack(event.data))
         elif event.kind == Control.THREAD_EXITED:
@@ -181,8 +187,13 @@ class Guest:
         else:
             log.debug("event %s ignored", event.kind)
 
-    def _go_home(self, tid: int, number: int) -> None:
-        self.link.send(Control.GO_HOME, tid, pack(number=number, name=NAMES.get(number, str(number))))
+    def go_home(self, tid: int, number: int, reason: str = "") -> None:
+        """Asks the deputy to take it home with a call that waits."""
+        self.link.send(Control.GO_HOME, tid, pack(number=number, name=reason or NAMES.get(number, str(number))))
+
+    def host_tid(self, tid: int) -> int | None:
+        """A thread as this process sees it; None: it has ended."""
+        return self._tids.get(tid)
 
     # -- threads that are born here -------------------------------------------------------------------------------------------
 
@@ -204,7 +215,7 @@ class Guest:
             return
         assert isinstance(self.link, AwayLink)
         if not thread and not again:
-            self._go_home(tid, call.number)
+            self.go_home(tid, call.number)
             return
         taken: list[tuple[int, bytes]] = []
         try:

@@ -16,13 +16,15 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
+from remote import mounts
 
 NUMBER_TIMEOUT = 5.0
-"""Seconds for process 1 to set a number."""
+"""Seconds for process 1 to set a number, or to show a file."""
 _FORBIDDEN = ("/proc", "/sys", "/.farhome")
 
 log = logging.getLogger("remote.sandbox")
@@ -197,6 +199,25 @@ class Sandbox:
         self._numbers.sendall(b"%d" % (number - 1))
         if self._numbers.recv(1) != b"+":
             raise FarhomeError(f"the sandbox of {self.key} cannot give out the number {number}")
+
+    def show_file(self, path: str, local: str | os.PathLike[str]) -> None:
+        """One more file, after seal(), where nothing is shown yet. Errors: FarhomeError, OSError."""
+        request = os.fsencode(checked_target(path))
+        tree = mounts.detached(local)
+        try:
+            socket.send_fds(self._numbers, [request], [tree])
+            if self._numbers.recv(1) != b"+":
+                raise FarhomeError(f"the sandbox of {self.key} cannot show {path}")
+        finally:
+            os.close(tree)
+
+    def open_file(self, path: str) -> BinaryIO | None:
+        """A file that is shown, as the guest would open it; None: there is none. Errors: FarhomeError, OSError."""
+        inside = f"/proc/{self.first}/root{checked_target(path)}"
+        try:
+            return open(inside, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def host_pid(self, inner: int) -> int:
         """The process that is `inner` inside, as this process's pid namespace sees it. Errors: ProcessLookupError."""

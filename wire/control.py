@@ -38,6 +38,11 @@ class Control(IntEnum):
     leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
     """to tid, which wants a new thread: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    MAPPED = 50
+    """what comes of MAP, one of: error (an errno; 0: none), again (ask again), home (why only home can map it), file (what the guest
+    maps; see engine/files.py)"""
+    CONTENT = 51
+    """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
@@ -56,6 +61,10 @@ class Control(IntEnum):
     """tid is about to make a thread: so shall the stub; answered by BORN"""
     UNBORN = 72
     """the guest has no such thread after all: thread"""
+    MAP = 80
+    """tid is about to map a file: so shall the stub; arguments: those of mmap(2); answered by MAPPED"""
+    FETCH = 81
+    """a part of a file that was named in MAPPED: path, offset; answered by CONTENT"""
 
 
 def pack(**fields: Any) -> bytes:
