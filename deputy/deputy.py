@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import birth, homecoming, leaving
+from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
 from deputy.report import Report
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("deputy")
 
 HOME_ATTEMPTS = 5
+MOMENT_PATIENCE = 10.0
+"""Seconds that a move waits for the moment at which the guest can stand still."""
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
 IDLE = 15.0
@@ -192,6 +195,13 @@ class Deputy:
                     raise FarhomeError("the process ended")
                 preparation.check()
                 report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
+            except NotNow as reason:
+                if time.monotonic() - begun < MOMENT_PATIENCE:
+                    self._preparing, self._preparation = go_on, preparation
+                    return
+                preparation.abandon()
+                self._answer_failure(number, f"the move to {target.node} failed: {reason}")
+                return
             except (FarhomeError, WireError, OSError) as error:
                 preparation.abandon()
                 sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {error}"
@@ -207,13 +217,19 @@ class Deputy:
 
         self._preparing = go_on
 
-    def _come_home(self, reason: str, number: int | None) -> None:
-        begun = time.monotonic()
+    def _come_home(self, reason: str, number: int | None, begun: float = 0.0) -> None:
+        begun, self._preparing = begun or time.monotonic(), None
         was = self.where
         try:
             report = self._come_home_patiently(begun)
         except LinkLost as lost:
             self._lost(str(lost))
+            return
+        except NotNow as error:
+            if time.monotonic() - begun < MOMENT_PATIENCE:
+                self._preparing = lambda: self._come_home(reason, number, begun)
+            else:
+                self._answer_failure(number, f"coming home from {was} failed: {error}")
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)

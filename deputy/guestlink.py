@@ -108,7 +108,8 @@ class GuestLink:
         except (OSError, WireError) as error:
             log.debug("no link to %s yet: %s", self.target.node, error)
             return
-        log.info("the link to %s is made again", self.target.node)
+        if not self._is_new:
+            log.info("the link to %s is made again", self.target.node)
         self.start(connection)
 
     def control_events(self) -> list[Event]:

@@ -165,9 +165,10 @@ class Guest:
             self.link.pause()
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
-            error = self._freeze()
+            again = bool(self.births.awaited)
+            error = "it waits for a child that has its memory (vfork)" if again else self._freeze()
             pending, used = ([], []) if error else (self.pending(), self.link.account.used())
-            self.link.send(Control.FROZEN, 0, pack(error=error, pending=pending, used=used))
+            self.link.send(Control.FROZEN, 0, pack(error=error, again=again, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
         elif event.kind == Control.STOPPED:
@@ -384,8 +385,6 @@ class Guest:
             return ""
         if self.is_stopped:
             return "it is stopped"
-        if self.births.awaited:
-            return "it waits for a child that has its memory (vfork)"
         parked = self.link.parked()
         if under_way := [call.number for call in parked.values() if call.sent]:
             return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
