@@ -49,6 +49,13 @@ class GuestLink:
         self._pending: list[Event] = []
         self._is_new = True
 
+    @classmethod
+    def unconnected(cls, home: HomeLink, target: Target, timeout: float) -> GuestLink:
+        """One that look_after() is to connect: the remote is there, or comes in a moment."""
+        link = cls(home, target, timeout)
+        link._broken_since = time.monotonic()
+        return link
+
     def start(self, connection: socket.socket) -> None:
         """Hands a proven connection of role link to the C session."""
         connection.settimeout(None)
@@ -102,7 +109,8 @@ class GuestLink:
         except (OSError, WireError) as error:
             log.debug("no link to %s yet: %s", self.target.node, error)
             return
-        log.info("the link to %s is made again", self.target.node)
+        if not self._is_new:
+            log.info("the link to %s is made again", self.target.node)
         self.start(connection)
 
     def control_events(self) -> list[Event]:
@@ -135,11 +143,6 @@ class GuestLink:
         if event.kind == Control.CANCEL:
             assert deputy.stub is not None
             deputy.stub.cancel(event.tid)
-        elif event.kind == Control.NEW_THREAD:
-            deputy.new_thread(event.tid)
-        elif event.kind == Control.UNBORN:
-            assert deputy.stub is not None
-            deputy.stub.end_thread(int(unpack(event.data)["thread"]))
         elif event.kind in (Control.MAP, Control.FETCH):
             mapping.serve(deputy, event)
         elif event.kind == Control.STOP_BY_DEFAULT:

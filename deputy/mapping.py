@@ -101,6 +101,17 @@ class Mappings:
                 found._names.setdefault(_identity(mapping), mapping.path)
         return found
 
+    def inherited(self, pid: int) -> Mappings:
+        """Those of a child that has just been born."""
+        child = Mappings(pid)
+        child._sent, child._names = dict(self._sent), dict(self._names)
+        if self._files is not None:
+            child._files = {
+                inode: _File(file.name, list(file.parts), set(file.protections)) for inode, file in self._files.items()
+            }
+        child._made, child._next = self._made, self._next
+        return child
+
     def names(self) -> dict[str, str]:
         """By identity, what a context of the guest calls each file. Errors: ProcessLookupError."""
         return {identity: name.replace("\n", "\\012") for identity, (name, _) in self._now().items()}

@@ -77,9 +77,9 @@ class Mappings:
         self._checked: dict[str, tuple[int, int, str]] = {}
         """path -> device, inode and hash of what is shown there"""
 
-    def asks(self, event: Event) -> bool:
+    def ask(self, event: Event) -> bool:
         """Whether a call that waits is one to map a file that may be mapped here; home has been asked then."""
-        if event.code != SYS.mmap or not isinstance(self._guest.link, AwayLink):
+        if event.code != SYS.mmap or not isinstance(self._guest.link, AwayLink) or self._guest.shares_memory:
             return False
         arguments = struct.unpack("<6Q", event.data)
         protection, flags = arguments[2], arguments[3]
