@@ -27,6 +27,7 @@ from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
 from remote import birth
+from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
@@ -82,6 +83,7 @@ class Guest:
         """host tid -> restart code of the call that home has suspended for the move that is under way"""
         self._is_pausing = False
         self._cannot_bear: set[int] = set()
+        self._executions = Executions(self)
         self._is_limited = False
         self._looked = 0.0
         self._signalled: float | None = None
@@ -119,11 +121,15 @@ class Guest:
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
+        self.end().destroy()
+
+    def end(self) -> Sandbox:
+        """Ends the guest, and leaves its sandbox, for another to come in its place."""
         self.link.close()
         os.close(self._listener)
         end_traced(self.pid, list(self._threads))
         self._threads.clear()
-        self.sandbox.destroy()
+        return self.sandbox
 
     def expel(self, reason: str) -> None:
         """Asks the deputy to take it home."""
@@ -152,8 +158,10 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._makes_thread(event):
                 self.link.send(Control.NEW_THREAD, event.tid)
+            elif self._executions.takes(event) and (host := self._tids.get(event.tid)) is not None:
+                self._executions.begin(event, host, waits=self._is_pausing)
             else:
-                self._go_home(event.tid, event.code)
+                self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
             self._suspended.clear()
@@ -165,6 +173,8 @@ class Guest:
             self.link.send(Control.FROZEN, 0, pack(error=error, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
+        elif event.kind == Control.EXECUTED:
+            self._over()
         elif event.kind == Control.STOPPED:
             self._stopped = True
             for tid in self._threads:
@@ -181,7 +191,8 @@ class Guest:
         else:
             log.debug("event %s ignored", event.kind)
 
-    def _go_home(self, tid: int, number: int) -> None:
+    def go_home(self, tid: int, number: int) -> None:
+        """Home alone can make the call that is parked."""
         self.link.send(Control.GO_HOME, tid, pack(number=number, name=NAMES.get(number, str(number))))
 
     # -- threads that are born here -------------------------------------------------------------------------------------------
@@ -204,7 +215,7 @@ class Guest:
             return
         assert isinstance(self.link, AwayLink)
         if not thread and not again:
-            self._go_home(tid, call.number)
+            self.go_home(tid, call.number)
             return
         taken: list[tuple[int, bytes]] = []
         try:
@@ -418,14 +429,24 @@ class Guest:
 
     # -- standing still -----------------------------------------------------------------------------------------------------
 
-    def _freeze(self) -> str:
-        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing."""
+    def _over(self) -> None:
+        """The process executes another program at home: nothing here runs any more. What waits for it, and what it has used, is told."""
+        self._is_pausing = True
+        self.link.pause()
+        error = self._freeze(is_over=True)
+        pending = [] if error else self.pending()
+        ignored = tracing.signal_state(self.pid, self.pid).ignored
+        self.link.send(Control.OVER, 0, pack(pending=pending, used=self.link.account.used(), ignored=ignored))
+
+    def _freeze(self, is_over: bool = False) -> str:
+        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing. is_over: for good, whatever
+        its calls are at."""
         if self.frozen is not None:
             return ""
-        if self._stopped:
+        if self._stopped and not is_over:
             return "it is stopped"
         parked = self.link.parked()
-        if under_way := [call.number for call in parked.values() if call.sent]:
+        if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
             return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
         threads: dict[int, Thread] = {}
         taken: list[tuple[int, bytes]] = []
@@ -513,7 +534,10 @@ class Guest:
         self._is_pausing = False
         if self.frozen is None:
             self.link.unpause()
+            for event in self._executions.again():
+                self.handle(event)
             return
+        self._executions.forget()
         self.run()
         self.link.unpause()
 

@@ -38,6 +38,8 @@ class Control(IntEnum):
     leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
     """to tid, which wants a new thread: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    EXECUTED = 42
+    """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
@@ -56,6 +58,10 @@ class Control(IntEnum):
     """tid is about to make a thread: so shall the stub; answered by BORN"""
     UNBORN = 72
     """the guest has no such thread after all: thread"""
+    EXECUTE = 73
+    """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
+    OVER = 74
+    """what the new program takes over: pending, used (as in FROZEN), ignored"""
 
 
 def pack(**fields: Any) -> bytes:
