@@ -1,4 +1,5 @@
-"""The deputy of one process: one loop that hears mosd, the link, and the stops of the stub, and starts moves.
+"""The deputy of one process: what hears mosd, the link, and the stops of the stub, and starts moves, in the loop of its tree
+(deputy/tree.py).
 
 All ptrace requests come from the main thread. What may take long and needs no ptrace (asking the target to prepare, sending it
 files) runs in a worker while the process goes on; what happens while it is frozen is done here, in one go.
@@ -14,8 +15,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deputy import execution, homecoming, leaving
+from deputy import birth, execution, homecoming, leaving
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
 from deputy.report import Report
@@ -24,18 +26,19 @@ from deputy.stub import Replaced, Stub
 from engine.files import MappedFile
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
-from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
-from wire.waking import Turns, Waker
+
+if TYPE_CHECKING:
+    from deputy.tree import Tree
 
 log = logging.getLogger("deputy")
 
 HOME_ATTEMPTS = 5
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
-TICK = 0.25
-"""Seconds between looks at time-outs."""
+IDLE = 15.0
+"""Seconds at home without a wish to move after which a deputy goes."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,11 @@ class Wanted:
 
 
 class Deputy:
-    """See the module. `where` is "home" or the node's name."""
+    """See the module. `where` is "home" or the node's name. Errors: ProcessLookupError."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, tree: Tree) -> None:
         self.options = options
+        self.tree = tree
         self.pid = options.pid
         self.where = "home"
         self.stub: Stub | None = None
@@ -71,46 +75,60 @@ class Deputy:
         self.signals: StubSignals | None = None
         self.files: list[MappedFile] = []
         self.finished = False
+        self.shares_memory = False
+        """Its guest has the memory of its parent's (vfork) until it calls exec."""
         self.wanted: Wanted | None = None
-        self.is_held = False
-        """between two programs; see deputy/execution.py"""
+        self.held: execution.Held | None = None
+        """between two programs"""
         self._later: list[Message] = []
+        self._preparation: Preparation | None = None
         self._preparing: Callable[[], None] | None = None
         self.go_home_reason: str | None = None
         self._retry_home_at = 0.0
         self._idle_since = time.monotonic()
-        self.selector = selectors.DefaultSelector()
-        self.wake = Waker(self.selector).wake
+        self.selector = tree.selector
+        self._pidfd = os.pidfd_open(self.pid)
         self.server = LocalServer(options.socket, self.selector, self._on_message)
+        self.selector.register(self._pidfd, selectors.EVENT_READ, self._process_ended)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def run(self) -> int:
-        """Until the process is home or ended."""
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            log.error("process %d is gone", self.pid)
-            self.server.close()
-            return 1
-        self.selector.register(pidfd, selectors.EVENT_READ, self._process_ended)
-        turns = Turns(self.selector, log)
-        try:
-            while not self.finished:
-                turns.turn(TICK, self._tick)
-        finally:
-            self.server.close()
-            if self.link is not None:
-                self.link.close()
-        return 0
+    def be_away(self, stub: Stub, link: GuestLink, files: list[MappedFile]) -> None:
+        """The process is a stub from here on, and its guest is where the link leads."""
+        self.stub, self.link, self.files = stub, link, files
+        self.signals = StubSignals(self, stub)
+        self.where = link.target.node
+        self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
 
-    def _tick(self) -> None:
-        if self._preparing is not None:
-            self._preparing()
+    def drop_link(self) -> None:
+        """Ends the session with the guest."""
+        if self.link is not None:
+            self.selector.unregister(self.link.home.event_fd)
+            self.link.close()
+            self.link = None
+
+    def end(self) -> None:
+        """Takes away what was made for the process, which is home or has ended."""
+        self.server.close()
+        self.drop_link()
+        if self.held is not None:
+            self.held.end_guest()
+        if self._preparation is not None:
+            self._preparation.abandon()
+        self.selector.unregister(self._pidfd)
+        os.close(self._pidfd)
+
+    def tick(self) -> None:
+        """Once in each turn of the loop."""
+        if self.tree.is_free(self):
+            self._do_later()
+            if self._preparing is not None:
+                self._preparing()
         if self.signals is not None:
             self.signals.poll()
         if self.stub is not None and self.stub.executed is not None:
-            execution.go_on(self)
+            if self.tree.is_free(self):
+                execution.go_on(self)
             return
         if self.link is not None and self.stub is not None and self.where != "home" and not self.finished:
             self.stub.settle(force=time.monotonic() - self._idle_since > SETTLE_PATIENCE)
@@ -121,13 +139,15 @@ class Deputy:
                 return
             for event in self.link.control_events():
                 self._on_control(event)
-            if self.go_home_reason and self._preparing is None and time.monotonic() >= self._retry_home_at:
+            if self.go_home_reason and self._preparing is None and self.tree.is_free(self) and time.monotonic() >= self._retry_home_at:
                 self._come_home(self.go_home_reason, None)
-        if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > 15.0:
+        if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
             self.finished = True  # nobody asked for a move
 
     def _process_ended(self) -> None:
-        if self.signals is None:
+        if self.held is not None:
+            self.held.killed()
+        elif self.signals is None:
             log.info("process %d ended", self.pid)
             self.server.tell({"event": "exit", "status": None})
             self.finished = True
@@ -138,8 +158,10 @@ class Deputy:
         operation, number = message.get("op"), message.get("id")
         if operation == "status":
             self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None})
-        elif operation in ("move", "home") and self.is_held:
+        elif operation in ("move", "home") and (self.held is not None or not self.tree.is_free(self)):
             self._later.append(message)
+        elif operation in ("move", "home") and self.shares_memory:
+            self.answer_failure(number, "it has its parent's memory (vfork)")
         elif operation == "move":
             if self._preparing is not None:
                 self.answer_failure(number, "another move of it is under way")
@@ -166,12 +188,12 @@ class Deputy:
         """To mosd."""
         self.server.tell({"id": number, "ok": False, "error": sentence, "where": self.where})
 
-    def let_go(self) -> None:
-        """The program is no longer held: what was asked for meanwhile is done now."""
-        self.is_held = False
-        later, self._later = self._later, []
-        for message in later:
-            self._on_message(message)
+    def _do_later(self) -> None:
+        """What was asked for while a program was held."""
+        if self.held is None and self._later:
+            later, self._later = self._later, []
+            for message in later:
+                self._on_message(message)
 
     def answer(self, number: int | None, report: Report) -> None:
         """To mosd."""
@@ -190,7 +212,6 @@ class Deputy:
         preparation = Preparation(
             self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.files
         )
-
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
 
         def go_on() -> None:
@@ -200,7 +221,7 @@ class Deputy:
                 preparation.check()
                 report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
             except Replaced:
-                return  # deputy/execution.py does it
+                return  # deputy/execution.py makes it
             except (FarhomeError, WireError, OSError) as error:
                 self.wanted = None
                 preparation.abandon()
@@ -220,7 +241,7 @@ class Deputy:
 
     def prepare(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Runs the preparation in a worker, and calls `then` in the loop; no other move begins before."""
-        threading.Thread(target=preparation.run, args=(self.wake,), daemon=True).start()
+        threading.Thread(target=preparation.run, args=(self.tree.wake,), daemon=True).start()
         self.await_prepared(preparation, then)
 
     def await_prepared(self, preparation: Preparation, then: Callable[[], None]) -> None:
@@ -228,11 +249,11 @@ class Deputy:
 
         def look() -> None:
             if preparation.is_over:
-                self._preparing = None
+                self._preparing = self._preparation = None
                 self._idle_since = time.monotonic()
                 then()
 
-        self._preparing = look
+        self._preparation, self._preparing = preparation, look
 
     def _come_home(self, reason: str, number: int | None) -> None:
         begun = time.monotonic()
@@ -273,6 +294,8 @@ class Deputy:
         if self.stub is not None and self.stub.executed is not None:
             self.link.home.release()
             return  # of a guest that is over
+        if birth.handle(self, event):
+            return
         go_home = self.link.handle(event, self)
         if go_home is not None:
             self.go_home_reason = go_home
@@ -281,17 +304,6 @@ class Deputy:
         """The guest was killed by a signal of its own: the stub ends the same way."""
         assert self.signals is not None
         self.signals.die_by(number)
-
-    def new_thread(self, parent: int) -> None:
-        """The guest's thread `parent` is about to make another: so does the stub, and the guest's gets the same id."""
-        assert self.link is not None and self.stub is not None
-        thread = 0
-        if not self.link.still:
-            try:
-                thread = self.stub.add_thread()
-            except (OSError, FarhomeError) as error:
-                log.info("no new thread: %s", error)
-        self.link.send(Control.BORN, parent, thread=thread, again=self.link.still)
 
     def ended(self, status: str) -> None:
         """The stub has ended (its parent has been told by the kernel): so does everything else."""

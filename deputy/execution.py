@@ -81,11 +81,11 @@ def go_on(deputy: Deputy) -> None:
         _ended(deputy)
         return
     finally:
-        deputy.selector.unregister(link.home.event_fd)
         deputy.stub, deputy.signals, deputy.go_home_reason = None, None, None
     phases.tell(log, "execution")
-    held = Held(deputy, frozen, link, deputy.where, heritage, deputy.wanted, begun)
-    deputy.wanted, deputy.where, deputy.link, deputy.is_held = None, "home", None, True
+    deputy.selector.unregister(link.home.event_fd)
+    held = deputy.held = Held(deputy, frozen, link, deputy.where, heritage, deputy.wanted, begun)
+    deputy.wanted, deputy.where, deputy.link, deputy.shares_memory = None, "home", None, False
     if reason is None and (held.wanted is None or held.wanted.preparation is not None):
         held.leave()
     else:
@@ -115,7 +115,7 @@ class Held:
             deputy.prepare(preparation, lambda: self._left(preparation))
 
     def _left(self, preparation: leaving.Preparation) -> None:
-        deputy = self.deputy
+        deputy, wanted = self.deputy, self.wanted
         try:
             preparation.check()
             report = leaving.leave(deputy, preparation, self.begun, self.frozen, self.heritage.used)
@@ -123,21 +123,18 @@ class Held:
             preparation.abandon()
             self.stay(error.reason if isinstance(error, MoveRefused) else str(error))
             return
-        if self.wanted is not None:
-            self.link.kill_guest()
-        self.link.close()  # where the program has come in its place, the guest has ended
         log.info("process %d executes a program on %s, held %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
-        if self.wanted is not None:
-            deputy.answer(self.wanted.number, report)
+        if wanted is not None:
+            self.link.kill_guest()
+            deputy.answer(wanted.number, report)
             deputy.server.tell({"event": "state", "where": deputy.where, "reason": "moved", "frozen_ms": report.frozen_ms})
+        self._let_go()  # where the program has come in its place, the guest has ended
         deputy.server.tell({"event": "executed", "where": deputy.where})
-        deputy.let_go()
 
     def stay(self, reason: str) -> None:
         """It goes on at home. reason: why it cannot leave; empty if it shall not."""
         deputy, wanted = self.deputy, self.wanted
-        if self.frozen.threads:
-            self.frozen.detach()
+        self.frozen.detach()
         ms = (time.monotonic() - self.begun) * 1e3
         log.info("process %d executes a program, and not on %s: %s; held %.1f ms", deputy.pid, self.place, reason or "asked", ms)
         if wanted is not None and wanted.preparation is None:
@@ -146,9 +143,23 @@ class Held:
             deputy.answer_failure(wanted.number, reason)
         why = f"execve: {reason}" if reason else wanted.reason if wanted is not None else "execve"
         deputy.server.tell({"event": "state", "where": "home", "reason": why, "frozen_ms": ms})
-        self.link.kill_guest()
-        self.link.close()
+        self.end_guest()
         deputy.finished = True
+
+    def killed(self) -> None:
+        """The program has ended where it was held: its tracer takes its end, so that its parent sees it."""
+        self.frozen.detach()
+        self.end_guest()
+        self.deputy.ended("killed")
+
+    def end_guest(self) -> None:
+        """What was left of it."""
+        self.link.kill_guest()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.deputy.held = None
+        self.link.close()
 
 
 def _at_first_instruction(pid: int) -> Frozen:

@@ -58,6 +58,13 @@ class GuestLink:
         self._pending: list[Event] = []
         self._is_new = True
 
+    @classmethod
+    def unconnected(cls, home: HomeLink, target: Target, timeout: float) -> GuestLink:
+        """One that look_after() is to connect: the remote is there, or comes in a moment."""
+        link = cls(home, target, timeout)
+        link._broken_since = time.monotonic()
+        return link
+
     def start(self, connection: socket.socket) -> None:
         """Hands a proven connection of role link to the C session."""
         connection.settimeout(None)
@@ -144,17 +151,12 @@ class GuestLink:
         if event.kind == Control.CANCEL:
             assert deputy.stub is not None
             deputy.stub.cancel(event.tid)
-        elif event.kind == Control.NEW_THREAD:
-            deputy.new_thread(event.tid)
         elif event.kind == Control.EXECUTE:
             try:
                 fields = unpack(event.data)
                 self.announced[event.tid] = Announced(int(fields["blocked"]), int(fields["ignored"]))
             finally:
                 self.home.release()
-        elif event.kind == Control.UNBORN:
-            assert deputy.stub is not None
-            deputy.stub.end_thread(int(unpack(event.data)["thread"]))
         elif event.kind == Control.STOP_BY_DEFAULT:
             assert deputy.signals is not None
             deputy.signals.stop_by(int(str(unpack(event.data)["number"])))

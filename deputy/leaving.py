@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import GuestLink
 from deputy.report import Report
-from deputy.signals import StubSignals
-from deputy.stub import Stub
+from deputy.stub import OPTIONS, Stub
 from engine import criu, files
 from engine.capture import capture, send_pages
 from engine.context import with_pending
@@ -32,7 +31,7 @@ from engine.phases import Phases
 from engine.refusal import why_not, why_not_frozen
 from engine.restarts import name_restarted_calls, waiting_places
 from engine.vessel import obstacle
-from kernel_helpers import inject, tracing
+from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
@@ -200,20 +199,16 @@ def leave(
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
     for thread in frozen.threads.values():
-        thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_TRACEEXEC)
-    deputy.stub = stub
-    deputy.signals = StubSignals(deputy, stub)
+        thread.set_options(OPTIONS)
+    guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
+    deputy.be_away(stub, guest_link, preparation.files)
     stub.start()
-    deputy.link = GuestLink(link, preparation.target, deputy.options.link_timeout)
-    deputy.link.start(connection)
-    deputy.where = preparation.target.node
-    deputy.files = preparation.files
-    deputy.selector.register(link.event_fd, 1, lambda: None)
+    guest_link.start(connection)
     phases.done("commit")
     frozen_until = _running(talk)
     phases.done("start there")
     phases.tell(log, "out")
-    deputy.stub.settle()
+    stub.settle()
     talk.close()
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
 

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import select
+import signal
 import socket
 import struct
 import time
@@ -43,6 +44,8 @@ _RESUMABLE = (SYS.nanosleep, SYS.clock_nanosleep, SYS.poll)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Span = tuple[int, int]
+OPTIONS = tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_TRACEEXEC
+"""Of the threads of a stub, for ptrace."""
 
 
 class Replaced(FarhomeError):
@@ -96,14 +99,7 @@ class Stub:
                 SYS.mmap, base, PAGE, _PROT_READ | _PROT_WRITE,
                 _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE, U64, 0,
             )  # fmt: skip
-            descriptor = _give_descriptor(frozen, link.memfd, stub._code)
-            try:
-                stub._slots = frozen.call(
-                    SYS.mmap, base + PAGE, link.size, _PROT_READ | _PROT_WRITE,
-                    _MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE, descriptor, 0,
-                )  # fmt: skip
-            finally:
-                frozen.call(SYS.close, descriptor)
+            stub._map_slots(frozen, stub._code)
             frozen.write(stub._code, stub._blob.ljust(PAGE, b"\xcc"))
             frozen.call(SYS.mprotect, stub._code, PAGE, _PROT_READ | _PROT_EXEC)
         except OSError as error:
@@ -111,9 +107,21 @@ class Stub:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise MoveRefused(frozen.pid, f"it is at a limit of its own ({error})") from error
             raise
-        link.set_stub(frozen.pid, stub._slots)
         stub._expect_restarts(frozen)
         return stub
+
+    def _map_slots(self, frozen: Frozen, page: int) -> None:
+        """Behind the loop's page. `page`: scratch memory in the process. Errors: OSError."""
+        link = self.link
+        descriptor = _give_descriptor(frozen, link.memfd, page)
+        try:
+            self._slots = frozen.call(
+                SYS.mmap, self._code + PAGE, link.size, _PROT_READ | _PROT_WRITE,
+                _MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE, descriptor, 0,
+            )  # fmt: skip
+        finally:
+            frozen.call(SYS.close, descriptor)
+        link.set_stub(frozen.pid, self._slots)
 
     def _expect_restarts(self, frozen: Frozen) -> None:
         """Sleeps and polls that the freeze interrupted go on with the time that is left, for the kernel keeps it in the
@@ -304,9 +312,9 @@ class Stub:
             self._send_again(thread, number, info)
 
     @contextmanager
-    def _injecting(self) -> Iterator[Thread]:
-        """A thread that is stopped for injected calls and goes on with what it did. Errors: Replaced, TimeoutError."""
-        tid = self.tids[0]
+    def _injecting(self, tid: int = 0) -> Iterator[Thread]:
+        """A thread that is stopped for injected calls and goes on with what it did: that one, or any. Errors: Replaced, TimeoutError."""
+        tid = tid or self.tids[0]
         if self.executed is not None or self._interrupt(tid, 5.0) is None:
             if self._is_replaced():
                 raise Replaced
@@ -408,6 +416,56 @@ class Stub:
         thread.restore()
         tracing.proceed(tid)
         return program
+
+    def bear(self, parent: int, exit_signal: int) -> Stub:
+        """A child of the thread `parent` (the program's id): a stub too, in its loop, with slots of its own. exit_signal: what the
+        parent gets at its end. Errors: OSError, TimeoutError, FarhomeError; no child is left then."""
+        host = self._host(parent)
+        if host is None:
+            raise ProcessLookupError(errno.ESRCH, f"thread {parent} has ended")
+        with self._injecting(host) as thread:
+            listing = f"/proc/{self.pid}/task/{host}/children"
+            known = {int(word) for word in Path(listing).read_text().split()}
+            at = self._slot(host) + 1024
+            tid, program = clone_task(thread, _Memory(self.pid), at, 0, known, listing, exit_signal=exit_signal)
+            newborn = Thread.adopt(tid, tid)
+            try:
+                return self._settle_child(newborn, program)
+            except BaseException:
+                with suppress(OSError):
+                    os.kill(tid, signal.SIGKILL)
+                    os.waitpid(tid, _WALL)
+                    thread.call(SYS.wait4, program, 0, _WALL, 0)
+                raise
+
+    def _settle_child(self, newborn: Thread, program: int) -> Stub:
+        """What stub() and prepare() do, in a child that has the loop, but its parent's slots."""
+        frozen = Frozen(newborn.pid, {newborn.tid: newborn}, instruction=self._code + self._call_end - 2)
+        link = HomeLink([program])
+        try:
+            frozen.call(SYS.munmap, self._slots, self.link.size)
+            page = frozen.call(SYS.mmap, 0, PAGE, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, U64, 0)
+            child = Stub(frozen, link)
+            child._code = self._code
+            child._has_memory = self._has_memory
+            child._map_slots(frozen, page)
+            frozen.call(SYS.munmap, page, PAGE)
+            newborn.set_options(OPTIONS)
+            child._frozen = None
+            child._enter_loop(frozen)
+        except BaseException:
+            link.close()
+            raise
+        return child
+
+    def unbear(self, child: Stub) -> None:
+        """Ends a child that has made no call, and takes it from the list of those that wait() would tell of. Errors: OSError,
+        TimeoutError."""
+        os.kill(child.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child.pid, _WALL)
+        with self._injecting() as thread:
+            thread.call(SYS.wait4, child.program_tid(child.pid), 0, _WALL, 0)
 
     def end_thread(self, program: int) -> None:
         """Ends one thread (the program's id) that waits in its loop and has never made a call. Errors: OSError, TimeoutError."""

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from balancer.cost import MoveCost
@@ -291,6 +292,8 @@ class Mover:
             log.error("process %d is lost: %s", pid, sentence)
         elif entry is None:
             return
+        elif event == "born":
+            self._spawn(self._take_child(entry, int(message["pid"]), str(message["where"])))
         elif event == "state":
             where, reason = str(message.get("where")), str(message.get("reason"))
             # A move that we asked for has been answered before it is told of: where it is then is nothing new.
@@ -300,6 +303,23 @@ class Mover:
             self._executed(entry, str(message.get("where")))
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
+
+    async def _take_child(self, parent: HomeProcess, pid: int, where: str) -> None:
+        """A child of a process that is away was born there; its deputy is a part of its parent's."""
+        path = self._paths.deputies / f"{pid}.sock"
+        try:
+            deputy = await self._attach(path, pid)
+        except ProgramError:
+            return                                              # it was short
+        entry = self._registry.take_child(parent, pid, state="away", where=where, command=parent.command)
+        if entry is None:
+            deputy.detach()
+            return
+        self._deputies[pid] = deputy
+
+    async def _attach(self, path: Path, pid: int) -> Program:
+        """Errors: ProgramError."""
+        return await Program.attach(path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda: self._gone(pid))
 
     def _moved_by_itself(self, entry: HomeProcess, where: str, reason: str, frozen: object) -> None:
         """A process went home for a call, or was sent there; or a daemon before this one had asked for a move."""
@@ -387,9 +407,7 @@ class Mover:
     async def _restore_one(self, pid: int) -> None:
         path = self._paths.deputies / f"{pid}.sock"
         try:
-            deputy = await Program.attach(
-                path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda: self._gone(pid)
-            )
+            deputy = await self._attach(path, pid)
         except ProgramError:
             path.unlink(missing_ok=True)
             return

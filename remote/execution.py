@@ -35,12 +35,14 @@ class Executions:
         """Whether the call that is parked is to execute a program, and is made in this way."""
         return event.code in CALLS and isinstance(self._guest.link, AwayLink) and event.tid != 0
 
-    def begin(self, event: Event, host: int, waits: bool) -> None:
-        """`host`: the thread here. `waits`: for again(), the guest being about to stand still."""
+    def begin(self, event: Event, waits: bool) -> None:
+        """`waits`: for again(), the guest being about to stand still."""
         if waits:
             self._waiting.append(event)
             return
-        link = self._guest.link
+        link, host = self._guest.link, self._guest.host_tid(event.tid)
+        if host is None:
+            return
         assert isinstance(link, AwayLink)
         try:
             state = tracing.signal_state(self._guest.pid, host)

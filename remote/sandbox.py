@@ -92,6 +92,7 @@ class Sandbox:
     """what is mounted at a path"""
     is_open: bool = False
     """between open_for_criu() and close_for_criu()"""
+    _guests: int = 1
 
     @classmethod
     def create(
@@ -225,6 +226,16 @@ class Sandbox:
                 except OSError:
                     continue
         raise ProcessLookupError(f"no process {inner} in the sandbox of {self.key}")
+
+    def join(self) -> None:
+        """Another guest lives in it."""
+        self._guests += 1
+
+    def leave(self) -> None:
+        """A guest has ended. The last one takes the sandbox with it."""
+        self._guests -= 1
+        if not self._guests:
+            self.destroy()
 
     def destroy(self, timeout: float = 10.0) -> None:
         """Ends everything inside; when it returns, no process of it is left. Safe to call twice."""

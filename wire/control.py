@@ -37,7 +37,7 @@ class Control(IntEnum):
     """the first frame of a link; what the guest has used on the nodes that it was on before: used; what its limit on processor time
     leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
-    """to tid, which wants a new thread: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
     EXECUTED = 42
     """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
@@ -57,10 +57,13 @@ class Control(IntEnum):
     NEW_THREAD = 71
     """tid is about to make a thread: so shall the stub; answered by BORN"""
     UNBORN = 72
-    """the guest has no such thread after all: thread"""
-    EXECUTE = 73
+    """the guest has no such thread or child after all: thread"""
+    NEW_PROCESS = 73
+    """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
+    exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
+    EXECUTE = 74
     """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
-    OVER = 74
+    OVER = 75
     """what the new program takes over: pending, used (as in FROZEN), ignored"""
 
 
