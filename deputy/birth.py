@@ -74,7 +74,7 @@ def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, ta
     child.shares_memory = shares_memory
     child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), list(deputy.files))
     stub.settle()
-    deputy.server.tell({"event": "born", "pid": stub.pid, "where": child.where})
+    deputy.tree.newborns.add(child, {"event": "born", "pid": stub.pid, "where": child.where})
     return stub.program_tid(stub.pid)
 
 

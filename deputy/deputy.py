@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import birth, execution, homecoming, leaving
+from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
 from deputy.report import Report
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("deputy")
 
 HOME_ATTEMPTS = 5
+MOMENT_PATIENCE = 10.0
+"""Seconds that a move waits for the moment at which the guest can stand still."""
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
 IDLE = 15.0
@@ -222,6 +225,14 @@ class Deputy:
                 report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
             except Replaced:
                 return  # deputy/execution.py makes it
+            except NotNow as reason:
+                if time.monotonic() - begun < MOMENT_PATIENCE:
+                    self.await_prepared(preparation, go_on)
+                    return
+                self.wanted = None
+                preparation.abandon()
+                self.answer_failure(number, f"the move to {target.node} failed: {reason}")
+                return
             except (FarhomeError, WireError, OSError) as error:
                 self.wanted = None
                 preparation.abandon()
@@ -255,8 +266,8 @@ class Deputy:
 
         self._preparation, self._preparing = preparation, look
 
-    def _come_home(self, reason: str, number: int | None) -> None:
-        begun = time.monotonic()
+    def _come_home(self, reason: str, number: int | None, begun: float = 0.0) -> None:
+        begun, self._preparing = begun or time.monotonic(), None
         was = self.where
         try:
             report = self._come_home_patiently(begun)
@@ -264,11 +275,19 @@ class Deputy:
             self._lost(str(lost))
             return
         except Replaced:
-            self.wanted = Wanted(number, reason=reason)
+            self.wanted = Wanted(number, reason=reason) if number is not None else None
+            return
+        except NotNow as error:
+            if time.monotonic() - begun < MOMENT_PATIENCE:
+                self.wanted = Wanted(number, reason=reason) if number is not None else None
+                self._preparing = lambda: self._come_home(reason, number, begun)
+            else:
+                self.wanted = None
+                self.answer_failure(number, f"coming home from {was} failed: {error}")
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)
-            self._retry_home_at = time.monotonic() + 0.5
+            self.wanted, self._retry_home_at = None, time.monotonic() + 0.5
             if number is not None:
                 self.answer_failure(number, f"coming home from {was} failed: {error}")
             return

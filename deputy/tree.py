@@ -11,6 +11,7 @@ import selectors
 from dataclasses import replace
 
 from deputy.deputy import Deputy, Options
+from wire.newborns import Newborns
 from wire.waking import Turns, Waker
 
 log = logging.getLogger("deputy")
@@ -26,6 +27,7 @@ class Tree:
         self.selector = selectors.DefaultSelector()
         self.wake = Waker(self.selector).wake
         self.deputies: list[Deputy] = []
+        self.newborns = Newborns()
         self._first = options
 
     def run(self) -> int:
@@ -38,7 +40,8 @@ class Tree:
         turns = Turns(self.selector, log)
         try:
             while self.deputies:
-                turns.turn(TICK, self._tick)
+                patience = self.newborns.patience
+                turns.turn(TICK if patience is None else min(TICK, patience), self._tick)
         finally:
             while self.deputies:
                 self.deputies.pop().end()
@@ -47,6 +50,8 @@ class Tree:
     def _tick(self) -> None:
         for deputy in list(self.deputies):
             deputy.tick()
+        self.newborns.tell(self.deputies)
+        for deputy in list(self.deputies):
             if deputy.finished:
                 self.deputies.remove(deputy)
                 deputy.end()

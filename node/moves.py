@@ -290,10 +290,12 @@ class Mover:
             sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
             self._registry.update(pid, why=sentence, state="lost")
             log.error("process %d is lost: %s", pid, sentence)
+        elif event == "born":
+            parent = entry or self._registry.ended.get(pid)
+            if parent is not None:
+                self._spawn(self._take_child(parent, int(message["pid"]), str(message["where"])))
         elif entry is None:
             return
-        elif event == "born":
-            self._spawn(self._take_child(entry, int(message["pid"]), str(message["where"])))
         elif event == "state":
             where, reason = str(message.get("where")), str(message.get("reason"))
             # A move that we asked for has been answered before it is told of: where it is then is nothing new.

@@ -166,7 +166,7 @@ class Births:
         born = guest.child(child, frozen, link, asked.wish.shares_memory)
         child.settle(born)
         born.run()
-        remote.server.tell({"event": "born", "pid": number, "socket": str(child.options.socket)})
+        remote.tree.newborns.add(child, {"event": "born", "pid": number})
         log.info("guest %s:%d was born as %d", remote.options.home, number, newborn.pid)
 
     def released_by(self, number: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import struct
 import time
@@ -30,6 +29,7 @@ from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
+from wire.waking import ready
 
 if TYPE_CHECKING:
     from remote.remote import Remote
@@ -177,9 +177,10 @@ class Guest:
             self.link.pause()
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
-            error = self._freeze()
+            again = bool(self.births.awaited)
+            error = "it waits for a child that has its memory (vfork)" if again else self._freeze()
             pending, used = ([], []) if error else (self.pending(), self.link.account.used())
-            self.link.send(Control.FROZEN, 0, pack(error=error, pending=pending, used=used))
+            self.link.send(Control.FROZEN, 0, pack(error=error, again=again, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
         elif event.kind == Control.EXECUTED:
@@ -411,8 +412,6 @@ class Guest:
             return ""
         if self.is_stopped and not is_over:
             return "it is stopped"
-        if self.births.awaited and not is_over:
-            return "it waits for a child that has its memory (vfork)"
         parked = self.link.parked()
         if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
             return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
@@ -562,7 +561,7 @@ def end_traced(pid: int, tids: list[int]) -> None:
             else:
                 tracing.proceed(stop.tid)
         if left:
-            select.select([pidfd] if pidfd is not None else [], [], [], 0.005)
+            ready([pidfd] if pidfd is not None else [], 0.005)
     if pidfd is not None:
         os.close(pidfd)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remote.remote import Options, Remote
+from wire.newborns import Newborns
 from wire.waking import Turns, Waker
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Tree:
         self.selector = selectors.DefaultSelector()
         self.waker = Waker(self.selector)
         self.remotes: list[Remote] = []
+        self.newborns = Newborns()
         self.first = Remote(options, self)
         self.remotes.append(self.first)
 
@@ -38,7 +40,8 @@ class Tree:
         turns = Turns(self.selector, log)
         try:
             while self.remotes:
-                turns.turn(TICK, self._tick)
+                patience = self.newborns.patience
+                turns.turn(TICK if patience is None else min(TICK, patience), self._tick)
         finally:
             while self.remotes:
                 self.remotes.pop().end()
@@ -47,6 +50,8 @@ class Tree:
     def _tick(self) -> None:
         for remote in list(self.remotes):
             remote.tick()
+        self.newborns.tell(self.remotes)
+        for remote in list(self.remotes):
             if remote.finished:
                 self.remotes.remove(remote)
                 try:
