@@ -232,22 +232,28 @@ class Registry:
 
         Found by walking /proc: at home a program is native and untraced, so nothing tells of its forks.
         """
-        now = time.time()
         waiting = [entry for entry in self if entry.state == "home"]
         while waiting:
             parent = waiting.pop()
             for pid in process.children(parent.pid):
                 if pid in self._entries:
                     continue
-                stat, uid = process.read_stat(pid), process.real_uid(pid)
-                if stat is None or uid is None or stat.state in "ZX":
-                    continue
-                child = HomeProcess(
-                    pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid),
-                    home_only=parent.home_only, locked=parent.locked, memory=parent.memory, since=now, adopted=parent.adopted,
-                )  # fmt: skip
-                self.add(child)
-                waiting.append(child)
+                child = self.take_child(parent, pid)
+                if child is not None:
+                    waiting.append(child)
+
+    def take_child(self, parent: HomeProcess, pid: int, **differences: Any) -> HomeProcess | None:
+        """Takes a child of a home process, which is of its job; None if it has ended."""
+        stat, uid = process.read_stat(pid), process.real_uid(pid)
+        if stat is None or uid is None or stat.state in "ZX":
+            return None
+        child = HomeProcess(
+            pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid), home_only=parent.home_only,
+            locked=parent.locked, memory=parent.memory, since=time.time(), adopted=parent.adopted,
+        )  # fmt: skip
+        child = replace(child, **differences)
+        self.add(child)
+        return self.get(pid)
 
     def refresh_commands(self) -> None:
         """Reads the commands of processes at home anew: they may have called exec."""
