@@ -213,6 +213,8 @@ class _Away:
             if signed(thread.registers.orig_rax) == SYS.pause:
                 thread.registers.rax, thread.registers.orig_rax = (1 << 64) - 4, (1 << 64) - 1  # pause() returns
         self.tids = list(frozen.threads)
+        for tid in self.tids:  # a guest runs where its node's processors are, not where it was forked
+            os.sched_setaffinity(tid, os.sched_getaffinity(0))
         tids = {tid: tid for tid in self.tids}
         self.link: AwayLink | PtraceLink
         self.link = PtraceLink(guest, tids) if kind is PtraceLink else AwayLink(listener, guest, tids)

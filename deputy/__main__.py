@@ -4,6 +4,7 @@ again or ended, and the children that it has had away."""
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -14,16 +15,22 @@ from deputy.tree import Tree
 from wire.waking import allow_many_descriptors
 
 
+@functools.cache
+def parser() -> argparse.ArgumentParser:
+    """Of its command line; made before it is forked, it costs no memory of its own."""
+    made = argparse.ArgumentParser(prog="deputy", description="home side of one process that is away")
+    made.add_argument("--pid", type=int, required=True)
+    made.add_argument("--socket", type=Path, required=True)
+    made.add_argument("--node", required=True, help="name of this node")
+    made.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the away node until it counts as dead")
+    made.add_argument("--engine", default="auto", choices=("auto", "pour", "criu"))
+    made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
+    return made
+
+
 def main() -> int:
     """Exit 0 when the process is home (or has ended), 1 when it could not be seized at all."""
-    parser = argparse.ArgumentParser(prog="deputy", description="home side of one process that is away")
-    parser.add_argument("--pid", type=int, required=True)
-    parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--node", required=True, help="name of this node")
-    parser.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the away node until it counts as dead")
-    parser.add_argument("--engine", default="auto", choices=("auto", "pour", "criu"))
-    parser.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     logging.basicConfig(
         stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s deputy %(process)d %(levelname)s %(message)s"
     )

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "link.h"
+#include "looking.h"
 
 #define RELEASE_AT (4u << 20)   /* bytes: a data area that grew beyond is given back to the system after the call */
 #define RESTART_SYSCALL 219
@@ -66,7 +67,8 @@ struct home {
     pthread_cond_t answered;
     unsigned answering;         /* threads of ours that are sending a reply */
     int stopping, event_fd;
-    uint32_t look_cycles, crowded;  /* the receiver's, as the loop's own in slot.h */
+    struct looking looking;         /* the receiver's */
+    int follows;
     uint32_t processor;             /* where follow() has put the receiver */
     uint64_t calls, quick;
 };
@@ -255,11 +257,11 @@ static void *finish_loop(void *argument) {
     }
 }
 
-/* Where processors are few, looking on would take them from the guest's own side; then the cheapest wake-up is that of a
- * thread on the same processor (4 us, against 30 when an idle one has to be woken), so the receiver goes where the loop
- * is. The loop itself stays where the program wants it. */
+/* Where processors are few, the loop does not look on; then the cheapest wake-up is that of a thread on the same processor
+ * (4 us, against 30 when an idle one has to be woken), so the receiver goes where the loop is. The loop itself stays where
+ * the program wants it. */
 static void follow(struct home *h, uint32_t processor) {
-    if (h->look_cycles || h->count > 1 || processor == h->processor)
+    if (!h->follows || h->count > 1 || processor == h->processor)
         return;
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -268,26 +270,17 @@ static void follow(struct home *h, uint32_t processor) {
         h->processor = processor;
 }
 
-/* Stays for a while: most calls are quick, and one wake-up more costs more than they do. First it looks on, if there is
- * a processor to spare, then it sleeps until the end of the call, and after WAIT_LIMIT leaves it to the finisher. */
+/* Stays for a while with a call that ought to be quick: most are, and one wake-up more costs more than they do. It looks on,
+ * or where that has not paid sleeps until the end of the call; what takes longer is left to the finisher. */
 static void look_on(struct home *h, struct home_thread *t, int others_wait) {
     struct slot *slot = t->slot;
     uint32_t wanted = slot->request;
     h->calls++;
-    if (!others_wait && !h->crowded) {
-        uint64_t begin = __builtin_ia32_rdtsc(), before = begin, now = begin;
-        while (__atomic_load_n(&slot->done, __ATOMIC_ACQUIRE) != wanted && now - begin < h->look_cycles) {
-            __builtin_ia32_pause();
-            now = __builtin_ia32_rdtsc();
-            if (now - before > CROWDED_CYCLES) {
-                h->crowded = CROWDED_FOR;
-                break;
-            }
-            before = now;
-        }
-    } else if (h->crowded)
-        h->crowded--;
-    if (!others_wait && t->quick) {
+    if (!others_wait && t->quick && looking_begins(&h->looking)) {
+        while (__atomic_load_n(&slot->done, __ATOMIC_ACQUIRE) != wanted && looking_goes_on(&h->looking))
+            ;
+        looking_ends(&h->looking);
+    } else if (!others_wait && t->quick) {
         struct timespec limit = {0, WAIT_LIMIT_NS};
         __atomic_store_n(&slot->watched, WATCHED_HERE, __ATOMIC_SEQ_CST);
         uint32_t done = __atomic_load_n(&slot->done, __ATOMIC_SEQ_CST);
@@ -441,13 +434,13 @@ static void free_threads(struct home *h) {
     free(h);
 }
 
-struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, uint32_t look_cycles) {
+struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, int follows) {
     struct home *h = calloc(1, sizeof *h);
     if (!h)
         return NULL;
     h->memory = memory;
     h->event_fd = event_fd;
-    h->look_cycles = look_cycles;
+    h->follows = follows;
     h->processor = -1;
     h->threads = calloc(THREADS_LIMIT, sizeof *h->threads);
     h->control = ftruncate(memory, CONTROL_PAGE) ? MAP_FAILED

@@ -24,9 +24,10 @@ from kernel_helpers.filter import RET_NOTIFY, evaluate
 from kernel_helpers.table import Shape, row_of
 
 CONTROL_FIRST, CONTROL_LIMIT = 16, 1 << 20
-# Cycles of the time-stamp counter that the resident loop and the receiver look on before they sleep. With few processors
-# that only takes them from somebody: none.
-LOOP_LOOKS, RECEIVER_LOOKS = (150_000, 60_000) if len(os.sched_getaffinity(0)) >= 4 else (0, 0)
+HAS_PROCESSORS_TO_SPARE = len(os.sched_getaffinity(0)) >= 4
+# Cycles of the time-stamp counter that the resident loop looks on before it sleeps; with few processors that only takes
+# them from somebody, and the receiver goes where the loop is.
+LOOP_LOOKS = 150_000 if HAS_PROCESSORS_TO_SPARE else 0
 
 
 class Kind(IntEnum):
@@ -107,7 +108,7 @@ def _native() -> ctypes.CDLL:
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
         ("away_give_descriptor", i, [pointer, i, i, i]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
-        ("home_new", pointer, [pointer, unsigned, i, i, ctypes.c_uint32]), ("home_session", pointer, [pointer]),
+        ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned]), ("home_resumable", i, [pointer, i]),
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
@@ -232,7 +233,7 @@ class HomeLink(SessionLink):
     stub has to map (`size` bytes) at the address told by set_stub().
     """
 
-    def __init__(self, threads: list[int], look_cycles: int = RECEIVER_LOOKS) -> None:
+    def __init__(self, threads: list[int]) -> None:
         super().__init__()
         self.threads = list(threads)
         self.used_away: list[list[int]] = []
@@ -241,7 +242,8 @@ class HomeLink(SessionLink):
         """As told by set_stub()."""
         self.memfd = os.memfd_create("farhome", os.MFD_CLOEXEC)
         tids = (ctypes.c_int * len(threads))(*threads)
-        self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd, look_cycles)
+        self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd,
+                                         not HAS_PROCESSORS_TO_SPARE)
         if not self._handle:
             os.close(self.memfd)
             os.close(self.event_fd)

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "link.h"
+#include "looking.h"
 
 #define BUFFER 65536
 #define EVENTS_LIMIT 4096       /* more than these wait for Python: the receiver waits too */
@@ -47,6 +48,7 @@ struct session {
     char reason[120];
     uint64_t kept, frames_in, frames_out;
     /* the receiver's own */
+    struct looking looking;
     unsigned char buffer[BUFFER];
     size_t begin, end;
 };
@@ -316,6 +318,22 @@ int session_read(struct session *s, void *to, size_t length) {
     return 0;
 }
 
+/* Looks on for the next frame. What else may come of it, session_read() finds. */
+static void look_on(struct session *s) {
+    ssize_t n;
+    if (s->begin < s->end || !looking_begins(&s->looking))
+        return;
+    do
+        n = recv(s->descriptor, s->buffer, BUFFER, MSG_DONTWAIT);
+    while (n < 0 && errno == EAGAIN && looking_goes_on(&s->looking));
+    looking_ends(&s->looking);
+    if (n > 0) {
+        clock_gettime(CLOCK_MONOTONIC, &s->heard);
+        s->begin = 0;
+        s->end = n;
+    }
+}
+
 int session_skip(struct session *s, size_t length) {
     unsigned char waste[4096];
     while (length) {
@@ -353,6 +371,7 @@ static int take_control(struct session *s, const struct frame *frame) {
 
 static int take_frame(struct session *s) {
     struct frame frame;
+    look_on(s);
     if (session_read(s, &frame, sizeof frame))
         return -1;
     if (frame.length > FRAME_LIMIT || (!frame.number && frame.length)) {

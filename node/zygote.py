@@ -196,12 +196,14 @@ def _become(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]
 
 def _preload() -> None:
     """What they import and compute before they can do anything; nothing that opens a descriptor or starts a thread."""
-    import deputy.__main__  # noqa: F401
-    import remote.__main__  # noqa: F401
+    import deputy.__main__
+    import remote.__main__
     from engine import criu
     from kernel_helpers import filter as call_filter
     from kernel_helpers import inject, link
 
+    deputy.__main__.parser()
+    remote.__main__.parser()
     call_filter.program()
     inject._library()
     link._native()

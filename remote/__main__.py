@@ -4,6 +4,7 @@ the children that it has had here."""
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -14,21 +15,27 @@ from remote.tree import Tree
 from wire.waking import allow_many_descriptors
 
 
+@functools.cache
+def parser() -> argparse.ArgumentParser:
+    """Of its command line; made before it is forked, it costs no memory of its own."""
+    made = argparse.ArgumentParser(prog="remote", description="guest side of one process")
+    made.add_argument("--home", required=True, help="name of the guest's home node")
+    made.add_argument("--pid", type=int, required=True, help="its pid at home")
+    made.add_argument("--socket", type=Path, required=True)
+    made.add_argument("--secret-fd", type=int, required=True, help="descriptor from which the 32-byte secret is read")
+    made.add_argument("--address", required=True, help="address to listen on")
+    made.add_argument("--node", required=True, help="name of this node")
+    made.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the home until it counts as dead")
+    made.add_argument("--interception", default="auto", choices=("auto", "notify", "ptrace"))
+    made.add_argument("--cgroup", default="", help="cgroup of the guest, relative to the node's")
+    made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
+    made.add_argument("--cache", type=Path, default=Path("/var/lib/farhome/cache"))
+    return made
+
+
 def main() -> int:
     """Exit 0 when the guest has gone in order, 1 if none came."""
-    parser = argparse.ArgumentParser(prog="remote", description="guest side of one process")
-    parser.add_argument("--home", required=True, help="name of the guest's home node")
-    parser.add_argument("--pid", type=int, required=True, help="its pid at home")
-    parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--secret-fd", type=int, required=True, help="descriptor from which the 32-byte secret is read")
-    parser.add_argument("--address", required=True, help="address to listen on")
-    parser.add_argument("--node", required=True, help="name of this node")
-    parser.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the home until it counts as dead")
-    parser.add_argument("--interception", default="auto", choices=("auto", "notify", "ptrace"))
-    parser.add_argument("--cgroup", default="", help="cgroup of the guest, relative to the node's")
-    parser.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
-    parser.add_argument("--cache", type=Path, default=Path("/var/lib/farhome/cache"))
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     logging.basicConfig(
         stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s remote %(process)d %(levelname)s %(message)s"
     )

@@ -496,6 +496,33 @@ static void leaving(const char *what) {
 }
 
 /* Speed: `bench KIND COUNT` tells nanoseconds per call. */
+static void make_call(char kind, int fd, char *data) {
+    struct stat st;
+    struct timespec used;
+    switch (kind) {
+    case 'g':
+        syscall(SYS_getppid);
+        return;
+    case 'w':
+        pwrite(fd, data, 4096, 0);
+        return;
+    case 'r':
+        pread(fd, data, 4096, 0);
+        return;
+    case 's':
+        stat("bench", &st);
+        return;
+    case 'p':
+        syscall(SYS_getpid);
+        return;
+    case 'm':
+        munmap(mmap(NULL, 65536, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 65536);
+        return;
+    case 'c':
+        syscall(SYS_clock_gettime, CLOCK_PROCESS_CPUTIME_ID, &used);
+    }
+}
+
 static void bench(const char *kind, int count) {
     static char data[4096];
     struct timespec begin, end;
@@ -504,14 +531,8 @@ static void bench(const char *kind, int count) {
         _exit(91);
     for (int round = 0; round < 5; round++) {
         clock_gettime(CLOCK_MONOTONIC, &begin);
-        for (int i = 0; i < count; i++) {
-            if (*kind == 'g')
-                syscall(SYS_getppid);
-            else if (*kind == 'w')
-                pwrite(fd, data, sizeof data, 0);
-            else
-                pread(fd, data, sizeof data, 0);
-        }
+        for (int i = 0; i < count; i++)
+            make_call(*kind, fd, data);
         clock_gettime(CLOCK_MONOTONIC, &end);
         say("%ld\n", ((end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec) / count);
     }

@@ -1,0 +1,120 @@
+"""What it costs to have many processes of one home away at once: memory at home for each stub and its deputy, and on the node for
+each guest and its remote.
+
+Memory is the proportional share of resident pages (PSS): what several processes map is divided by their number. The program is
+`sleep`, so that nearly all of it is ours. FARHOME_BENCH_PROCESSES says how many, instead of 200.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.nodes import bench_lab, checked, wait_until
+from bench.result import BenchFailed, Result
+
+if TYPE_CHECKING:
+    from lab import Node
+
+PROCESSES = 200
+AT_A_TIME = 2
+"""Moves; a node takes only so many guests on their way to it."""
+ATTEMPTS = 20
+SECONDS = "3600"
+START = f"i=0; while [ $i -lt $0 ]; do mosrun -L sleep {SECONDS} >/dev/null 2>&1 </dev/null & echo $!; i=$((i+1)); done"
+
+
+def _pss(process: Path) -> float:
+    """MiB; 0 of one that has ended or has given its memory up."""
+    try:
+        for line in (process / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return 0.0
+
+
+def _processes(node: Node) -> Iterator[tuple[int, int, list[str]]]:
+    """(pid, parent, command line) of all in a node, ids as it sees them."""
+    for process in (node.root / "proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            yield int(process.name), parent, (process / "cmdline").read_text().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+
+
+def _supervisors(node: Node, room: str) -> dict[int, int]:
+    """Home pid of the process that a deputy or remote is for -> its own pid."""
+    found = {}
+    for pid, _, command in _processes(node):
+        if room in command[:6] and "--pid" in command:
+            found[int(command[command.index("--pid") + 1])] = pid
+    return found
+
+
+def _with_descendants(node: Node, pids: set[int]) -> dict[int, list[int]]:
+    """pid -> it and all that come from it."""
+    children = defaultdict(list)
+    for pid, parent, _ in _processes(node):
+        children[parent].append(pid)
+    found = {}
+    for pid in pids:
+        found[pid] = family = [pid]
+        for one in family:
+            family += children[one]
+    return found
+
+
+def _move(node: Node, pid: int) -> None:
+    for attempt in range(ATTEMPTS):
+        try:
+            checked(node, ["migrate", str(pid), "n2"])
+            return
+        except BenchFailed:
+            if attempt == ATTEMPTS - 1:
+                raise
+
+
+def memory_of(home: Node, away: Node, pids: list[int]) -> tuple[list[float], list[float]]:
+    """MiB of each process that is away: of stub and deputy, of guest and remote. Errors: BenchFailed when one is not away."""
+    deputies, remotes = _supervisors(home, "deputy"), _supervisors(away, "remote")
+    if not set(pids) <= deputies.keys() or not set(pids) <= remotes.keys():
+        raise BenchFailed(f"of {len(pids)} processes {len(deputies)} have a deputy and {len(remotes)} a remote")
+    families = _with_descendants(away, set(remotes.values()))
+    stubs = [_pss(home.root / "proc" / str(pid)) + _pss(home.root / "proc" / str(deputies[pid])) for pid in pids]
+    guests = [sum(_pss(away.root / "proc" / str(one)) for one in families[remotes[pid]]) for pid in pids]
+    return stubs, guests
+
+
+def measure(home: Node, away: Node, count: int) -> tuple[list[float], list[float], list[float]]:
+    """MiB of each process: while it is native, of stub and deputy, of guest and remote. Errors: BenchFailed."""
+    pids = [int(word) for word in checked(home, ["sh", "-c", START, str(count)]).split()]
+    names = [home.root / "proc" / str(pid) / "comm" for pid in pids]
+    wait_until(lambda: all(name.read_text() == "sleep\n" for name in names), "the last program")
+    native = [_pss(home.root / "proc" / str(pid)) for pid in pids]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        list(pool.map(lambda pid: _move(home, pid), pids))
+    stubs, guests = memory_of(home, away, pids)
+    return native, stubs, guests
+
+
+def run() -> list[Result]:
+    """Measure in a fresh lab of two nodes. Errors: BenchFailed."""
+    chosen = os.environ.get("FARHOME_BENCH_PROCESSES", "")
+    count = int(chosen) if chosen.isdigit() and int(chosen) > 0 else PROCESSES
+    with bench_lab(2) as lab:
+        native, stubs, guests = measure(lab.node("n1"), lab.node("n2"), count)
+    return [
+        Result.of(f"{case}, {count} processes", ours, native, unit="MiB", baseline_name="the process at home")
+        for case, ours in (("stub and deputy", stubs), ("guest and remote", guests), ("both", _sums(stubs, guests)))
+    ]
+
+
+def _sums(first: list[float], second: list[float]) -> list[float]:
+    return [one + other for one, other in zip(first, second, strict=True)]

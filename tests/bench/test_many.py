@@ -1,0 +1,26 @@
+"""The bench of many processes that are away: every one is found on both sides."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bench import many
+from bench.nodes import bench_lab, checked
+from bench.result import BenchFailed
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(os.geteuid() != 0, reason="virtual nodes need root")
+def test_memory_of_each_process_is_measured_at_home_and_away() -> None:
+    with bench_lab(2) as lab:
+        home, away = lab.node("n1"), lab.node("n2")
+        native, stubs, guests = many.measure(home, away, 3)
+        assert len(native) == len(stubs) == len(guests) == 3
+        # A supervisor is bigger than a program that only sleeps, and nobody has more than some MiB to himself.
+        assert all(0 < own < side < 64 for own, *sides in zip(native, stubs, guests, strict=True) for side in sides)
+        away_now = checked(home, ["mosps"])
+        assert away_now.count(" n2 ") == 3, away_now
+        with pytest.raises(BenchFailed, match="have a deputy"):
+            many.memory_of(home, away, [1])
