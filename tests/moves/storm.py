@@ -9,12 +9,11 @@ import shutil
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 from tests.moves.cluster import HOME, Cluster, Move
 from tests.moves.outcome import Outcome, differences, run
-from tests.moves.workloads import BY_NAME, Workload
+from tests.moves.workloads import Workload
 
 BUNDLES = Path(os.environ.get("FARHOME_BUNDLES", Path(__file__).resolve().parents[2] / ".build" / "bundles"))
 
@@ -111,13 +110,18 @@ class Verdict:
         return "\n".join([head, *map(str, self.moves), *self.wrong])
 
 
-@lru_cache(maxsize=64)
-def native_outcome(cluster: Cluster, name: str, user: str, scale: float) -> Outcome:
-    """Runs the workload on the home node without mosrun: the same node, the same path, the same user."""
-    outcome = run(cluster.home, BY_NAME[name], scale=scale, user=user, timeout=600)
-    if outcome.timed_out:
-        raise TimeoutError(f"{name} did not end natively")
-    return outcome
+_native: dict[tuple[Cluster, str, str, float], Outcome] = {}
+
+
+def native_outcome(cluster: Cluster, workload: Workload, user: str, scale: float) -> Outcome:
+    """Runs the workload on the home node without mosrun, once: the same node, the same path, the same user."""
+    key = cluster, workload.name, user, scale
+    if key not in _native:
+        outcome = run(cluster.home, workload, scale=scale, user=user, timeout=600)
+        if outcome.timed_out:
+            raise TimeoutError(f"{workload.name} did not end natively")
+        _native[key] = outcome
+    return _native[key]
 
 
 def storm(
@@ -132,7 +136,7 @@ def storm(
 ) -> Verdict:
     """Runs the workload natively and then under moves; the second may take `slack` times as long and a minute more."""
     seed = seed or new_seed()
-    native = native_outcome(cluster, workload.name, user, scale)
+    native = native_outcome(cluster, workload, user, scale)
     job = f"{workload.name.replace(' ', '-')}-{seed}"
     mover = Mover(cluster, job, seed, every)
     mover.start()
