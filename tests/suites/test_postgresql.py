@@ -81,7 +81,8 @@ class Server:
 @contextmanager
 def storm(cluster: Cluster, job: str, seed: int) -> Iterator[list[Move]]:
     """Moves the job's processes while the body runs; the list is complete when it is over."""
-    mover, moves = Mover(cluster, job, seed, (0.1, 0.6)), []
+    mover = Mover(cluster, job, seed, (0.1, 0.6))
+    moves: list[Move] = []
     mover.start()
     try:
         yield moves
