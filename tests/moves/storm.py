@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.moves.cluster import HOME, Cluster, Move
 from tests.moves.outcome import Outcome, differences, run
+from tests.moves.watchdog import Hang, Watchdog
 from tests.moves.workloads import Workload
 
 BUNDLES = Path(os.environ.get("FARHOME_BUNDLES", Path(__file__).resolve().parents[2] / ".build" / "bundles"))
@@ -34,7 +35,7 @@ class Mover(threading.Thread):
 
     Who, where to and when come from the seed alone, but which processes are there at that moment does not; so a seed
     gives the same kind of storm, not the same instants. A kind of move that has not been done yet is preferred, so that
-    a short storm has every kind.
+    a short storm has every kind. A watchdog looks on meanwhile.
     """
 
     def __init__(self, cluster: Cluster, job: str, seed: int, every: tuple[float, float] = (0.3, 2.0)) -> None:
@@ -44,9 +45,11 @@ class Mover(threading.Thread):
         self.moves: list[Move] = []
         self.failure: Exception | None = None
         self.over = threading.Event()
+        self.watchdog = Watchdog(cluster)
 
     def run(self) -> None:
         began = time.monotonic()
+        self.watchdog.start()
         try:
             while not self.over.wait(self.chance.uniform(*self.every)):
                 for _ in range(TRIES):
@@ -78,9 +81,10 @@ class Mover(threading.Thread):
         return HOME if kind == "home" else self.chance.choice(away)
 
     def stop(self) -> list[Move]:
-        """Ends the storm and returns what was tried. The last `migrate` is waited for."""
+        """Ends the storm and returns what was tried. The last `migrate` is waited for. Errors: Hang, if anything hung."""
         self.over.set()
         self.join(90)
+        self.watchdog.stop()
         if self.is_alive():
             raise TimeoutError(f"a migrate of job {self.job} did not come back within 90 s")
         if self.failure:
@@ -139,6 +143,7 @@ def storm(
     native = native_outcome(cluster, workload, user, scale)
     job = f"{workload.name.replace(' ', '-')}-{seed}"
     mover = Mover(cluster, job, seed, every)
+    hung: list[str] = []
     mover.start()
     try:
         moved = run(
@@ -151,8 +156,11 @@ def storm(
             on_timeout=lambda: cluster.logs(bundle_of(workload, seed) / "while hanging"),
         )
     finally:
-        moves = mover.stop()
-    wrong = differences(native, moved)
+        try:
+            moves = mover.stop()
+        except Hang as hang:
+            moves, hung = mover.moves, [str(hang)]
+    wrong = differences(native, moved) + hung
     if not any(move.done for move in moves):
         wrong.append("not one move was done")
     wrong += [
