@@ -21,6 +21,8 @@ from node.moves import Mover
 from node.peers import PROTOCOL_VERSION, PeerError, Peers
 from node.registry import HOME, HomeProcess, Registry
 
+REST = 5
+"""How many times as long as a sample takes there is none."""
 DECISION_PERIOD = 1.0
 GOSSIP_TIMEOUT = 3.0
 USAGE_PERIOD = 1.0
@@ -72,8 +74,10 @@ class Balancer:
 
     async def _sampling_loop(self) -> None:
         while True:
+            begun = self._clock()
             self._sample()
-            await asyncio.sleep(1 / SAMPLES_PER_SECOND)
+            # Where very many processes are counted one by one, the daemon has something else to do too.
+            await asyncio.sleep(max(1 / SAMPLES_PER_SECOND, REST * (self._clock() - begun)))
 
     def _tell_gossip(self) -> None:
         config = self._config()

@@ -91,10 +91,7 @@ class Commands:
         MoveRefused: it is not ours to move."""
         if not isinstance(pid, int) or not 0 < pid <= MOST_PROCESSES:
             raise BadRequest("pid must be a process id")
-        entry = self._node.registry.get(pid)
-        if entry is None:
-            self._node.registry.adopt_children()
-            entry = self._node.registry.get(pid)
+        entry = self._node.registry.get(pid) or self._node.registry.adopt(pid)
         if entry is None:
             own = adoption.own_processes(self._node.mover.deputies(), self._node.guests.remotes())
             return adoption.candidate(pid, client, own)

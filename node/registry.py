@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -24,6 +24,12 @@ HOME = "home"
 KEPT_ENDED = 200
 """How many processes that have ended `mosctl why` still knows."""
 KEPT_MOVES = 8
+WALK_SECONDS = 0.05
+"""How long one look for children may take: a program that forks without end must not have the daemon for itself."""
+MOST_DESCENDANTS = 2000
+"""Home processes from which on children are not taken by themselves any more: each holds a descriptor of the daemon's."""
+GENERATIONS = 1000
+"""How far up a process is followed to a home process that it descends from."""
 
 log = logging.getLogger("mosd.registry")
 
@@ -123,6 +129,8 @@ class Registry:
         self._watches: dict[int, int] = {}
         self.ended: OrderedDict[int, HomeProcess] = OrderedDict()
         self._usage: dict[int, tuple[float, float]] = {}
+        self._unwalked: deque[int] = deque()
+        self._was_full = False
 
     def __iter__(self) -> Iterator[HomeProcess]:
         return iter(list(self._entries.values()))
@@ -230,17 +238,34 @@ class Registry:
     def adopt_children(self) -> None:
         """Takes the descendants of home processes: what a program forks belongs to its job and may move as well.
 
-        Found by walking /proc: at home a program is native and untraced, so nothing tells of its forks.
+        Found by walking /proc: at home a program is native and untraced, so nothing tells of its forks. Where that takes
+        longer than WALK_SECONDS the next call goes on with it. Those beyond MOST_DESCENDANTS run at home and are not listed.
         """
-        waiting = [entry for entry in self if entry.state == "home"]
-        while waiting:
-            parent = waiting.pop()
-            for pid in process.children(parent.pid):
-                if pid in self._entries:
+        end = time.monotonic() + WALK_SECONDS
+        if not self._unwalked:
+            self._unwalked.extend(entry.pid for entry in self if entry.state == "home")
+        while self._unwalked:
+            parent = self._entries.get(self._unwalked.popleft())
+            for pid in process.children(parent.pid) if parent is not None and parent.state == "home" else ():
+                if pid in self._entries or parent is None:
                     continue
-                child = self.take_child(parent, pid)
-                if child is not None:
-                    waiting.append(child)
+                if time.monotonic() > end or self._is_full():
+                    self._unwalked.append(parent.pid)          # the others' turn
+                    return
+                if self.take_child(parent, pid) is not None:
+                    self._unwalked.append(pid)
+            if time.monotonic() > end:
+                return
+
+    def adopt(self, pid: int) -> HomeProcess | None:
+        """Takes one process if it descends from a home process that is at home, however many there are; None: it does not."""
+        line = [pid]
+        while len(line) < GENERATIONS and (stat := process.read_stat(line[-1])) is not None and stat.parent:
+            ancestor = self._entries.get(stat.parent)
+            if ancestor is not None:
+                return self.take_child(ancestor, pid) if ancestor.state == "home" else None
+            line.append(stat.parent)
+        return None
 
     def take_child(self, parent: HomeProcess, pid: int, **differences: Any) -> HomeProcess | None:
         """Takes a child of a home process, which is of its job; None if it has ended."""
@@ -254,6 +279,13 @@ class Registry:
         child = replace(child, **differences)
         self.add(child)
         return self.get(pid)
+
+    def _is_full(self) -> bool:
+        full = len(self._entries) >= MOST_DESCENDANTS
+        if full and not self._was_full:
+            log.warning("there are %d home processes: children of them are not taken any more", MOST_DESCENDANTS)
+        self._was_full = full
+        return full
 
     def refresh_commands(self) -> None:
         """Reads the commands of processes at home anew: they may have called exec."""

@@ -9,12 +9,12 @@ import shutil
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 from tests.moves.cluster import HOME, Cluster, Move
 from tests.moves.outcome import Outcome, differences, run
-from tests.moves.workloads import BY_NAME, Workload
+from tests.moves.watchdog import Hang, Watchdog
+from tests.moves.workloads import Workload
 
 BUNDLES = Path(os.environ.get("FARHOME_BUNDLES", Path(__file__).resolve().parents[2] / ".build" / "bundles"))
 
@@ -35,7 +35,7 @@ class Mover(threading.Thread):
 
     Who, where to and when come from the seed alone, but which processes are there at that moment does not; so a seed
     gives the same kind of storm, not the same instants. A kind of move that has not been done yet is preferred, so that
-    a short storm has every kind.
+    a short storm has every kind. A watchdog looks on meanwhile.
     """
 
     def __init__(self, cluster: Cluster, job: str, seed: int, every: tuple[float, float] = (0.3, 2.0)) -> None:
@@ -45,9 +45,11 @@ class Mover(threading.Thread):
         self.moves: list[Move] = []
         self.failure: Exception | None = None
         self.over = threading.Event()
+        self.watchdog = Watchdog(cluster)
 
     def run(self) -> None:
         began = time.monotonic()
+        self.watchdog.start()
         try:
             while not self.over.wait(self.chance.uniform(*self.every)):
                 for _ in range(TRIES):
@@ -71,6 +73,10 @@ class Mover(threading.Thread):
         self.moves.append(move)
         return move
 
+    def done(self) -> list[Move]:
+        """The moves that have been made."""
+        return [move for move in self.moves if move.done]
+
     def target(self, source: str) -> str:
         away = [name for name in self.cluster.names if name not in (HOME, source)]
         if source == HOME:
@@ -80,9 +86,10 @@ class Mover(threading.Thread):
         return HOME if kind == "home" else self.chance.choice(away)
 
     def stop(self) -> list[Move]:
-        """Ends the storm and returns what was tried. The last `migrate` is waited for."""
+        """Ends the storm and returns what was tried. The last `migrate` is waited for. Errors: Hang, if anything hung."""
         self.over.set()
         self.join(90)
+        self.watchdog.stop()
         if self.is_alive():
             raise TimeoutError(f"a migrate of job {self.job} did not come back within 90 s")
         if self.failure:
@@ -112,13 +119,18 @@ class Verdict:
         return "\n".join([head, *map(str, self.moves), *self.wrong])
 
 
-@lru_cache(maxsize=64)
-def native_outcome(cluster: Cluster, name: str, user: str, scale: float) -> Outcome:
-    """Runs the workload on the home node without mosrun: the same node, the same path, the same user."""
-    outcome = run(cluster.home, BY_NAME[name], scale=scale, user=user, timeout=600)
-    if outcome.timed_out:
-        raise TimeoutError(f"{name} did not end natively")
-    return outcome
+_native: dict[tuple[Cluster, str, str, float], Outcome] = {}
+
+
+def native_outcome(cluster: Cluster, workload: Workload, user: str, scale: float) -> Outcome:
+    """Runs the workload on the home node without mosrun, once: the same node, the same path, the same user."""
+    key = cluster, workload.name, user, scale
+    if key not in _native:
+        outcome = run(cluster.home, workload, scale=scale, user=user, timeout=600)
+        if outcome.timed_out:
+            raise TimeoutError(f"{workload.name} did not end natively")
+        _native[key] = outcome
+    return _native[key]
 
 
 def storm(
@@ -133,9 +145,10 @@ def storm(
 ) -> Verdict:
     """Runs the workload natively and then under moves; the second may take `slack` times as long and a minute more."""
     seed = seed or new_seed()
-    native = native_outcome(cluster, workload.name, user, scale)
+    native = native_outcome(cluster, workload, user, scale)
     job = f"{workload.name.replace(' ', '-')}-{seed}"
     mover = Mover(cluster, job, seed, every)
+    hung: list[str] = []
     mover.start()
     try:
         moved = run(
@@ -148,8 +161,11 @@ def storm(
             on_timeout=lambda: cluster.logs(bundle_of(workload, seed) / "while hanging"),
         )
     finally:
-        moves = mover.stop()
-    wrong = differences(native, moved)
+        try:
+            moves = mover.stop()
+        except Hang as hang:
+            moves, hung = mover.moves, [str(hang)]
+    wrong = differences(native, moved) + hung
     if not any(move.done for move in moves):
         wrong.append("not one move was done")
     wrong += [

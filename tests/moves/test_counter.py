@@ -17,7 +17,7 @@ from tests.moves.workloads import BY_NAME, USER
 def carried(cluster: Cluster, name: str, user: str, scale: float, route: list[str], grows: str) -> tuple[Outcome, Outcome]:
     """Runs the workload and takes its first process along the route, each time waiting until file `grows` has grown
     there. Returns the native outcome and that of the moved run."""
-    native = native_outcome(cluster, name, user, scale)
+    native = native_outcome(cluster, BY_NAME[name], user, scale)
     job = f"step-{name}"
     results: list[Outcome] = []
     thread = Thread(

@@ -111,3 +111,70 @@ def test_a_command_with_parentheses_and_spaces_does_not_confuse(tmp_path: Path) 
         child.kill()
         child.wait()
     assert process.read_stat(child.pid) is None
+
+
+def forking(count: int) -> subprocess.Popen[bytes]:
+    """A shell with that many children, all of which are there when this returns."""
+    script = f"i=0; while [ $i -lt {count} ]; do sleep 60 & i=$((i + 1)); done; echo; wait"
+    child = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
+async def test_one_look_for_children_is_bounded_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = forking(20)
+    registry = Registry(tmp_path, lambda entry: None)
+    registry.add(entry_of(parent.pid))
+    clock = iter(range(10_000))
+    monkeypatch.setattr("node.registry.time.monotonic", lambda: next(clock) / 100)      # 10 ms for each child that is taken
+    try:
+        registry.adopt_children()
+        assert 1 < len(registry) < 10
+        for _ in range(10):
+            registry.adopt_children()
+        assert len(registry) == 21
+    finally:
+        registry.close()
+        os.killpg(parent.pid, 9)
+        parent.communicate()
+
+
+async def test_one_that_forks_without_end_does_not_keep_others_from_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many, few = forking(40), forking(1)
+    registry = Registry(tmp_path, lambda entry: None)
+    for parent in (many, few):
+        registry.add(entry_of(parent.pid, job=str(parent.pid)))
+    clock = iter(range(10_000))
+    monkeypatch.setattr("node.registry.time.monotonic", lambda: next(clock) / 100)
+    try:
+        registry.adopt_children()
+        registry.adopt_children()
+        jobs = [entry.job for entry in registry]
+        assert jobs.count(str(few.pid)) == 2
+        assert jobs.count(str(many.pid)) < 41
+    finally:
+        registry.close()
+        for parent in (many, few):
+            os.killpg(parent.pid, 9)
+            parent.communicate()
+
+
+async def test_too_many_are_not_taken_unless_one_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.registry.MOST_DESCENDANTS", 5)
+    parent = forking(8)
+    registry = Registry(tmp_path, lambda entry: None)
+    registry.add(entry_of(parent.pid, job="j"))
+    try:
+        for _ in range(3):
+            registry.adopt_children()
+        assert len(registry) == 5
+        left = next(pid for pid in process.children(parent.pid) if registry.get(pid) is None)
+        taken = registry.adopt(left)
+        assert taken is not None
+        assert (taken.pid, taken.job) == (left, "j")
+        assert registry.adopt(os.getpid()) is None
+    finally:
+        registry.close()
+        os.killpg(parent.pid, 9)
+        parent.communicate()
