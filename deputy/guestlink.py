@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import select
 import socket
 import time
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from kernel_helpers.link import Event, HomeLink, Kind
 from wire import channel
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
+from wire.waking import ready
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
@@ -132,7 +132,7 @@ class GuestLink:
                 raise TimeoutError(f"{self.target.node} did not answer {control.name} within {timeout:.0f} s")
             self.look_after()
             if not self._pending:
-                select.select([self.home.event_fd], [], [], min(left, 0.1))
+                ready([self.home.event_fd], min(left, 0.1))
 
     def handle(self, event: Event, deputy: Deputy) -> str | None:
         """One frame from the remote. Returns the reason if it asks to take the process home."""

@@ -11,7 +11,6 @@ import array
 import ctypes
 import errno
 import os
-import select
 import signal
 import socket
 import struct
@@ -26,6 +25,7 @@ from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, signed
 from kernel_helpers.link import HomeLink
 from kernel_helpers.tracing import Cause, Stop
+from wire.waking import ready
 
 PAGE = 4096
 # Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...): nothing grows there.
@@ -486,7 +486,7 @@ class Stub:
                     else:
                         tracing.proceed(stop.tid, stop.number if stop.cause is Cause.SIGNAL else 0)
                 if self.tids:
-                    select.select([pidfd] if pidfd is not None else [], [], [], 0.002)
+                    ready([pidfd] if pidfd is not None else [], 0.002)
         finally:
             if pidfd is not None:
                 os.close(pidfd)

@@ -192,7 +192,9 @@ class SessionLink:
     def wait(self, timeout: float) -> list[Event]:
         """events(), waiting up to `timeout` seconds for the first one."""
         found = self.events()
-        if not found and select.select([self.event_fd], [], [], timeout)[0]:
+        poll = select.poll()
+        poll.register(self.event_fd, select.POLLIN)
+        if not found and poll.poll(timeout * 1000):
             found = self.events()
         return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import struct
 import time
@@ -31,6 +30,7 @@ from remote.intercept_ptrace import PtraceLink
 from remote.mapping import Mappings
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
+from wire.waking import ready
 
 if TYPE_CHECKING:
     from remote.remote import Remote
@@ -537,7 +537,7 @@ def end_traced(pid: int, tids: list[int]) -> None:
             else:
                 tracing.proceed(stop.tid)
         if left:
-            select.select([pidfd] if pidfd is not None else [], [], [], 0.005)
+            ready([pidfd] if pidfd is not None else [], 0.005)
     if pidfd is not None:
         os.close(pidfd)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import select
 import selectors
 import socket
 import threading
@@ -22,6 +21,7 @@ from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
+from wire.waking import ready
 
 if TYPE_CHECKING:
     from remote.tree import Tree
@@ -154,11 +154,11 @@ class Remote:
             try:
                 return self._callers.get_nowait()
             except queue.Empty:
-                ready = select.select(watched, [], [], left)[0]
-            if unless is not None and unless.fileno() in ready:
+                readable = ready(watched, left)
+            if unless is not None and unless.fileno() in readable:
                 return None
             self._waker.drain()
-            if self.listener.fileno() in ready:
+            if self.listener.fileno() in readable:
                 self._greet()
         raise TimeoutError("the home did not call again")
 

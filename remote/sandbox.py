@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
 from remote import mounts
+from wire.waking import ready
 
 NUMBER_TIMEOUT = 5.0
 """Seconds for process 1 to set a number, or to show a file."""
@@ -127,11 +127,11 @@ class Sandbox:
                 keeper.stdin.close()
             except BrokenPipeError:
                 pass  # it says why
-            ready, _, _ = select.select([keeper.stdout], [], [], timeout)
-            line = keeper.stdout.readline() if ready else b""
+            answers = ready([keeper.stdout.fileno()], timeout)
+            line = keeper.stdout.readline() if answers else b""
             if not line:
                 keeper.kill()
-                reason = keeper.stderr.read().decode(errors="replace").strip() if ready else "it takes too long"
+                reason = keeper.stderr.read().decode(errors="replace").strip() if answers else "it takes too long"
                 raise FarhomeError(f"the sandbox of {key} cannot be made: {reason}")
         except BaseException:
             keeper.kill()
@@ -257,7 +257,7 @@ class Sandbox:
             # Our child must be its parent still, else the number belongs to somebody else by now.
             if self._keeper.poll() is None:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                select.select([descriptor], [], [], timeout)
+                ready([descriptor], timeout)
             os.close(descriptor)
         deadline = time.monotonic() + timeout
         try:

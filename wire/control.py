@@ -46,8 +46,8 @@ class Control(IntEnum):
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
-    """error: empty when every thread of the guest stands still; again: that it cannot, but may soon; pending: signals; used: in
-    all, here and on nodes before"""
+    """error: empty when every thread of the guest stands still; again: that it cannot now, but soon may;
+    pending: signals; used: in all, here and on nodes before"""
     GO_HOME = 66
     """a call that only home can make: tid, number, name"""
     CANCEL = 67
