@@ -564,7 +564,11 @@ int away_give_descriptor(struct away *a, int tid, int descriptor, int number) {
         return -ENOENT;
     struct seccomp_notif_addfd give = {.id = id, .flags = SECCOMP_ADDFD_FLAG_SETFD, .srcfd = descriptor, .newfd = number,
                                        .newfd_flags = O_CLOEXEC};
-    return ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0 ? -errno : 0;
+    int result;
+    do /* a signal of ours may end the wait for the guest's thread to take it */
+        result = ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give);
+    while (result < 0 && errno == EINTR);
+    return result < 0 ? -errno : 0;
 }
 
 /* The guest will not make the suspended call of this thread again. */
