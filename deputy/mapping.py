@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from engine.files import FileMapping, MappedFile, hashes, mappings
-from engine.mappings import MAP_SHARED, PAGE
+from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS
 from kernel_helpers.link import Event
@@ -155,6 +155,8 @@ class Mappings:
         """What the guest maps, or a negative errno. Errors: OnlyHome, OSError."""
         _, length, protection, flags, number, offset = arguments
         number, shared = number & 0xFFFF_FFFF, flags & 0xF == MAP_SHARED
+        if not shared:
+            protection &= ~PROT_WRITE  # to which everybody has a right, and it would count as memory
         length = -(-length // PAGE) * PAGE
         inode = self._look_at_descriptor(number, shared)
         file = self._known().get(inode) if inode else None

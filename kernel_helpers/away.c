@@ -567,7 +567,11 @@ int away_give_descriptor(struct away *a, int tid, int descriptor, int number) {
         return -ENOENT;
     struct seccomp_notif_addfd give = {.id = id, .flags = SECCOMP_ADDFD_FLAG_SETFD, .srcfd = descriptor, .newfd = number,
                                        .newfd_flags = O_CLOEXEC};
-    return ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0 ? -errno : 0;
+    int result;
+    do /* a signal of ours may end the wait for the guest's thread to take it */
+        result = ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give);
+    while (result < 0 && errno == EINTR);
+    return result < 0 ? -errno : 0;
 }
 
 /* Sends a call home that Python has been handed, with the arguments that it was told. 0, -ENOENT: none is parked, or why it cannot

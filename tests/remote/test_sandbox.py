@@ -78,6 +78,31 @@ def test_only_the_files_are_there_and_sealed_it_is_read_only(tool: str, tmp_path
     assert images.exists() and Path(tool).exists()
 
 
+def test_a_sealed_sandbox_shows_one_more_file(tool: str, tmp_path: Path) -> None:
+    sandbox = Sandbox.create("t", [("/tool", tool)])
+    try:
+        sandbox.seal()
+        assert sandbox.open_file("/lib/deep/later") is None
+        sandbox.show_file("/lib/deep/later", tool)
+        opened = sandbox.open_file("/lib/deep/later")
+        assert opened is not None
+        with opened:
+            assert opened.read() == Path(tool).read_bytes()
+        assert "host" in run(sandbox, "/lib/deep/later", "/").stdout
+        assert run(sandbox, "/tool", "/").returncode == 7, "nothing can be made"
+        (tmp_path / "file").write_text("a file")
+        sandbox.show_file("/file", tmp_path / "file")
+        with pytest.raises(FarhomeError, match="cannot show"):
+            sandbox.show_file("/file/below", tool)
+        with pytest.raises(FarhomeError, match="cannot be shown"):
+            sandbox.show_file("/proc/1/exe", tool)
+        assert run(sandbox, "/tool", "/").returncode == 7, "nothing can be made now, either"
+        sandbox.set_next_pid(7000)
+        assert "pid" in run(sandbox, "/tool", "/").stdout
+    finally:
+        sandbox.destroy()
+
+
 def test_destroy_ends_everything_inside(tool: str) -> None:
     sandbox = Sandbox.create("t", [("/tool", tool)])
     try:
