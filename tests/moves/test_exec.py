@@ -8,6 +8,7 @@ import pytest
 
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.moves.storm import EXCUSED, Mover, new_seed
 from tests.moves.workloads import USER
 
 pytestmark = pytest.mark.timeout(120)
@@ -101,3 +102,32 @@ def test_what_it_is_and_where_it_was_is_seen(cluster: Cluster) -> None:
         assert "executed -a strange name" in cluster.home.run("mosps", "--why", str(one.pid)).stdout
         (one.directory / "end").touch()
         assert one.end().endswith("status 0\n")
+
+
+@pytest.mark.timeout(300)
+def test_a_storm_of_moves_over_programs_that_execute_one_another(cluster: Cluster) -> None:
+    """Each step is made once, and every move is."""
+    steps = 200
+    seed = new_seed()
+    print(f"FARHOME_SEED={seed}")
+    with Running(cluster, "executes.static", f"again {steps}") as one:
+        mover = Mover(cluster, one.job, seed, (0.05, 0.4))
+        mover.start()
+        try:
+            said = one.end(240)
+        finally:
+            moves = mover.stop()
+        print(*moves, sep="\n")
+        assert one.lines() == [str(number) for number in range(steps, -1, -1)]
+        assert said == f"{one.pid}: done\nstatus 7\n"
+        assert [str(move) for move in moves if not move.done and not EXCUSED.search(move.said)] == []
+        assert len([move for move in moves if move.done]) > 5
+
+
+def test_what_a_shell_starts_is_executed_where_the_shell_is(cluster: Cluster) -> None:
+    with Running(cluster, "executes.static", "shell 12") as one:
+        one.works()
+        one.moved("n2")
+        (one.directory / "go").touch()
+        said = one.end(100)
+        assert said == "".join(f"child {number} ended with {number}\n" for number in range(12)) + "status 0\n"

@@ -1,8 +1,10 @@
-/* executes SCENARIO: prepares something, waits for the file `go`, executes a program, and tells on standard output what that one finds of its process. The program is this one again
- * (`executes after SCENARIO`): it waits for the file `end` when it has told, and tells then what signals have waited.
+/* executes SCENARIO: prepares something, waits for the file `go`, executes a program, and tells on standard output what that one
+ * finds of its process. The program is this one again (`executes after SCENARIO`): it waits for the file `end` when it has told, and
+ * tells then what signals have waited. Each stage adds a line to the file `lines`.
  *
- * Each stage adds a line to the file `lines`. `executes again N` executes itself N times, and adds a line each time.
- * Exit status: 0; 1 when execve failed that should not have; `again` ends with 7. */
+ * `executes again N` executes itself N times, and adds a line each time. `executes shell N` waits for `go` and has N children, one
+ * after the other, that execute a program each (`executes end N`).
+ * Exit status: 0; 1 when execve failed that should not have; `again` ends with 7, `end` with N. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +23,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -472,11 +475,34 @@ static void failures(void)
     await("end");
 }
 
+/* A shell's way: each child executes a program (`executes end N`), and is waited for; by vfork and by fork. */
+static void shell(int children)
+{
+    char number[16], *argv[] = {(char *)self, "end", number, NULL};
+    int status;
+    ready();
+    for (int i = 0; i < children; i++) {
+        snprintf(number, sizeof number, "%d", i);
+        pid_t child = i % 2 ? fork() : vfork();
+        if (!child) {
+            execve("./absent", argv, environ);
+            execve(self, argv, environ);
+            _exit(1);
+        }
+        if (waitpid(child, &status, 0) != child)
+            exit(1);
+        printf("child %d ended with %d\n", i, WEXITSTATUS(status));
+    }
+    exit(0);
+}
+
 static void again(int left)
 {
     char number[16], *argv[] = {(char *)self, "again", number, NULL}, *none[] = {"x", NULL};
+    struct timespec pause = {0, 20000000};
     snprintf(number, sizeof number, "%d", left);
     line(number);
+    nanosleep(&pause, NULL);
     if (execve("./absent", none, environ) != -1 || errno != ENOENT)
         exit(1);
     if (!left) {
@@ -484,7 +510,7 @@ static void again(int left)
         exit(7);
     }
     snprintf(number, sizeof number, "%d", left - 1);
-    execve("/proc/self/exe", argv, environ);
+    execve(self, argv, environ);
     exit(1);
 }
 
@@ -506,6 +532,10 @@ int main(int argc, char **argv)
         after(argc, argv);
     if (!strcmp(argv[1], "again"))
         again(atoi(scenario));
+    if (!strcmp(argv[1], "shell"))
+        shell(atoi(scenario));
+    if (!strcmp(argv[1], "end"))
+        return atoi(scenario);
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(argv[1], all[i].name)) {
             all[i].run();
