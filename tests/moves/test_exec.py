@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.moves.storm import EXCUSED, Mover, new_seed
 from tests.moves.workloads import USER
 
 pytestmark = pytest.mark.timeout(120)
@@ -101,3 +103,71 @@ def test_what_it_is_and_where_it_was_is_seen(cluster: Cluster) -> None:
         assert "executed -a strange name" in cluster.home.run("mosps", "--why", str(one.pid)).stdout
         (one.directory / "end").touch()
         assert one.end().endswith("status 0\n")
+
+
+@pytest.mark.timeout(300)
+def test_a_storm_of_moves_over_programs_that_execute_one_another(cluster: Cluster) -> None:
+    """Each step is made once, and every move is."""
+    steps = 200
+    seed = new_seed()
+    print(f"FARHOME_SEED={seed}")
+    with Running(cluster, "executes.static", f"again {steps}") as one:
+        mover = Mover(cluster, one.job, seed, (0.05, 0.4))
+        mover.start()
+        try:
+            said = one.end(240)
+        finally:
+            moves = mover.stop()
+        print(*moves, sep="\n")
+        assert one.lines() == [str(number) for number in range(steps, -1, -1)]
+        assert said == f"{one.pid}: done, 0 signals\nstatus 7\n"
+        assert [str(move) for move in moves if not move.done and not EXCUSED.search(move.said)] == []
+        assert len([move for move in moves if move.done]) > 5
+
+
+def test_what_a_shell_starts_is_executed_where_the_shell_is(cluster: Cluster) -> None:
+    with Running(cluster, "executes.static", "shell 12") as one:
+        one.works()
+        one.moved("n2")
+        (one.directory / "go").touch()
+        said = one.end(100)
+        assert said == "".join(f"child {number} ended with {number}\n" for number in range(12)) + "status 0\n"
+
+
+def test_no_signal_is_lost_between_programs(cluster: Cluster) -> None:
+    """Nor comes twice: those that wait go from program to program, while others come."""
+    sender = "import os, time; [os.kill({pid}, 34) or time.sleep(0.005) for _ in range(300)]"
+    with Running(cluster, "executes.static", "collect 60") as one:
+        one.moved("n2")
+        (one.directory / "go").touch()
+        one.works()
+        assert cluster.home.run("python3", "-c", sender.format(pid=one.pid)).returncode == 0
+        until("it has executed all", lambda: one.lines()[-1:] == ["0"], seconds=60)
+        assert one.where() == "n2"
+        (one.directory / "end").touch()
+        assert one.end() == f"{one.pid}: done, 300 signals\nstatus 7\n"
+
+
+def test_a_stop_holds_it_between_programs_too(cluster: Cluster) -> None:
+    with Running(cluster, "executes.static", "again 300") as one:
+        one.moved("n2")
+        for _ in range(8):
+            one.works()
+            assert cluster.home.run("sh", "-c", f"kill -STOP {one.pid}").returncode == 0
+            until("it is stopped", lambda: stopped(cluster, one.pid))
+            until("it stands still", lambda: stands(one))
+            assert stands(one)
+            assert cluster.home.run("sh", "-c", f"kill -CONT {one.pid}").returncode == 0
+        one.works()
+        assert one.end().endswith("status 7\n")
+        assert one.lines() == [str(number) for number in range(300, -1, -1)]
+
+
+def stopped(cluster: Cluster, pid: int) -> bool:
+    return (cluster.home.root / "proc" / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+
+
+def stands(one: Running) -> bool:
+    before = len(one.lines())
+    time.sleep(0.4)
+    return len(one.lines()) == before

@@ -1,8 +1,11 @@
-/* executes SCENARIO: prepares something, waits for the file `go`, executes a program, and tells on standard output what that one finds of its process. The program is this one again
- * (`executes after SCENARIO`): it waits for the file `end` when it has told, and tells then what signals have waited.
+/* executes SCENARIO: prepares something, waits for the file `go`, executes a program, and tells on standard output what that one
+ * finds of its process. The program is this one again (`executes after SCENARIO`): it waits for the file `end` when it has told, and
+ * tells then what signals have waited. Each stage adds a line to the file `lines`.
  *
- * Each stage adds a line to the file `lines`. `executes again N` executes itself N times, and adds a line each time.
- * Exit status: 0; 1 when execve failed that should not have; `again` ends with 7. */
+ * `executes again N` executes itself N times, and adds a line each time; `executes collect N` too, waits for `go` first, blocks
+ * SIGRTMIN, waits for `end` and tells how many have come. `executes shell N` waits for `go` and has N children, one
+ * after the other, that execute a program each (`executes end N`).
+ * Exit status: 0; 1 when execve failed that should not have; `again` ends with 7, `end` with N. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +24,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -472,19 +476,54 @@ static void failures(void)
     await("end");
 }
 
-static void again(int left)
+/* A shell's way: each child executes a program (`executes end N`), and is waited for; by vfork and by fork. */
+static void shell(int children)
 {
-    char number[16], *argv[] = {(char *)self, "again", number, NULL}, *none[] = {"x", NULL};
+    char number[16], *argv[] = {(char *)self, "end", number, NULL};
+    int status;
+    ready();
+    for (int i = 0; i < children; i++) {
+        snprintf(number, sizeof number, "%d", i);
+        pid_t child = i % 2 ? fork() : vfork();
+        if (!child) {
+            execve("./absent", argv, environ);
+            execve(self, argv, environ);
+            _exit(1);
+        }
+        if (waitpid(child, &status, 0) != child)
+            exit(1);
+        printf("child %d ended with %d\n", i, WEXITSTATUS(status));
+    }
+    exit(0);
+}
+
+/* With `collecting`, it blocks SIGRTMIN, and tells in the end how often it has waited. */
+static void again(int left, int collecting)
+{
+    char number[16], *argv[] = {(char *)self, collecting ? "collect" : "again", number, NULL}, *none[] = {"x", NULL};
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGRTMIN);
+    if (collecting)
+        sigprocmask(SIG_BLOCK, &mask, NULL);
+    struct timespec pause = {0, 20000000};
     snprintf(number, sizeof number, "%d", left);
     line(number);
+    await(collecting ? "go" : ".");
+    nanosleep(&pause, NULL);
     if (execve("./absent", none, environ) != -1 || errno != ENOENT)
         exit(1);
     if (!left) {
-        printf("%d: done\n", getpid());
+        int waited = 0;
+        struct timespec now = {0, 0};
+        await(collecting ? "end" : ".");
+        while (collecting && sigtimedwait(&mask, NULL, &now) > 0)
+            waited++;
+        printf("%d: done, %d signals\n", getpid(), waited);
         exit(7);
     }
     snprintf(number, sizeof number, "%d", left - 1);
-    execve("/proc/self/exe", argv, environ);
+    execve(self, argv, environ);
     exit(1);
 }
 
@@ -504,8 +543,12 @@ int main(int argc, char **argv)
     scenario = argc > 2 ? argv[2] : argv[1];
     if (!strcmp(argv[1], "after"))
         after(argc, argv);
-    if (!strcmp(argv[1], "again"))
-        again(atoi(scenario));
+    if (!strcmp(argv[1], "again") || !strcmp(argv[1], "collect"))
+        again(atoi(scenario), *argv[1] == 'c');
+    if (!strcmp(argv[1], "shell"))
+        shell(atoi(scenario));
+    if (!strcmp(argv[1], "end"))
+        return atoi(scenario);
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(argv[1], all[i].name)) {
             all[i].run();

@@ -1,0 +1,75 @@
+"""Links that break, nodes that die and signals that kill while programs are executed away: there is one copy, or none."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from tests.faults.conftest import LINK_TIMEOUT
+from tests.faults.running import Running
+from tests.moves.cluster import Cluster, until
+
+pytestmark = pytest.mark.timeout(240)
+MANY = 100000
+
+
+def made_once(one: Running, steps: int) -> bool:
+    """Whether no step was left out, and none made twice."""
+    return one.lines() == [str(number) for number in range(steps, steps - len(one.lines()), -1)]
+
+
+def test_link_cut_again_and_again(cluster: Cluster) -> None:
+    with Running(cluster, "executes.static", f"again {MANY}") as one:
+        one.moved("n2")
+        for _ in range(4):
+            one.works(40)
+            time.sleep(random.uniform(0, 0.1))
+            cluster.lab.cut("n1", "n2", 1)
+        one.works(40)
+        one.works(40)
+        assert made_once(one, MANY)
+        os.kill(one.host_pids()[0], signal.SIGKILL)
+        one.end()
+
+
+def test_the_node_dies(cluster: Cluster) -> None:
+    """The process is lost with it, or was between two programs, and goes on at home."""
+    with Running(cluster, "executes.static", f"again {MANY}") as one:
+        one.moved("n2")
+        one.works()
+        time.sleep(random.uniform(0, 0.1))
+        cluster.lab.kill("n2")
+
+        def over() -> bool:
+            shown = one.shown()
+            return one.process.poll() is not None or (shown is not None and shown["where"] == "home")
+
+        until("it is lost, or at home", over, seconds=LINK_TIMEOUT + 30)
+        if one.process.poll() is None:
+            one.works()
+            assert len(one.host_pids()) == 1
+        else:
+            assert "status 137" in one.said
+            assert one.host_pids() == []
+        assert made_once(one, MANY)
+
+
+def test_it_is_killed(cluster: Cluster) -> None:
+    """Its shell sees 137, and nothing of it is left."""
+    for _ in range(5):
+        with Running(cluster, "executes.static", f"again {MANY}") as one:
+            one.moved("n2")
+            one.works()
+            time.sleep(random.uniform(0, 0.1))
+            assert cluster.home.run("sh", "-c", f"kill -9 {one.pid}").returncode == 0
+            assert "status 137" in one.end(20)
+            until("its guest has gone", lambda: one.host_pids() == [])
+            assert made_once(one, MANY)
+            for name in ("n1", "n2"):
+                run = cluster.place(name).root / "run" / "farhome"
+                left = (run / "deputy" / f"{one.pid}.sock", run / "remote" / f"n1-{one.pid}.sock")
+                until("no socket is left", lambda left=left: not any(path.exists() for path in left))
