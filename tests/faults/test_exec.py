@@ -6,6 +6,8 @@ import os
 import random
 import signal
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -69,7 +71,10 @@ def test_it_is_killed(cluster: Cluster) -> None:
             assert "status 137" in one.end(20)
             until("its guest has gone", lambda: one.host_pids() == [])
             assert made_once(one, MANY)
-            for name in ("n1", "n2"):
-                run = cluster.place(name).root / "run" / "farhome"
-                left = (run / "deputy" / f"{one.pid}.sock", run / "remote" / f"n1-{one.pid}.sock")
-                until("no socket is left", lambda left=left: not any(path.exists() for path in left))
+            runs = [cluster.place(name).root / "run" / "farhome" for name in ("n1", "n2")]
+            left = [run / path for run in runs for path in (f"deputy/{one.pid}.sock", f"remote/n1-{one.pid}.sock")]
+            until("no socket is left", partial(none_of, left))
+
+
+def none_of(paths: list[Path]) -> bool:
+    return not any(path.exists() for path in paths)
