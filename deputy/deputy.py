@@ -21,6 +21,7 @@ from deputy import birth, homecoming, leaving
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
+from deputy.proc import OwnProc
 from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Stub
@@ -67,6 +68,7 @@ class Deputy:
         self.stub: Stub | None = None
         self.link: GuestLink | None = None
         self.signals: StubSignals | None = None
+        self.own_proc = OwnProc(self)
         self.files: list[MappedFile] = []
         self.finished = False
         self.shares_memory = False
@@ -92,6 +94,7 @@ class Deputy:
 
     def drop_link(self) -> None:
         """Ends the session with the guest."""
+        self.own_proc.close()
         if self.link is not None:
             self.selector.unregister(self.link.home.event_fd)
             self.link.close()
@@ -121,6 +124,7 @@ class Deputy:
                 return
             for event in self.link.control_events():
                 self._on_control(event)
+            self.own_proc.tidy()
             if self._go_home_reason and self._preparing is None and time.monotonic() >= self._retry_home_at:
                 self._come_home(self._go_home_reason, None)
         if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
@@ -200,7 +204,11 @@ class Deputy:
                     self._preparing, self._preparation = go_on, preparation
                     return
                 preparation.abandon()
-                self._answer_failure(number, f"the move to {target.node} failed: {reason}")
+                if self.where == "home":
+                    self._answer_failure(number, str(MoveRefused(self.pid, str(reason))))
+                    self.finished = True
+                else:
+                    self._answer_failure(number, f"the move to {target.node} failed: {reason}")
                 return
             except (FarhomeError, WireError, OSError) as error:
                 preparation.abandon()
@@ -256,7 +264,7 @@ class Deputy:
 
     def _on_control(self, event: Event) -> None:
         assert self.link is not None
-        if birth.handle(self, event):
+        if birth.handle(self, event) or self.own_proc.handle(event):
             return
         go_home = self.link.handle(event, self)
         if go_home is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import freezing
+from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink
 from deputy.report import Report
 from deputy.stub import Stub
@@ -28,7 +29,7 @@ from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import put, take
 from engine.phases import Phases
-from engine.refusal import why_not, why_not_frozen
+from engine.refusal import passes, why_not, why_not_frozen
 from engine.restarts import name_restarted_calls, waiting_places
 from engine.vessel import obstacle
 from kernel_helpers import inject, tracing
@@ -80,7 +81,7 @@ class Preparation:
         done()
 
     def _run(self) -> None:
-        reason = None if self._is_hop else why_not(self.pid)
+        reason = None if self._is_hop else why_not(self.pid, lasting=True)
         if reason is not None:
             raise MoveRefused(self.pid, reason)
         self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=30.0))
@@ -141,7 +142,7 @@ class Preparation:
 
 
 def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
-    """From home to preparation.target. Errors: MoveRefused, WireError, OSError: the process runs on at home."""
+    """From home to preparation.target. Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
     assert preparation.channel is not None
     talk = preparation.channel
     frozen_at = time.monotonic()
@@ -152,6 +153,8 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     phases.done("seize")
     try:
         reason = why_not(deputy.pid, traced_by=os.getpid())
+        if reason is not None and passes(reason):
+            raise NotNow(reason)
         reason = reason or why_not_frozen(frozen)
         if reason is None and any(thread.group_stop for thread in frozen.threads.values()):
             reason = "it is stopped"

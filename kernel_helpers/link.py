@@ -103,6 +103,7 @@ def _native() -> ctypes.CDLL:
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
         ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
+        ("away_forward", i, [pointer, i, ctypes.c_char_p]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
         ("home_new", pointer, [pointer, unsigned, i, i, ctypes.c_uint32]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
@@ -383,6 +384,11 @@ class AwayLink(SessionLink):
         """Answers a parked call: with a value, a negative errno or restart code (only when something is pending for the
         thread: otherwise errno 512 reaches the program), or by letting the node's kernel make it. False: none parked."""
         return bool(_native().away_answer(self.handle, tid, error or value, int(proceed)) == 0)
+
+    def forward(self, tid: int, path: bytes | None = None) -> bool:
+        """Sends a parked call home after all; with `path` in place of the one that it names. False: none is parked, or it cannot be
+        sent."""
+        return bool(_native().away_forward(self.handle, tid, path) == 0)
 
     def add_thread(self, host: int, tid: int) -> None:
         """A thread that was born here, before it runs. Errors: OSError, MemoryError."""

@@ -38,6 +38,9 @@ class Control(IntEnum):
     leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
     """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    SNAPSHOT = 48
+    """to tid, which opens a file of /proc that tells of itself: path, what it shall open in its place; empty: the file as it is; home:
+    only home can open it"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
@@ -59,6 +62,9 @@ class Control(IntEnum):
     NEW_PROCESS = 73
     """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
     exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
+    OWN_PROC = 80
+    """tid is about to open a file of /proc that tells of itself, answered by SNAPSHOT: name and thread (0: of the process), text of it
+    as the guest's node has it (zlib), used; or a path that may lead to one: relative, at"""
 
 
 def pack(**fields: Any) -> bytes:
