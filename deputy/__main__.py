@@ -11,6 +11,7 @@ from pathlib import Path
 
 from deputy.deputy import Options
 from deputy.tree import Tree
+from wire.waking import allow_many_descriptors
 
 
 def main() -> int:
@@ -27,6 +28,7 @@ def main() -> int:
         stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s deputy %(process)d %(levelname)s %(message)s"
     )
     options = Options(arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images)
+    allow_many_descriptors()
     return Tree(options).run()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from deputy.guestlink import GuestLink
 from deputy.leaving import Target
+from engine.phases import Phases
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
@@ -64,7 +65,9 @@ def _new_process(deputy: Deputy, event: Event) -> None:
 def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, target: Target) -> int:
     """The child's id. Errors: OSError, FarhomeError, MemoryError; there is no child then."""
     assert deputy.link is not None and deputy.stub is not None
+    phases = Phases()
     stub = deputy.stub.bear(parent, exit_signal)
+    phases.done("stub")
     try:
         child = deputy.tree.bear(deputy, stub.pid)
     except BaseException:
@@ -72,8 +75,11 @@ def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, ta
         stub.link.close()
         raise
     child.shares_memory = shares_memory
-    child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), list(deputy.files))
+    child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), deputy.mappings.inherited(stub.pid))
+    phases.done("deputy")
     stub.settle()
+    phases.done("memory")
+    phases.tell(log, "birth")
     deputy.tree.newborns.add(child, {"event": "born", "pid": stub.pid, "where": child.where})
     return stub.program_tid(stub.pid)
 

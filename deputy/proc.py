@@ -65,7 +65,7 @@ class OwnProc:
             home = True
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise WireError(f"a broken OWN_PROC: {error}") from None
-        link.send(Control.SNAPSHOT, event.tid, path=path, home=home)
+        link.send(Control.SNAPSHOT, event.tid, number=fields.get("number"), path=path, home=home)
         return True
 
     def tidy(self) -> None:
@@ -120,7 +120,8 @@ class OwnProc:
             return b""
         asks_itself = tid == (thread or stub.program_tid(stub.pid))
         used = selfsight.Used.of(account.check(fields["used"]), thread or stub.program_tid(stub.pid), bool(thread))
-        text = selfsight.compose(name, place, guest, used, asks_itself)
+        names = self._deputy.mappings.names()
+        text = selfsight.compose(name, place, guest, names, used, asks_itself)
         path = self._directory() / secrets.token_hex(16)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
         self._made.append(_Snapshot(path, tid, stub.link.standing(tid).sequence))

@@ -45,11 +45,12 @@ class Used:
         return cls(ticks[0], ticks[1], times[3], times[4], switches[5], switches[6], rows.get(WHOLE, nothing)[7])
 
 
-def compose(name: str, place: str, guest: bytes, used: Used, asks_itself: bool) -> bytes:
+def compose(name: str, place: str, guest: bytes, names: dict[str, str], used: Used, asks_itself: bool) -> bytes:
     """The file `name` of NAMES. place: where home has it, /proc/PID or /proc/PID/task/TID; guest: what the guest's node has there;
-    asks_itself: the thread that it is about is the one that reads. Errors: OSError, ValueError."""
+    names: what that calls each file, by its identity at home (deputy/mapping.py); asks_itself: the thread that it is about is the one
+    that reads. Errors: OSError, ValueError."""
     if name in ("maps", "smaps"):
-        return _with_homes_files(guest, mappings(int(place.split("/")[2])))
+        return _with_homes_files(guest, mappings(int(place.split("/")[2])), names)
     if name == "status":
         return _status(_read(place, name), guest, used, asks_itself)
     if name == "stat":
@@ -62,16 +63,17 @@ def _read(place: str, name: str) -> bytes:
         return file.read()
 
 
-def _with_homes_files(guest: bytes, stub: list[FileMapping]) -> bytes:
+def _with_homes_files(guest: bytes, stub: list[FileMapping], names: dict[str, str]) -> bytes:
     """The guest's mappings, in which files are those of home: name, device and inode of each, by what the stub has mapped."""
     files = [mapping for mapping in stub if mapping.inode]
+    named = {os.fsencode(names[identity]): m for m in files if (identity := f"{m.device} {m.inode}") in names}
     lines = []
     for line in guest.split(b"\n"):
         found = _HEADER.match(line)
         if found is not None and found.group(5) != b"0":
             start, end, permissions, offset, _, _ = found.groups()
             path = found.group(6).lstrip(b" ")
-            home = _same(files, int(start, 16), int(end, 16), int(offset, 16), path)
+            home = named.get(path) or _same(files, int(start, 16), int(end, 16), int(offset, 16), path)
             if home is not None:
                 head = b"%s-%s %s %s %s %d " % (start, end, permissions, offset, home.device.encode(), home.inode)
                 lines.append(head.ljust(_NAME_AT) + b" " + os.fsencode(home.path.replace("\n", "\\012")))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from remote.remote import Options
 from remote.tree import Tree
+from wire.waking import allow_many_descriptors
 
 
 def main() -> int:
@@ -37,6 +38,7 @@ def main() -> int:
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache,
     )  # fmt: skip
+    allow_many_descriptors()
     return Tree(options).run()
 
 

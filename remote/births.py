@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.phases import Phases
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, Frozen, Thread
@@ -102,6 +103,7 @@ class Births:
             guest.go_home(tid, call.number)
             return
         taken: list[tuple[int, bytes]] = []
+        phases = Phases()
         try:
             tracing.interrupt(host)
             guest.link.answer(tid, error=-513)
@@ -113,9 +115,12 @@ class Births:
             parent.capture()
             parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             awaited = False
+            phases.done("stop")
             try:
                 guest.sandbox.set_next_pid(number)
-                self._begin(birth.bear(parent, asked.wish, number, guest.sandbox.first), number, asked)
+                newborn = birth.bear(parent, asked.wish, number, guest.sandbox.first)
+                phases.done("call")
+                self._begin(newborn, number, asked)
             except (FarhomeError, OSError, StopIteration) as error:
                 log.warning("nothing is born: %s", error)
                 asked.forget()
@@ -129,6 +134,8 @@ class Births:
                 self.awaited[host] = (number, parent)
             else:
                 parent.resume()
+            phases.done("begin")
+            phases.tell(log, "birth")
             if guest.is_stopped:
                 for stopped in {host, guest.host_tid(number) or host}:
                     tracing.interrupt(stopped)

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from kernel_helpers import library, tracing
@@ -222,16 +222,16 @@ class PtraceLink(SessionLink):
         self._finish(tid, error or value, proceed)
         return True
 
-    def forward(self, tid: int, path: bytes | None = None) -> bool:
-        """Sends a parked call home after all; with `path` in place of the one that it names. False: none is parked, or it cannot be
-        sent."""
+    def forward(self, tid: int, number: int, arguments: Sequence[int], path: bytes | None = None) -> bool:
+        """Sends a call home that GO_HOME_CALL told of, with `path` in place of the one that it names. False: none is parked. Errors:
+        OSError E2BIG, it is too big."""
         caught = self._caught.get(tid)
-        if caught is None or caught.sent:
+        if caught is None or caught.sent or (caught.number, caught.arguments) != (number, tuple(arguments)):
             return False
         try:
             self._send(tid, caught, path)
         except TooBig:
-            return False
+            raise OSError(errno.E2BIG, f"call {number}") from None
         return True
 
     def abandon(self, tid: int) -> None:

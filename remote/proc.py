@@ -15,6 +15,7 @@ import os
 import re
 import struct
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernel_helpers import tracing
@@ -44,13 +45,23 @@ _ROOM = CONTROL_LIMIT - 8192
 """Bytes of a frame for the text, compressed."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """An OWN_PROC that has not been answered: its number, and the open that waits for the answer."""
+
+    number: int
+    code: int
+    arguments: tuple[int, ...]
+    shown: str
+
+
 class OwnProc:
     """What one guest asks about itself."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
-        self._asked: dict[int, str] = {}
-        """tid -> what is opened, for words to the user"""
+        self._asked: dict[int, _Asked] = {}
+        self._numbers = 0
 
     def ask(self, event: Event) -> bool:
         """Whether the call that the guest's thread waits in opens such a file; it is taken care of then."""
@@ -65,13 +76,15 @@ class OwnProc:
         shown = path.decode(errors="replace")
         found = _PATH.fullmatch(path)
         if not self._concerns(path):
-            return guest.link.forward(tid)
+            return self._forward(tid, event.code, arguments)
         if path.startswith(b"/") and found is None:
             self._go_home(tid, event.code, shown)  # memory by its mappings, say
             return True
-        self._asked[tid] = shown
+        self._numbers += 1
+        self._asked[tid] = _Asked(self._numbers, event.code, arguments, shown)
         if found is None:
-            guest.link.send(Control.OWN_PROC, tid, pack(relative=path, at=_directory(event.code, arguments)))
+            at = _directory(event.code, arguments)
+            guest.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, relative=path, at=at))
             return True
         who, task, name = found.group(1), found.group(2), found.group(3).decode()
         thread = int(task) if task else tid if who == b"thread-self" else 0
@@ -93,7 +106,8 @@ class OwnProc:
         if not text or len(text) > _ROOM:
             self._go_home(tid, event.code, shown)
             return True
-        guest.link.send(Control.OWN_PROC, tid, pack(name=name, thread=thread, text=text, used=guest.link.account.used()))
+        used = guest.link.account.used()
+        guest.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, name=name, thread=thread, text=text, used=used))
         return True
 
     def _concerns(self, path: bytes) -> bool:
@@ -107,12 +121,13 @@ class OwnProc:
 
     def answered(self, event: Event) -> None:
         """Home has made the file, or says what is to be done. Errors: WireError."""
-        guest, tid = self._guest, event.tid
-        shown, call = self._asked.pop(tid, None), guest.link.parked().get(tid)
-        host = guest.host_tid(tid)
-        if shown is None or host is None or call is None or call.sent or call.number not in OPENS:
+        guest, tid, fields = self._guest, event.tid, unpack(event.data)
+        asked, call, host = self._asked.get(tid), guest.link.parked().get(tid), guest.host_tid(tid)
+        if asked is None or asked.number != fields.get("number"):
+            return
+        del self._asked[tid]
+        if host is None or call is None or call.sent or call.number != asked.code:
             return  # put back meanwhile, for a move: it is asked again where the guest is then
-        fields = unpack(event.data)
         if guest.is_pausing:  # nothing more goes home now; the call is made again when it may
             tracing.interrupt(host)
             guest.link.answer(tid, error=-513)
@@ -121,8 +136,16 @@ class OwnProc:
             path = bytes(fields["path"])
         except (KeyError, TypeError):
             raise WireError("a broken SNAPSHOT") from None
-        if fields.get("home") or not guest.link.forward(tid, path or None):
-            self._go_home(tid, call.number, shown)
+        if fields.get("home") or not self._forward(tid, asked.code, asked.arguments, path or None):
+            self._go_home(tid, asked.code, asked.shown)
+
+    def _forward(self, tid: int, code: int, arguments: tuple[int, ...], path: bytes | None = None) -> bool:
+        """Whether the open is on its way home."""
+        try:
+            return self._guest.link.forward(tid, code, arguments, path)
+        except (OSError, MemoryError) as error:
+            log.info("an open cannot be sent: %s", error)
+            return False
 
     def _go_home(self, tid: int, number: int, shown: str) -> None:
         self._asked.pop(tid, None)

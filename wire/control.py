@@ -39,12 +39,20 @@ class Control(IntEnum):
     BORN = 41
     """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
     SNAPSHOT = 48
-    """to tid, which opens a file of /proc that tells of itself: path, what it shall open in its place; empty: the file as it is; home:
-    only home can open it"""
+    """to tid, which opens a file of /proc that tells of itself: number, as in OWN_PROC; path, what it shall open in its place, empty: the
+    file as it is; home: only home can open it"""
+    MAPPED = 50
+    """what comes of MAP, one of: error (an errno; 0: none), again (ask again), home (why only home can map it), file (what the guest
+    maps; see engine/files.py)"""
+    CONTENT = 51
+    """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
+    EXECUTED = 42
+    """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
-    """error: empty when every thread of the guest stands still; again: that it cannot, but may soon; pending: signals; used: in all, here and on nodes before"""
+    """error: empty when every thread of the guest stands still; again: that it cannot now, but soon may;
+    pending: signals; used: in all, here and on nodes before"""
     GO_HOME = 66
     """a call that only home can make: tid, number, name"""
     CANCEL = 67
@@ -62,9 +70,17 @@ class Control(IntEnum):
     NEW_PROCESS = 73
     """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
     exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
-    OWN_PROC = 80
-    """tid is about to open a file of /proc that tells of itself, answered by SNAPSHOT: name and thread (0: of the process), text of it
-    as the guest's node has it (zlib), used; or a path that may lead to one: relative, at"""
+    OWN_PROC = 90
+    """tid is about to open a file of /proc that tells of itself, answered by SNAPSHOT: number; name and thread (0: of the process),
+    text of it as the guest's node has it (zlib), used; or a path that may lead to one: relative, at"""
+    MAP = 80
+    """tid is about to map a file: so shall the stub; arguments: those of mmap(2); answered by MAPPED"""
+    FETCH = 81
+    """a part of a file that was named in MAPPED: path, offset; answered by CONTENT"""
+    EXECUTE = 74
+    """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
+    OVER = 75
+    """what the new program takes over: pending, used (as in FROZEN), ignored"""
 
 
 def pack(**fields: Any) -> bytes:
