@@ -22,6 +22,7 @@ from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
 from deputy.mapping import Mappings
+from deputy.proc import OwnProc
 from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Replaced, Stub
@@ -77,6 +78,7 @@ class Deputy:
         self.link: GuestLink | None = None
         self.signals: StubSignals | None = None
         self.mappings = Mappings(self.pid)
+        self.own_proc = OwnProc(self)
         self.finished = False
         self.shares_memory = False
         """Its guest has the memory of its parent's (vfork) until it calls exec."""
@@ -105,6 +107,7 @@ class Deputy:
 
     def drop_link(self) -> None:
         """Ends the session with the guest."""
+        self.own_proc.close()
         if self.link is not None:
             self.selector.unregister(self.link.home.event_fd)
             self.link.close()
@@ -142,6 +145,7 @@ class Deputy:
                 return
             for event in self.link.control_events():
                 self._on_control(event)
+            self.own_proc.tidy()
             if self.go_home_reason and self._preparing is None and self.tree.is_free(self) and time.monotonic() >= self._retry_home_at:
                 self._come_home(self.go_home_reason, None)
         if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
@@ -231,7 +235,11 @@ class Deputy:
                     return
                 self.wanted = None
                 preparation.abandon()
-                self.answer_failure(number, f"the move to {target.node} failed: {reason}")
+                if self.where == "home":
+                    self.answer_failure(number, str(MoveRefused(self.pid, str(reason))))
+                    self.finished = True
+                else:
+                    self.answer_failure(number, f"the move to {target.node} failed: {reason}")
                 return
             except (FarhomeError, WireError, OSError) as error:
                 self.wanted = None
@@ -313,7 +321,7 @@ class Deputy:
         if self.stub is not None and self.stub.executed is not None:
             self.link.home.release()
             return  # of a guest that is over
-        if birth.handle(self, event):
+        if birth.handle(self, event) or self.own_proc.handle(event):
             return
         go_home = self.link.handle(event, self)
         if go_home is not None:

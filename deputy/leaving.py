@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import freezing
+from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink
 from deputy.mapping import Mappings
 from deputy.report import Report
@@ -29,7 +30,7 @@ from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import put, take
 from engine.phases import Phases
-from engine.refusal import why_not, why_not_frozen
+from engine.refusal import passes, why_not, why_not_frozen
 from engine.restarts import name_restarted_calls, waiting_places
 from engine.vessel import obstacle
 from kernel_helpers import inject
@@ -93,7 +94,7 @@ class Preparation:
         done()
 
     def _run(self) -> None:
-        reason = None if self._is_hop else why_not(self.pid, os.getpid() if self._replaces else None)
+        reason = None if self._is_hop else why_not(self.pid, os.getpid() if self._replaces else None, lasting=True)
         if reason is not None:
             raise MoveRefused(self.pid, reason)
         self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=self._patience))
@@ -158,7 +159,7 @@ def leave(
     deputy: Deputy, preparation: Preparation, begun: float, held: inject.Frozen | None = None, used: list[list[int]] | None = None
 ) -> Report:
     """From home to preparation.target. held: the process, if it stands still already (since `begun`), with what it has `used` away before.
-    Errors: MoveRefused, WireError, OSError: the process runs on at home."""
+    Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
     assert preparation.channel is not None
     talk = preparation.channel
     frozen_at = begun if held is not None else time.monotonic()
@@ -167,6 +168,8 @@ def leave(
     phases.done("seize")
     try:
         reason = why_not(deputy.pid, traced_by=os.getpid())
+        if reason is not None and passes(reason):
+            raise NotNow(reason)
         reason = reason or why_not_frozen(frozen)
         if reason is None and any(thread.group_stop for thread in frozen.threads.values()):
             reason = "it is stopped"

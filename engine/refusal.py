@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
@@ -16,6 +17,10 @@ _DESCRIPTORS = {
     "anon_inode:kvm-vm": "it runs a virtual machine",
     "/secretmem": "it holds secret memory",
 }
+_OWN_PROC = re.compile(
+    r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|cmdline|environ|auxv|mem|pagemap|clear_refs)"
+)
+_ITSELF = "it looks at itself through /proc/self/"
 _CAP_SYS_RESOURCE = 24
 _CPU_TIMER = "it has a timer that counts its processor time ({})"
 ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
@@ -27,12 +32,18 @@ _NAMESPACES = {
 }
 
 
-def why_not(pid: int, traced_by: int | None = None) -> str | None:
-    """The first reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself).
+def why_not(pid: int, traced_by: int | None = None, lasting: bool = False) -> str | None:
+    """The first reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself). lasting: leave
+    out what may have passed in a moment.
 
     Errors: ProcessLookupError.
     """
-    return next(reasons(pid, traced_by), None)
+    return next((reason for reason in reasons(pid, traced_by) if not (lasting and passes(reason))), None)
+
+
+def passes(reason: str) -> bool:
+    """Whether such a thing mostly is gone in a moment: a file that is read at once and closed."""
+    return reason.startswith(_ITSELF)
 
 
 def reasons(pid: int, traced_by: int | None = None) -> Iterator[str]:
@@ -145,6 +156,9 @@ def _by_descriptors(pid: int) -> Iterator[str]:
             target = os.readlink(f"{directory}/{name}")
         except FileNotFoundError:
             continue
+        if target.startswith(f"/proc/{pid}/") and _OWN_PROC.fullmatch(target) and _ITSELF not in told:
+            told.add(_ITSELF)
+            yield f"{_ITSELF}{target.rpartition('/')[2]} (descriptor {name})"
         if target.startswith(("anon_inode:", "/secretmem")):
             reason = _DESCRIPTORS.get(target.removesuffix(" (deleted)"))
             if reason is not None and reason not in told:

@@ -33,6 +33,7 @@ struct guest_thread {
     enum state state;
     uint64_t notification;
     int class;
+    int renamed;                /* away_forward() has given it another path */
     uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
     uint64_t asked_at;          /* the moment() of the question */
     struct told process_clock, thread_clock;
@@ -140,6 +141,16 @@ static uint64_t moment(struct away *a, struct guest_thread *t, uint64_t clock) {
     return (int)clock == CLOCK_THREAD_CPUTIME_ID ? t->calls : __atomic_load_n(&a->frames, __ATOMIC_SEQ_CST);
 }
 
+/* Whether a marshalled call opens what tells of the guest itself. */
+static int opens_own_proc(struct away *a, const struct guest_thread *t, const struct call_entry *entry) {
+    long number = t->m.call.number;
+    if (number != SYS_openat && number != SYS_open && number != SYS_openat2)
+        return 0;
+    const char *path = marshal_path(&t->m, entry);
+    uint32_t id;
+    return path && own_proc_path(path, &id) && (!id || by_tid(a, id));
+}
+
 /* Has the call that was marshalled under way. 0, or -ENOMEM. */
 static int send_call(struct away *a, struct guest_thread *t) {
     t->m.call.sequence++;
@@ -162,14 +173,15 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
     for (int i = 0; i < 6; i++)
         arguments[i] = n->data.args[i];
     int sent = 0;
-    if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments)) {
+    t->renamed = 0;
+    if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments) && !opens_own_proc(a, t, entry)) {
         /* Parked first, then asked: a signal that comes meanwhile finds the call parked. */
         pthread_mutex_lock(&a->lock);
         t->state = SENT_HOME;
         pthread_mutex_unlock(&a->lock);
         sent = (!t->m.has_mask || !waits_for_mask(t->host_tid, t->m.signal_mask)) && !send_call(a, t);
     }
-    if (!sent)                  /* too much for a slot, or a mask that only home can wait with */
+    if (!sent)                  /* too much for a slot, a mask that only home can wait with, or a look at itself */
         hand_over(a, t, n);
 }
 
@@ -391,15 +403,19 @@ static int reply(void *owner, struct session *session, const struct frame *frame
     uint64_t id = t->notification;
     int native = t->class == CLASS_BOTH && value >= 0 && !(r.flags & REPLY_SUSPENDED);
     struct event event = {.kind = EVENT_SUSPENDED, .tid = t->tid, .number = t->m.call.number, .value = r.value};
+    /* The path that it was given is not there for it: what it would see by its own, only home can tell. */
+    int fails = t->renamed && (value == -EACCES || value == -ENOENT || value == -EPERM || value == -ENOTDIR);
+    if (fails)
+        event.kind = EVENT_GO_HOME_CALL, event.value = t->m.call.number;
     if (bytes > 1 << 20) {
         free(a->results);
         a->results = NULL;
         a->results_room = 0;
     }
     pthread_mutex_lock(&a->lock);
-    t->state = r.flags & REPLY_SUSPENDED ? WAITS_FOR_PYTHON : IDLE;
+    t->state = r.flags & REPLY_SUSPENDED || fails ? WAITS_FOR_PYTHON : IDLE;
     pthread_mutex_unlock(&a->lock);
-    if (r.flags & REPLY_SUSPENDED)  /* a restart code may only be answered when something is pending for the thread */
+    if (r.flags & REPLY_SUSPENDED || fails)  /* a restart code may only be answered when something is pending for the thread */
         session_event(session, &event, "");
     else
         answer(a, id, value, native);
@@ -574,18 +590,23 @@ int away_give_descriptor(struct away *a, int tid, int descriptor, int number) {
     return result < 0 ? -errno : 0;
 }
 
-/* Sends a call home that Python has been handed, with the arguments that it was told. 0, -ENOENT: none is parked, or why it cannot
+/* Sends a call home that Python has been handed, with the arguments that it was told; `path`: what it shall name in place of its own, or
+ * NULL. 0, -ENOENT: none is parked, or why it cannot
  * be sent (-E2BIG, -ENOMEM): it stays parked. */
-int away_forward(struct away *a, int tid, int number, const uint64_t arguments[6]) {
+int away_forward(struct away *a, int tid, int number, const uint64_t arguments[6], const char *path) {
     struct guest_thread *t = by_tid(a, tid);
     pthread_mutex_lock(&a->lock);
     int parked = t && t->state == WAITS_FOR_PYTHON && t->m.call.number == number;
     pthread_mutex_unlock(&a->lock);
     if (!parked)
         return -ENOENT;
-    int error = marshal_call(&t->m, t->host_tid, link_entry(number, arguments), number, arguments);
+    const struct call_entry *entry = link_entry(number, arguments);
+    int error = marshal_call(&t->m, t->host_tid, entry, number, arguments);
+    if (!error && path)
+        error = marshal_rename(&t->m, entry, path);
     if (error)
         return error;
+    t->renamed = path != NULL;
     pthread_mutex_lock(&a->lock);
     t->state = SENT_HOME;
     pthread_mutex_unlock(&a->lock);

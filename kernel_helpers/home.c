@@ -389,8 +389,8 @@ static int take_call(void *owner, struct session *session, const struct frame *f
         memcpy(data_of(t) + relocations[i], &value, 8);
     }
     session_accept(session, frame);
-    t->sequence = call.sequence;
     pthread_mutex_lock(&h->lock);
+    t->sequence = call.sequence;    /* with its state: nobody finds a call that was taken and is not under way */
     start(h, t);
     pthread_mutex_unlock(&h->lock);
     look_on(h, t, session_buffered(session) > 0);

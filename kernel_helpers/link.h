@@ -145,10 +145,20 @@ struct marshalled {         /* one per guest thread, reused */
 /* Builds the CALL of a guest thread (tid as this process sees it). 0, or -E2BIG: too much for a slot, -ENOTSUP: what it
  * means, home's kernel knows alone, or -ENOMEM. */
 int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, long number, const uint64_t arguments[6]);
+/* The path that a marshalled call names first; NULL: none, or none that could be read. */
+const char *marshal_path(const struct marshalled *m, const struct call_entry *entry);
+/* Has it name another one. 0, -ENOTSUP, or as marshal_call(). */
+int marshal_rename(struct marshalled *m, const struct call_entry *entry, const char *path);
 /* Makes the frame of it; the image goes along. */
 struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid);
 /* Copies results to the guest. 0, or -EFAULT. `lengths[outs]`, `data` as in the REPLY. */
 int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths, unsigned char *data);
 void marshal_free(struct marshalled *m);
+
+/* ---- what a process reads of itself (own_proc.c) ---- */
+
+/* Whether a path may be that of a file in /proc by which a process looks at its own memory or signals. `id`: the process or thread that
+ * it names, 0: the caller, or (a relative one) not known here. */
+int own_proc_path(const char *path, uint32_t *id);
 
 #endif

@@ -104,7 +104,7 @@ def _native() -> ctypes.CDLL:
         ("away_pause", None, [pointer]), ("away_unpause", None, [pointer]),
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
         ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
-        ("away_forward", i, [pointer, i, i, pointer]),
+        ("away_forward", i, [pointer, i, i, pointer, ctypes.c_char_p]),
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
         ("away_give_descriptor", i, [pointer, i, i, i]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
@@ -396,9 +396,10 @@ class AwayLink(SessionLink):
         this thread itself. Errors: OSError (FileNotFoundError: nothing is parked; EBADF: a number beyond its limit)."""
         _check(_native().away_give_descriptor(self.handle, tid, descriptor, number), f"descriptor {number}")
 
-    def forward(self, tid: int, number: int, arguments: Sequence[int]) -> bool:
-        """Sends a call home that GO_HOME_CALL told of. False: none is parked. Errors: OSError E2BIG, it is too big; MemoryError."""
-        result = _native().away_forward(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments))
+    def forward(self, tid: int, number: int, arguments: Sequence[int], path: bytes | None = None) -> bool:
+        """Sends a call home that GO_HOME_CALL told of, with `path` in place of the one that it names. False: none is parked. Errors:
+        OSError E2BIG, it is too big; MemoryError."""
+        result = _native().away_forward(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments), path)
         if result == -errno.ENOENT:
             return False
         if result == -errno.ENOMEM:

@@ -391,6 +391,34 @@ int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, 
     return m->failed;
 }
 
+static int path_argument(const struct call_entry *entry) {
+    for (int i = 0; i < entry->count; i++)
+        if (entry->arguments[i].shape == SHAPE_STRING)
+            return i;
+    return -1;
+}
+
+const char *marshal_path(const struct marshalled *m, const struct call_entry *entry) {
+    int i = path_argument(entry);
+    if (i < 0 || m->failed || !(m->call.offsets >> i & 1) || m->call.arguments[i] >= m->call.image)
+        return NULL;
+    const char *path = (const char *)m->image + m->call.arguments[i];
+    return memchr(path, 0, m->call.image - m->call.arguments[i]) ? path : NULL;
+}
+
+int marshal_rename(struct marshalled *m, const struct call_entry *entry, const char *path) {
+    if (!marshal_path(m, entry) || m->call.outs)
+        return -ENOTSUP;
+    size_t length = strlen(path) + 1;
+    int64_t at = image_room(m, 0, length);
+    if (at < 0)
+        return m->failed;
+    memcpy(m->image + at, path, length);
+    m->call.arguments[path_argument(entry)] = at;
+    m->call.area = (m->call.image + 511) & ~511u;
+    return 0;
+}
+
 struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid) {
     size_t relocations = m->call.relocations * sizeof *m->relocations, outs = m->call.outs * sizeof *m->outs;
     struct outgoing *o = outgoing_new(FRAME_CALL, tid, sizeof m->call + relocations + outs);

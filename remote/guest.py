@@ -29,6 +29,7 @@ from remote.births import Births
 from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
 from remote.mapping import Mappings
+from remote.proc import OwnProc
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.waking import ready
@@ -69,6 +70,7 @@ class Guest:
         self.sandbox = sandbox
         self.link = link
         self.births = Births(self, remote)
+        self.own_proc = OwnProc(self)
         self.shares_memory = False
         """with its parent, which waits until it has ended or called exec"""
         self.uid = uid
@@ -173,7 +175,7 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
                 self._executions.begin(event, waits=self._is_pausing)
-            elif not self.births.ask(event) and not self._mappings.ask(event):
+            elif not self.births.ask(event) and not self._mappings.ask(event) and not self.own_proc.ask(event):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
@@ -203,6 +205,8 @@ class Guest:
         elif event.kind == Control.BORN:
             born = unpack(event.data)
             self.births.born(event.tid, int(born["thread"]), bool(born["again"]))
+        elif event.kind == Control.SNAPSHOT:
+            self.own_proc.answered(event)
         elif event.kind == Control.THREAD_EXITED:
             self.link.answer(event.tid, proceed=True)
         else:
@@ -211,6 +215,16 @@ class Guest:
     def go_home(self, tid: int, number: int, reason: str = "") -> None:
         """Asks home to take the guest back, for a thread's call that only home can make."""
         self.link.send(Control.GO_HOME, tid, pack(number=number, name=reason or NAMES.get(number, str(number))))
+
+    @property
+    def program_pid(self) -> int:
+        """Its id as the program itself sees it."""
+        return self._remote.options.pid
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether a move is about to begin: no call goes home any more."""
+        return self._is_pausing
 
     def host_tid(self, tid: int) -> int | None:
         """A thread's id as this process sees it."""

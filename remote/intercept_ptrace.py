@@ -10,20 +10,23 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from kernel_helpers import library, tracing
 from kernel_helpers.account import Account
 from kernel_helpers.filter import RET_TRACE
-from kernel_helpers.inject import RESTART_CODES, U64, Registers, signed
+from kernel_helpers.inject import RESTART_CODES, SYS, U64, Registers, signed
 from kernel_helpers.link import Event, Kind, Parked, SessionLink
-from kernel_helpers.table import Class, row_of
+from kernel_helpers.table import Class, Shape, row_of
 from kernel_helpers.tracing import Cause, Stop
 from remote.marshal import REPLY_SUSPENDED, Call, Marshaller, TooBig
 
 FILTER_VERDICT = RET_TRACE
 """What the filter has to return for caught calls: filter.program(FILTER_VERDICT)."""
 PTRACE_O_TRACESECCOMP = 1 << 7
+OPENS = (SYS.open, SYS.openat, SYS.openat2)
+"""Whoever follows the guest is asked about each (remote/proc.py)."""
 _FRAME_CALL, _FRAME_ABANDON = 3, 5
 _RELAYED_REPLY = 15
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,6 +46,9 @@ class _Caught:
         self.call: Call | None = None
         self.sequence = 0
         self.sent = False
+        self.asked = False
+        """the guest is asked what shall become of it; forward() or answer() comes"""
+        self.renamed = False
 
 
 class PtraceLink(SessionLink):
@@ -99,21 +105,30 @@ class PtraceLink(SessionLink):
         return signed(tracing.registers(stop.tid).rax) == -errno.ENOSYS
 
     def _take(self, program: int, caught: _Caught) -> None:
-        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM):
-            try:
-                caught.call = Marshaller(self._read, caught.entry, caught.number, caught.arguments).call
-                mask = caught.call.sigmask
-                if mask is not None and tracing.signal_state(self.guest_host_pid, caught.host).waits_for(mask):
-                    raise TooBig("only home's kernel can wait with this mask")
-                self._sequence[program] += 1
-                caught.sequence = self._sequence[program]
-                self._post(_FRAME_CALL, program, caught.call.frame(caught.sequence))
-                caught.sent = True
+        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM) and caught.number not in OPENS:
+            with suppress(TooBig):
+                self._send(program, caught)
                 return
-            except TooBig:
-                pass
-        self._kept.append(Event(Kind.GO_HOME_CALL, program, struct.pack("<6Q", *caught.arguments), caught.number))
+        caught.asked = True
+        self._ask(program, caught, struct.pack("<6Q", *caught.arguments))
+
+    def _ask(self, program: int, caught: _Caught, arguments: bytes) -> None:
+        self._kept.append(Event(Kind.GO_HOME_CALL, program, arguments, caught.number))
         os.eventfd_write(self.event_fd, 1)
+
+    def _send(self, program: int, caught: _Caught, path: bytes | None = None) -> None:
+        """Errors: TooBig."""
+        call = Marshaller(self._read, caught.entry, caught.number, caught.arguments).call
+        if path is not None:
+            call.rename(next(i for i, argument in enumerate(caught.entry.arguments) if argument.shape is Shape.STRING), path)
+        mask = call.sigmask
+        if mask is not None and tracing.signal_state(self.guest_host_pid, caught.host).waits_for(mask):
+            raise TooBig("only home's kernel can wait with this mask")
+        frame = call.frame(self._sequence[program] + 1)
+        self._sequence[program] += 1
+        caught.call, caught.sequence, caught.renamed = call, self._sequence[program], path is not None
+        self._post(_FRAME_CALL, program, frame)
+        caught.sent = True
 
     def _post(self, kind: int, tid: int, data: bytes) -> None:
         if _relay().relay_post(self.handle, kind, tid, data, len(data)):
@@ -148,6 +163,10 @@ class PtraceLink(SessionLink):
         if flags & REPLY_SUSPENDED:
             caught.sent = False
             return value
+        if caught.renamed and -value in (errno.EACCES, errno.ENOENT, errno.EPERM, errno.ENOTDIR):
+            caught.sent = False
+            self._ask(event.tid, caught, b"")  # only home can tell what it would see by its own path
+            return None
         native = caught.entry.class_ is Class.BOTH and value >= 0
         self._finish(event.tid, value, native)
         return None
@@ -188,7 +207,7 @@ class PtraceLink(SessionLink):
         """Calls at the door are taken."""
         self._paused = False
         for program, caught in list(self._caught.items()):
-            if caught.call is None and caught.entry.class_ is not Class.GO_HOME:
+            if caught.call is None and not caught.asked:
                 self._take(program, caught)
 
     def parked(self) -> dict[int, Parked]:
@@ -201,6 +220,18 @@ class PtraceLink(SessionLink):
         if tid not in self._caught:
             return False
         self._finish(tid, error or value, proceed)
+        return True
+
+    def forward(self, tid: int, number: int, arguments: Sequence[int], path: bytes | None = None) -> bool:
+        """Sends a call home that GO_HOME_CALL told of, with `path` in place of the one that it names. False: none is parked. Errors:
+        OSError E2BIG, it is too big."""
+        caught = self._caught.get(tid)
+        if caught is None or caught.sent or (caught.number, caught.arguments) != (number, tuple(arguments)):
+            return False
+        try:
+            self._send(tid, caught, path)
+        except TooBig:
+            raise OSError(errno.E2BIG, f"call {number}") from None
         return True
 
     def abandon(self, tid: int) -> None:

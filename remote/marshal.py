@@ -73,6 +73,13 @@ class Call:
         outs = b"".join(_OUT.pack(settle(out[0]), *out[1:]) for out in self.outs)
         return head + relocations + outs + bytes(self.image)
 
+    def rename(self, argument: int, path: bytes) -> None:
+        """Another path in place of the one that an argument names."""
+        self.image += bytes(-len(self.image) % 16)
+        self.arguments[argument] = len(self.image)
+        self.offsets |= 1 << argument
+        self.image += path + b"\0"
+
     def results(self, body: bytes) -> tuple[int, int, int, list[tuple[int, bytes]]]:
         """(sequence, value, flags, what goes where in the guest) of a REPLY's body. Errors: ValueError."""
         sequence, value, flags, count = _REPLY.unpack_from(body)

@@ -38,6 +38,9 @@ class Control(IntEnum):
     leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
     """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    SNAPSHOT = 48
+    """to tid, which opens a file of /proc that tells of itself: number, as in OWN_PROC; path, what it shall open in its place, empty: the
+    file as it is; home: only home can open it"""
     MAPPED = 50
     """what comes of MAP, one of: error (an errno; 0: none), again (ask again), home (why only home can map it), file (what the guest
     maps; see engine/files.py)"""
@@ -67,6 +70,9 @@ class Control(IntEnum):
     NEW_PROCESS = 73
     """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
     exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
+    OWN_PROC = 90
+    """tid is about to open a file of /proc that tells of itself, answered by SNAPSHOT: number; name and thread (0: of the process),
+    text of it as the guest's node has it (zlib), used; or a path that may lead to one: relative, at"""
     MAP = 80
     """tid is about to map a file: so shall the stub; arguments: those of mmap(2); answered by MAPPED"""
     FETCH = 81

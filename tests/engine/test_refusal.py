@@ -44,6 +44,7 @@ def python(source: str, *prefix: str) -> Iterator[int]:
         "f = open('/etc/passwd', 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)",
         "f = open('/dev/zero', 'r+b'); m = mmap.mmap(f.fileno(), 4096, flags=mmap.MAP_PRIVATE)",
         "fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096, flags=mmap.MAP_PRIVATE)",
+        "os.open('/proc/self/limits', os.O_RDONLY); os.open('/proc/1/status', os.O_RDONLY); os.open('/proc/self', os.O_RDONLY)",
         "os.open('/dev/null', os.O_RDWR); signal.setitimer(signal.ITIMER_REAL, 1000)",
     ],
 )
@@ -67,6 +68,8 @@ def test_ordinary_programs_may_move(source: str) -> None:
         ("f = ctypes.create_string_buffer(b'\\x06\\0\\0\\0\\0\\0\\xff\\x7f', 8)\n"
          "class P(ctypes.Structure): _fields_ = [('n', ctypes.c_ushort), ('f', ctypes.c_void_p)]\n"
          "libc.prctl(38, 1, 0, 0, 0); check(libc.prctl(22, 2, ctypes.byref(P(1, ctypes.addressof(f)))))", "seccomp"),
+        ("os.open('/proc/self/maps', os.O_RDONLY); os.open('/proc/self/stat', os.O_RDONLY)", "/proc/self/maps (descriptor"),
+        ("os.open('/proc/thread-self/mem', os.O_RDWR)", "/proc/self/mem (descriptor"),
         ("t = ctypes.c_void_p(); check(libc.timer_create(2, None, ctypes.byref(t)))", "counts its processor time (timer_create)"),
         ("os.chroot('/')\nd = tempfile.mkdtemp()\nos.rmdir(d)\nos.chroot('/usr')", "root directory"),
     ],

@@ -1,0 +1,188 @@
+"""A guest that opens a file of /proc by which it looks at itself: what is there at home is the stub's, and not its own.
+
+    remote                                             deputy
+      |--- OWN_PROC (path, what this node tells) ------->|  makes of it and of what home tells a file as home would show it
+      | <-- SNAPSHOT (where that file is) ---------------|  or: go home for it; or: it is none of those, open it as it is
+      |--- CALL: the same open, of that file ----------->|  an ordinary call from here on
+
+So the descriptor, its number, its flags and being made exactly once are what they are for any open. What it tells is as of the open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernel_helpers import tracing
+from kernel_helpers.inject import SYS
+from kernel_helpers.link import CONTROL_LIMIT, Event
+from kernel_helpers.numbers import NAMES
+from remote.intercept_ptrace import OPENS
+from wire.control import Control, pack, unpack
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from remote.guest import Guest
+
+log = logging.getLogger("remote")
+
+TOLD = frozenset({"maps", "smaps", "smaps_rollup", "numa_maps", "status", "stat", "statm", "cmdline", "environ", "auxv"})
+"""Of these this node tells what is the guest's."""
+_NAMES = frozenset(name.encode() for name in TOLD | {"mem", "pagemap", "clear_refs"})
+_PATH = re.compile(rb"/proc/(self|thread-self|[1-9][0-9]*)/(?:task/([1-9][0-9]*)/)?([a-z_]+)")
+_HARMLESS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | 0o100000
+"""Flags of an open for reading that mean the same for another file; the last is O_LARGEFILE."""
+_PATH_MOST = 4096
+_AT_FDCWD = -100
+_HOW = struct.Struct("<QQQ")
+"""struct open_how: flags, mode, resolve."""
+_ROOM = CONTROL_LIMIT - 8192
+"""Bytes of a frame for the text, compressed."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An OWN_PROC that has not been answered: its number, and the open that waits for the answer."""
+
+    number: int
+    code: int
+    arguments: tuple[int, ...]
+    shown: str
+
+
+class OwnProc:
+    """What one guest asks about itself."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._asked: dict[int, _Asked] = {}
+        self._numbers = 0
+
+    def ask(self, event: Event) -> bool:
+        """Whether the call that the guest's thread waits in opens such a file; it is taken care of then."""
+        guest, tid = self._guest, event.tid
+        host = guest.host_tid(tid)
+        if host is None or event.code not in OPENS or len(event.data) != 48:
+            return False
+        arguments = struct.unpack("<6Q", event.data)
+        path = _string(host, arguments[0 if event.code == SYS.open else 1])
+        if path is None:
+            return False  # too much for a frame, or gone: as with any call that cannot be sent
+        shown = path.decode(errors="replace")
+        found = _PATH.fullmatch(path)
+        if not self._concerns(path):
+            return self._forward(tid, event.code, arguments)
+        if path.startswith(b"/") and found is None:
+            self._go_home(tid, event.code, shown)  # memory by its mappings, say
+            return True
+        self._numbers += 1
+        self._asked[tid] = _Asked(self._numbers, event.code, arguments, shown)
+        if found is None:
+            at = _directory(event.code, arguments)
+            guest.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, relative=path, at=at))
+            return True
+        who, task, name = found.group(1), found.group(2), found.group(3).decode()
+        thread = int(task) if task else tid if who == b"thread-self" else 0
+        if (
+            name not in TOLD
+            or not _is_harmless(host, event.code, arguments)
+            or who not in (b"self", b"thread-self", b"%d" % guest.program_pid)
+            or (thread and guest.host_tid(thread) is None)
+        ):
+            self._go_home(tid, event.code, shown)
+            return True
+        place = f"/proc/{guest.pid}/task/{guest.host_tid(thread)}/{name}" if thread else f"/proc/{guest.pid}/{name}"
+        try:
+            with open(place, "rb") as file:
+                text = zlib.compress(file.read(), 1)
+        except OSError as error:
+            log.info("nothing is known here of %s: %s", shown, error)
+            text = b""
+        if not text or len(text) > _ROOM:
+            self._go_home(tid, event.code, shown)
+            return True
+        used = guest.link.account.used()
+        guest.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, name=name, thread=thread, text=text, used=used))
+        return True
+
+    def _concerns(self, path: bytes) -> bool:
+        """Whether it may lead to such a file: what kernel_helpers/own_proc.c says, too."""
+        if path.rpartition(b"/")[2] not in _NAMES and b"/map_files/" not in path:
+            return False
+        if not path.startswith(b"/proc/"):
+            return not path.startswith(b"/")
+        who = path.split(b"/", 3)[2]
+        return who in (b"self", b"thread-self") or (who.isdigit() and self._guest.host_tid(int(who)) is not None)
+
+    def answered(self, event: Event) -> None:
+        """Home has made the file, or says what is to be done. Errors: WireError."""
+        guest, tid, fields = self._guest, event.tid, unpack(event.data)
+        asked, call, host = self._asked.get(tid), guest.link.parked().get(tid), guest.host_tid(tid)
+        if asked is None or asked.number != fields.get("number"):
+            return
+        del self._asked[tid]
+        if host is None or call is None or call.sent or call.number != asked.code:
+            return  # put back meanwhile, for a move: it is asked again where the guest is then
+        if guest.is_pausing:  # nothing more goes home now; the call is made again when it may
+            tracing.interrupt(host)
+            guest.link.answer(tid, error=-513)
+            return
+        try:
+            path = bytes(fields["path"])
+        except (KeyError, TypeError):
+            raise WireError("a broken SNAPSHOT") from None
+        if fields.get("home") or not self._forward(tid, asked.code, asked.arguments, path or None):
+            self._go_home(tid, asked.code, asked.shown)
+
+    def _forward(self, tid: int, code: int, arguments: tuple[int, ...], path: bytes | None = None) -> bool:
+        """Whether the open is on its way home."""
+        try:
+            return self._guest.link.forward(tid, code, arguments, path)
+        except (OSError, MemoryError) as error:
+            log.info("an open cannot be sent: %s", error)
+            return False
+
+    def _go_home(self, tid: int, number: int, shown: str) -> None:
+        self._asked.pop(tid, None)
+        self._guest.go_home(tid, number, f"{NAMES.get(number, number)} of {shown}")
+
+
+def _directory(number: int, arguments: tuple[int, ...]) -> int:
+    return _AT_FDCWD if number == SYS.open else (arguments[0] & 0xFFFF_FFFF ^ 1 << 31) - (1 << 31)
+
+
+def _is_harmless(host: int, number: int, arguments: tuple[int, ...]) -> bool:
+    """Whether an open only wants to read."""
+    flags, resolve = arguments[1 if number == SYS.open else 2], 0
+    if number == SYS.openat2:
+        how = _memory(host, arguments[2], _HOW.size) if arguments[3] == _HOW.size else b""
+        if len(how) != _HOW.size:
+            return False
+        flags, _, resolve = _HOW.unpack(how)
+    return not flags & 0xFFFF_FFFF & ~_HARMLESS and not resolve
+
+
+def _string(host: int, address: int) -> bytes | None:
+    text = b""
+    while b"\0" not in text and len(text) < _PATH_MOST:
+        part = _memory(host, address + len(text), 256 - (address + len(text)) % 256)
+        if not part:
+            return None
+        text += part
+    path, end, _ = text.partition(b"\0")
+    return path if end else None
+
+
+def _memory(host: int, address: int, size: int) -> bytes:
+    """Empty if it cannot be read."""
+    try:
+        with open(f"/proc/{host}/mem", "rb", buffering=0) as memory:
+            memory.seek(address)
+            return memory.read(size)
+    except (OSError, ValueError, OverflowError):
+        return b""

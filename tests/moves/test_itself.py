@@ -1,0 +1,56 @@
+"""What a process reads of itself in /proc is its own, wherever it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.running import HOME, Running
+from tests.moves.cluster import Cluster, until
+from tests.moves.workloads import USER
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+def test_a_process_sees_itself_wherever_it_is(cluster: Cluster, user: str) -> None:
+    with Running(cluster, "itself", "0 50", user) as itself:
+        itself.works(30)
+        for target in ("n2", "n3", HOME, "n2"):
+            itself.moved(target)
+            itself.works(30)
+            itself.works(30)
+            assert itself.where() == target, "a look at itself has moved it"
+        (itself.directory / "enough").touch()
+        assert "status 0" in itself.end(), itself.said
+    until("no file is left of it", lambda: not list((cluster.home.root / "run/farhome/proc").glob("*")))
+
+
+def test_its_memory_by_a_descriptor_takes_it_home_and_keeps_it_there(cluster: Cluster) -> None:
+    with Running(cluster, "mirror", "mem") as mirror:
+        mirror.works()
+        mirror.moved("n2")
+        mirror.works()
+        (mirror.directory / "look").touch()
+        until("it is home", lambda: mirror.where() == HOME, seconds=30)
+        shown = mirror.shown()
+        assert shown is not None
+        assert "/proc/self/mem" in str(shown["why"]), shown
+        mirror.works()
+        refused = mirror.move("n3")
+        assert not refused.done
+        assert "/proc/self/mem" in refused.said
+        (mirror.directory / "enough").touch()
+        assert "looked 1 times\nstatus 0" in mirror.end()
+
+
+def test_a_path_that_begins_in_proc_takes_it_home(cluster: Cluster) -> None:
+    with Running(cluster, "mirror", "relative") as mirror:
+        mirror.works()
+        mirror.moved("n2")
+        (mirror.directory / "look").touch()
+        until("it has looked", lambda: not (mirror.directory / "look").exists(), seconds=30)
+        assert mirror.where() == HOME
+        mirror.moved("n3")
+        mirror.works()
+        (mirror.directory / "enough").touch()
+        assert "looked 1 times\nstatus 0" in mirror.end()
