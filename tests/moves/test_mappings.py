@@ -138,6 +138,9 @@ def test_a_file_that_only_home_has_comes_once_and_is_kept_when_it_goes(cluster: 
     digest = hashlib.sha256(content).hexdigest()
     (directory / "data").write_bytes(content)
     inside = f"/tmp/{directory.name}/data"
+    theirs = cluster.place("n2").root / "tmp" / directory.name
+    theirs.mkdir()
+    (theirs / "data").write_bytes(bytes(len(content)))
     with Listener(cluster) as program:
         program.moved("n2")
         assert program.ask(f"globals().update(m={OPENED.format(path=inside, flags=0, kind=PRIVATE)})") == "None"
@@ -154,6 +157,49 @@ def test_a_file_that_only_home_has_comes_once_and_is_kept_when_it_goes(cluster: 
             program.moved(target)
             assert program.ask("__import__('hashlib').sha256(m).hexdigest()") == digest
             assert program.digest(inside, PRIVATE) == hashlib.sha256(other).hexdigest()
+    shutil.rmtree(theirs)
+
+
+CHILD = """
+def child(inside):
+    import os, time
+    number = os.fork()
+    if number:
+        return number
+    while not os.path.exists(inside + "/stop"):
+        with mmap.mmap(os.open(inside + "/other", os.O_RDONLY), 0, flags=2, prot=1) as other, open(inside + "/lines", "a") as lines:
+            print(hashlib.sha256(m).hexdigest(), hashlib.sha256(other).hexdigest(), file=lines)
+        time.sleep(0.05)
+    os._exit(0)
+"""
+
+
+def test_a_child_has_the_files_that_its_parent_has_mapped_away(cluster: Cluster, directory: Path) -> None:
+    for name in ("data", "other"):
+        (directory / name).write_bytes(name.encode() * 5000)
+    inside = f"/tmp/{directory.name}"
+    digests = [hashlib.sha256(name * 5000).hexdigest() for name in (b"data", b"other")]
+    with Listener(cluster) as program:
+        program.moved("n2")
+        mapped = OPENED.format(path=f"{inside}/data", flags=0, kind=PRIVATE)
+        assert program.ask(f"globals().update(m={mapped}, mmap=__import__('mmap'), hashlib=__import__('hashlib'))") == "None"
+        assert program.ask(f"exec({CHILD!r}, globals())") == "None"
+        child = int(program.ask(f"child({inside!r})"))
+        (directory / "data").unlink()
+        lines = directory / "lines"
+        where = "n2"
+        for target in ("n2", "n3", HOME, "n2"):
+            if target != where:
+                move = cluster.migrate(child, where, target)
+                assert move.done, str(move)
+                where = target
+            before = lines.read_text().count("\n") if lines.exists() else 0
+            until("the child goes on", lambda before=before: lines.exists() and lines.read_text().count("\n") > before + 1)  # type: ignore[misc]
+        program.moved(HOME)
+        assert program.ask("hashlib.sha256(m).hexdigest()") == digests[0]
+        (directory / "stop").touch()
+        assert program.ask(f"__import__('os').waitpid({child}, 0)") == f"({child}, 0)"
+        assert set(lines.read_text().splitlines()) == {" ".join(digests)}
 
 
 def test_what_only_home_can_map_is_mapped_at_home(cluster: Cluster, directory: Path) -> None:
