@@ -7,19 +7,21 @@ its private memory excepted.
 
 from __future__ import annotations
 
-import array
 import ctypes
 import errno
 import os
 import signal
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from deputy import footprint
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
+from engine.handover import give_descriptor
+from engine.layout import Span
+from engine.mappings import PAGE
 from kernel_helpers import inject, library, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, signed
@@ -27,15 +29,10 @@ from kernel_helpers.link import HomeLink
 from kernel_helpers.tracing import Cause, Stop
 from wire.waking import ready
 
-PAGE = 4096
-# Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...): nothing grows there.
-_BASES = tuple(0x3A00_0000_0000 + i * 0x0040_0000_0000 for i in range(64))
 _PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
 _MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 1, 2, 0x20, 0x4000, 0x100000
-_MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
 _MREMAP_MAYMOVE_FIXED = 3
 _RSEQ_UNREGISTER = 1
-_MSG_CMSG_CLOEXEC = 0x40000000
 _CALL_END_AT = 8  # of the blob: where the address after its `syscall` is told
 _WALL = 0x40000000
 _SIGNAL_ACTION = 32  # bytes of the kernel's struct sigaction
@@ -43,7 +40,6 @@ _RESTART = (-errno.EINTR, *inject.RESTART_CODES)
 _RESUMABLE = (SYS.nanosleep, SYS.clock_nanosleep, SYS.poll)
 _libc = ctypes.CDLL(None, use_errno=True)
 
-Span = tuple[int, int]
 OPTIONS = tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_TRACEEXEC
 """Of the threads of a stub, for ptrace."""
 
@@ -93,7 +89,7 @@ class Stub:
         """Puts loop and slots into the frozen process; nothing else of it changes, and undo() takes them out again: all
         that can fail is done here, before the commit. Errors: MoveRefused, OSError; nothing is left then."""
         stub = cls(frozen, link)
-        base = _free_base(read_maps(frozen.pid), PAGE + link.size)
+        base = footprint.free_base(frozen.pid, PAGE + link.size)
         try:
             stub._code = frozen.call(
                 SYS.mmap, base, PAGE, _PROT_READ | _PROT_WRITE,
@@ -113,7 +109,7 @@ class Stub:
     def _map_slots(self, frozen: Frozen, page: int) -> None:
         """Behind the loop's page. `page`: scratch memory in the process. Errors: OSError."""
         link = self.link
-        descriptor = _give_descriptor(frozen, link.memfd, page)
+        descriptor = give_descriptor(frozen, link.memfd, page)
         try:
             self._slots = frozen.call(
                 SYS.mmap, self._code + PAGE, link.size, _PROT_READ | _PROT_WRITE,
@@ -350,23 +346,12 @@ class Stub:
         return not self._has_memory
 
     def give_up_memory(self) -> None:
-        """Lets go of the process's private memory: anonymous mappings go, private file mappings lose their pages and stay.
-        After the commit only: there is no way back but a refill. The arguments on the stack stay, for ps."""
-        maps = read_maps(self.pid)
-        arguments = _arguments(self.pid)
+        """Lets go of the process's private memory. After the commit only: there is no way back but a refill."""
         # The guest may run already and wait in calls that have their buffers here.
         places = [(page, page + PAGE) for page in sorted(set(self.link.hold_places(True)))]
         try:
             with self.injecting() as thread:
-                for span in _merged(_droppable(maps, self.reserved, arguments)):
-                    for start, end in _without(span, places):
-                        thread.call(SYS.munmap, start, end - start)
-                for mapping in maps:
-                    if not mapping.is_file or not mapping.private:
-                        continue
-                    for start, end in _without(mapping.span, places):
-                        if thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED) == -errno.EINVAL:
-                            thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED_LOCKED)
+                footprint.give_up(thread, self.reserved, places)
         finally:
             self.link.hold_places(False)
 
@@ -556,12 +541,12 @@ class Stub:
     def relocate(self, avoid: Iterable[Span]) -> bool:
         """Moves loop and slots when they lie in one of these ranges. True if they moved. Errors: as stop(), OSError."""
         avoid = list(avoid)
-        if not any(_overlap(mine, other) for mine in self.reserved for other in avoid):
+        if not any(footprint.overlap(mine, other) for mine in self.reserved for other in avoid):
             return False
         was_running = self._frozen is None
         frozen = self.stop()
         frozen.instruction = inject.find_instruction(self.pid)
-        base = _free_base([*read_maps(self.pid), *(Map(start, end) for start, end in avoid)], PAGE + self.link.size)
+        base = footprint.free_base(self.pid, PAGE + self.link.size, avoid)
         frozen.call(SYS.mremap, self._code, PAGE, PAGE, _MREMAP_MAYMOVE_FIXED, base)
         self._code = base
         frozen.call(SYS.mremap, self._slots, self.link.size, self.link.size, _MREMAP_MAYMOVE_FIXED, base + PAGE)
@@ -590,89 +575,6 @@ class _Memory:
         inject.check(_write(self.pid, address, data), "writing the stub")
 
 
-class Map:
-    """One line of /proc/PID/maps."""
-
-    def __init__(self, start: int, end: int, permissions: str = "---p", inode: int = 0, path: str = "") -> None:
-        self.span = (start, end)
-        self.permissions = permissions
-        self.private = permissions[3] == "p"
-        self.is_file = inode != 0
-        self.path = path
-
-
-def read_maps(pid: int) -> list[Map]:
-    """Errors: OSError when it is gone."""
-    found = []
-    for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").splitlines():
-        fields = line.split(None, 5)
-        start, end = (int(part, 16) for part in fields[0].split("-"))
-        found.append(Map(start, end, fields[1], int(fields[4]), fields[5] if len(fields) > 5 else ""))
-    return found
-
-
-def _overlap(a: Span, b: Span) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
-
-
-def _without(span: Span, holes: list[Span]) -> Iterator[Span]:
-    """The parts of span outside the sorted holes."""
-    at = span[0]
-    for start, end in holes:
-        if end <= at or start >= span[1]:
-            continue
-        if at < start:
-            yield (at, start)
-        at = end
-    if at < span[1]:
-        yield (at, span[1])
-
-
-def _free_base(maps: Iterable[Map], size: int) -> int:
-    taken = [mapping.span for mapping in maps]
-    for base in _BASES:
-        if not any(_overlap((base - PAGE, base + size + PAGE), span) for span in taken):
-            return base
-    raise FarhomeError("no free addresses for the stub")
-
-
-def _arguments(pid: int) -> Span:
-    """Where the command line and environment are: whole pages."""
-    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()
-    numbers = [int(fields[at - 3]) for at in (48, 49, 50, 51)]  # arg_start, arg_end, env_start, env_end: proc(5)
-    known = [number for number in numbers if number]
-    if not known:
-        return (0, 0)
-    return (min(known) & ~(PAGE - 1), (max(known) + PAGE - 1) & ~(PAGE - 1))
-
-
-def _droppable(maps: Iterable[Map], reserved: list[Span], arguments: Span) -> Iterator[Span]:
-    """The anonymous parts of the process that are its own."""
-    for mapping in maps:
-        if mapping.is_file or mapping.path in ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"):
-            continue
-        if any(_overlap(mapping.span, span) for span in reserved):
-            continue
-        start, end = mapping.span
-        if _overlap(mapping.span, arguments):
-            if start < arguments[0]:
-                yield (start, arguments[0])
-            if arguments[1] < end:
-                yield (arguments[1], end)
-        else:
-            yield (start, end)
-
-
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if merged and merged[-1][1] == start:
-            merged[-1] = (merged[-1][0], end)
-        else:
-            merged.append((start, end))
-    return merged
-
-
 def _write(pid: int, address: int, data: bytes) -> int:
     descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -681,34 +583,4 @@ def _write(pid: int, address: int, data: bytes) -> int:
         os.close(descriptor)
 
 
-def _give_descriptor(frozen: Frozen, descriptor: int, page: int) -> int:
-    """Gives the frozen process a descriptor of ours, as a message over a socket pair that it makes; its number there.
-
-    `page`: scratch memory in it. Errors: OSError (EMFILE: it has no number left).
-    """
-    frozen.call(SYS.socketpair, socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 0, page)
-    first, second = struct.unpack("<ii", frozen.read(page, 8))
-    try:
-        pidfd = os.pidfd_open(frozen.pid)
-        try:
-            ours = _libc.syscall(SYS.pidfd_getfd, pidfd, first, 0)
-            if ours < 0:
-                raise OSError(ctypes.get_errno(), f"pidfd_getfd from {frozen.pid}")
-        finally:
-            os.close(pidfd)
-        with socket.socket(fileno=ours) as sender:
-            sender.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
-        # struct msghdr at the page's begin, then the iovec, the byte and the control buffer.
-        header = struct.pack("<QQQQQQQ", 0, 0, page + 64, 1, page + 128, 24, 0)
-        frozen.write(page, header.ljust(64, b"\0") + struct.pack("<QQ", page + 96, 1).ljust(128, b"\0"))
-        frozen.call(SYS.recvmsg, second, page, _MSG_CMSG_CLOEXEC)
-        length, level, kind, given = struct.unpack("<QiiI", frozen.read(page + 128, 20))
-        if (length, level, kind) != (20, socket.SOL_SOCKET, int(socket.SCM_RIGHTS)):
-            raise OSError(errno.EMFILE, f"process {frozen.pid} cannot be given a descriptor")
-        return int(given)
-    finally:
-        frozen.call(SYS.close, first)
-        frozen.call(SYS.close, second)
-
-
-__all__ = ["Map", "Stub", "read_maps"]
+__all__ = ["Replaced", "Stub"]

@@ -1,0 +1,65 @@
+"""What of a process's memory its stub gives up, what it keeps, and where there is room for its loop and slots."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from engine.files import FileMapping, mappings
+from engine.layout import Span, merge, subtract
+from engine.mappings import PAGE, SPECIAL
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import SYS, Thread
+
+# Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...): nothing grows there.
+_BASES = tuple(0x3A00_0000_0000 + i * 0x0040_0000_0000 for i in range(64))
+_MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
+
+
+def overlap(a: Span, b: Span) -> bool:
+    """Whether two address ranges have an address in common."""
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def free_base(pid: int, size: int, avoid: Iterable[Span] = ()) -> int:
+    """Where `size` bytes have room, a page away from all that the process has and from `avoid`. Errors: FarhomeError, OSError."""
+    taken = [*((mapping.start, mapping.end) for mapping in mappings(pid)), *avoid]
+    for base in _BASES:
+        if not any(overlap((base - PAGE, base + size + PAGE), span) for span in taken):
+            return base
+    raise FarhomeError("no free addresses for the stub")
+
+
+def give_up(thread: Thread, reserved: Sequence[Span], kept: Sequence[Span]) -> None:
+    """Lets go of a process's private memory, by calls that its stopped `thread` makes: anonymous mappings go, private file mappings
+    lose their pages and stay. What is `reserved` or `kept` (both sorted) stays as it is, and so do the arguments on the stack, for ps.
+    Errors: OSError."""
+    maps = mappings(thread.pid)
+    for span in merge(_droppable(maps, reserved, _arguments(thread.pid))):
+        for start, end in subtract(span, kept):
+            thread.call(SYS.munmap, start, end - start)
+    for mapping in maps:
+        if not mapping.inode or mapping.permissions[3] != "p":
+            continue
+        for start, end in subtract((mapping.start, mapping.end), kept):
+            if thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED) == -errno.EINVAL:
+                thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED_LOCKED)
+
+
+def _arguments(pid: int) -> Span:
+    """Where the command line and environment are: whole pages."""
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()
+    numbers = [int(fields[at - 3]) for at in (48, 49, 50, 51)]  # arg_start, arg_end, env_start, env_end: proc(5)
+    known = [number for number in numbers if number]
+    if not known:
+        return (0, 0)
+    return (min(known) & ~(PAGE - 1), (max(known) + PAGE - 1) & ~(PAGE - 1))
+
+
+def _droppable(maps: Iterable[FileMapping], reserved: Sequence[Span], arguments: Span) -> Iterator[Span]:
+    """The anonymous parts of the process that are its own."""
+    for mapping in maps:
+        span = (mapping.start, mapping.end)
+        if not mapping.inode and mapping.path not in SPECIAL and not any(overlap(span, other) for other in reserved):
+            yield from subtract(span, [arguments])
