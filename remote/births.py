@@ -142,7 +142,7 @@ class Births:
         except ProcessLookupError:
             log.debug("it ended in a birth")
         for _, info in taken:
-            guest.queue(int.from_bytes(info[:4], "little"), info, host)
+            guest.signals.queue(int.from_bytes(info[:4], "little"), info, host)
 
     def _begin(self, newborn: Thread, number: int, asked: _Asked) -> None:
         """The new task runs. Errors: OSError, FarhomeError: it has ended again."""

@@ -1,0 +1,171 @@
+"""The signals of one guest: those of home are queued to it, and calls that they are to end are asked back.
+
+A signal of home is queued with a *cookie* in place of its siginfo, and exchanged for the true siginfo in the signal-delivery-stop:
+no other way lets one process queue another a signal that looks as if it came from the kernel or a third process.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from kernel_helpers import inject, tracing
+from kernel_helpers.link import Event
+from kernel_helpers.tracing import Stop
+from wire.control import Control, pack, unpack
+
+if TYPE_CHECKING:
+    from remote.guest import Guest
+
+INFOS_MOST = 100_000
+"""More signals than a user may have waiting, by default."""
+DOOR_PATIENCE = 0.005
+"""Seconds for a call that was made to be taken."""
+LOOK_PERIOD, LOOK_AGAIN = 0.05, 2.0
+"""Seconds: how often, and for how long after a signal, threads are looked at that wait in a call and might not have heard of it."""
+LIMIT_PERIOD = 0.25
+"""Seconds between looks whether the limit on processor time was met."""
+
+_COOKIE = struct.Struct("<iiiiiiQ")
+"""Head of a siginfo_t with si_code SI_QUEUE: signo, errno, code, pad, pid, uid, value."""
+_COOKIE_MARK = 0x6661_7268 << 32
+
+
+class GuestSignals:
+    """See the module. is_limited: the node's kernel may send SIGXCPU by itself."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self.is_limited = False
+        self._infos: dict[int, bytes] = {}
+        self._next_info = 1
+        self._looked = 0.0
+        self._signalled: float | None = None
+
+    def deliver(self, event: Event) -> None:
+        """A signal of home. Errors: ProcessLookupError."""
+        fields = unpack(event.data)
+        host = self._guest.host_tid(event.tid) if event.tid else None
+        if event.tid and host is None:
+            return
+        self.queue(int(fields["number"]), bytes(fields["info"]), host)
+
+    def queue(self, number: int, info: bytes, host: int | None) -> None:
+        """Queues a signal to a thread (None: to the process). Errors: ProcessLookupError."""
+        pid = self._guest.pid
+        state = tracing.signal_state(pid, host or pid)
+        if state.is_ignored(number) and not state.is_blocked(number):
+            return
+        # One that we could queue as it is gets a cookie, too: its sender's pid would be lost, for we are outside of the guest's pid
+        # namespace (signal.c, send_signal_locked).
+        cookie = self._next_info
+        self._next_info += 1
+        self._infos[cookie] = info
+        if len(self._infos) > INFOS_MOST:
+            # A signal that waits already is not queued again, and its cookie never comes back.
+            self._infos.pop(next(iter(self._infos)))
+        tracing.queue_signal(pid, host, number, _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie))
+        self._signalled = time.monotonic()
+        self._ask_back()
+
+    def true_info(self, info: bytes) -> bytes:
+        """What home's kernel said of a signal that was queued with a cookie."""
+        return self._infos.get(_cookie(info), info)
+
+    def look(self) -> None:
+        """Once in each turn of the loop."""
+        now = time.monotonic()
+        if (self.is_limited and now - self._looked > LIMIT_PERIOD) or (self._signalled is not None and now - self._looked > LOOK_PERIOD):
+            # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing. And a signal of home
+            # may have come when a call had been taken from its thread and was not yet on its way home: nobody asked for it back.
+            self._ask_back()
+            if self._signalled is not None and now - self._signalled > LOOK_AGAIN:
+                self._signalled = None
+
+    def _ask_back(self) -> None:
+        """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
+        self._looked = time.monotonic()
+        guest = self._guest
+        for tid, call in guest.link.parked().items():
+            host = guest.host_tid(tid)
+            if host is None:
+                continue
+            if call.sigmask is not None and self._waits_for_mask(host, call.sigmask):
+                guest.go_home(tid, call.number)
+            elif self.is_due(host):
+                guest.link.send(Control.CANCEL, tid)
+
+    def _waits_for_mask(self, tid: int, mask: int) -> bool:
+        """Whether a signal is pending that the thread blocks, but not with the mask of the call that it waits in (ppoll and its
+        like). Only a kernel that knows the mask can end that call: home's."""
+        try:
+            return tracing.signal_state(self._guest.pid, tid).waits_for(mask)
+        except ProcessLookupError:
+            return False
+
+    def is_due(self, tid: int) -> bool:
+        """Whether a signal waits for a thread (as this process sees it) that it does not block."""
+        try:
+            return tracing.signal_state(self._guest.pid, tid).deliverable()
+        except ProcessLookupError:
+            return False
+
+    def suspension(self, tid: int, code: int) -> None:
+        """Home has suspended a call: the thread restarts it by the kernel's own rules, or makes it again after a freeze."""
+        guest = self._guest
+        host = guest.host_tid(tid)
+        if host is None:
+            return
+        # The trap that INTERRUPT leaves makes sure that the thread passes through get_signal(): only there is a restart
+        # code turned into a restart; with nothing pending errno 512 would reach the program.
+        tracing.interrupt(host)
+        # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
+        # the mere stop at home), behave like ERESTARTNOHAND.
+        code = code if code in inject.RESTART_CODES[:3] else -514
+        call = guest.link.parked().get(tid)
+        if call is not None:
+            guest.door.answered(host, call.number)
+        if guest.is_pausing:
+            guest.door.suspended(host, code)
+        guest.link.answer(tid, error=code)
+
+    def stop(self, stop: Stop) -> None:
+        """A signal-delivery-stop: the thread goes on, with the signal, or with its call first."""
+        guest, number, tid = self._guest, stop.number, stop.tid
+        info = tracing.signal_info(tid)
+        at_door = guest.door.rewind(tid)
+        true = self.true_info(info)
+        if true != info:
+            self._infos.pop(_cookie(info), None)
+            tracing.set_signal_info(tid, true)
+        state = tracing.signal_state(guest.pid, tid)
+        if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
+            guest.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number))
+            tracing.proceed(tid)
+            return
+        if at_door and state.is_caught(number) and not inject.comes_again(true):
+            # Such a call can be one that the signal is to end. So it is let in first, and the signal comes to it where it waits.
+            tracing.proceed(tid)
+            self._await_call(tid)
+            self.queue(number, true, tid)
+            return
+        if state.is_caught(number):
+            guest.door.handled(tid)
+            guest.link.abandon(guest.program_tid(tid))
+        tracing.proceed(tid, number)
+
+    def _await_call(self, host: int) -> None:
+        """Until the call that a thread is about to make is on its way home, or a moment has passed."""
+        program = self._guest.program_tid(host)
+        end = time.monotonic() + DOOR_PATIENCE
+        while program not in self._guest.link.parked() and time.monotonic() < end:
+            time.sleep(0.0001)  # no descriptor tells of it
+
+
+def _cookie(info: bytes) -> int:
+    """The number of a cookie, or 0."""
+    if tracing.signal_code(info) != tracing.SI_QUEUE:
+        return 0
+    value = int(_COOKIE.unpack_from(info)[6])
+    return value & 0xFFFF_FFFF if value >> 32 << 32 == _COOKIE_MARK else 0
