@@ -164,7 +164,11 @@ class Vessel:
             flags = m.flags | _MAP_FIXED_NOREPLACE
             if m.flags == MAP_PRIVATE and "nr" in m.vmflags:
                 flags |= 0x4000  # MAP_NORESERVE
-            self.frozen.call(SYS.mmap, m.start, m.length, m.prot, flags, descriptors[path], m.offset)
+            was_writable = m.private and "ac" in m.vmflags and not m.prot & PROT_WRITE  # and so counts as memory
+            prot = m.prot | PROT_WRITE if was_writable else m.prot
+            self.frozen.call(SYS.mmap, m.start, m.length, prot, flags, descriptors[path], m.offset)
+            if was_writable:
+                self.frozen.call(SYS.mprotect, m.start, m.length, m.prot)
         for descriptor in descriptors.values():
             self.frozen.call(SYS.close, descriptor)
 
