@@ -58,6 +58,11 @@ class Tree:
                 self.deputies.remove(deputy)
                 deputy.end()
 
+    def is_free(self, deputy: Deputy) -> bool:
+        """Whether its guest's remote can be talked to: it serves all guests of the tree, and waits while a program comes in the place of
+        another."""
+        return all(other is deputy or other.held is None for other in self.deputies)
+
     def bear(self, parent: Deputy, pid: int) -> Deputy:
         """The deputy of a child that the stub of `parent` has had. Errors: OSError."""
         path = parent.options.socket.with_name(f"{pid}.sock")

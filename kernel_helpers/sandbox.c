@@ -1,7 +1,8 @@
 /* sandbox: the namespaces and the small root that a guest lives in, and what has to happen inside them.
  *
  *   sandbox create [CGROUP...]            reads requests from stdin, prints the id of the sandbox's process 1, and stays
- *   sandbox mount PID                     reads `bind` requests and carries them out in the sandbox of process 1 PID
+ *   sandbox mount PID                     reads `bind` requests and carries them out in the sandbox of process 1 PID, also if its
+ *                                         root is read-only
  *   sandbox unmount PID PATH...           lazily; PATH "-" makes the root read-only
  *   sandbox run PID UID GID LAST [CGROUP...] -- PROGRAM [ARGUMENT...]
  *                                         PID 0: no sandbox. UID -1: as we are. Otherwise as that user with every capability
@@ -37,6 +38,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -437,12 +439,26 @@ static void enter(const char *pid, int namespaces)
     close(fd);
 }
 
+static void set_root(int read_only)
+{
+    if (remount_root(read_only))
+        fail("the root's mount");
+}
+
 static int mount_into(const char *pid)
 {
     struct requests q = read_requests();
+    struct statvfs root;
     enter(pid, CLONE_NEWNS);
+    if (statvfs("/", &root))
+        fail("/");
+    int is_sealed = root.f_flag & ST_RDONLY;
+    if (is_sealed)
+        set_root(0);            /* places have to be made */
     for (int i = 0; i < q.count; i++)
         place(&q.binds[i]);
+    if (is_sealed)
+        set_root(1);
     return 0;
 }
 
@@ -450,10 +466,9 @@ static int unmount(const char *pid, char **paths)
 {
     enter(pid, CLONE_NEWNS);
     for (; *paths; paths++) {
-        if (!strcmp(*paths, "-")) {
-            if (remount_root(1))
-                fail("making the root read-only");
-        } else if (umount2(*paths, MNT_DETACH) && errno != EINVAL && errno != ENOENT)
+        if (!strcmp(*paths, "-"))
+            set_root(1);
+        else if (umount2(*paths, MNT_DETACH) && errno != EINVAL && errno != ENOENT)
             fail(*paths);
     }
     return 0;
@@ -533,13 +548,21 @@ static int run(char **arguments)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* A task with that pid in the namespace that children are born into; its parent is the caller. */
+#define REAPING_MS 500
+
+/* A task with that pid in the namespace that children are born into; its parent is the caller. One that had it before may have to be
+ * reaped by process 1. */
 static pid_t clone_with_pid(pid_t pid)
 {
     struct {
         unsigned long long flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
     } a = {.exit_signal = SIGCHLD, .set_tid = (unsigned long long)&pid, .set_tid_size = 1};
-    return syscall(SYS_clone3, &a, sizeof a);
+    for (int tries = 0;; tries++) {
+        pid_t child = syscall(SYS_clone3, &a, sizeof a);
+        if (child >= 0 || errno != EEXIST || tries >= REAPING_MS * 4)
+            return child;
+        usleep(250);
+    }
 }
 
 static int vessel(char **arguments)

@@ -26,6 +26,7 @@ from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
 from remote.births import Births
+from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
 from remote.mapping import Mappings
 from wire.control import Control, pack, unpack
@@ -85,6 +86,7 @@ class Guest:
         """host tid -> restart code of the call that home has suspended for the move that is under way"""
         self._is_pausing = False
         self._mappings = Mappings(self, FileStore(remote.options.cache))
+        self._executions = Executions(self)
         self._is_limited = False
         self._looked = 0.0
         self._signalled: float | None = None
@@ -122,12 +124,20 @@ class Guest:
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
+        self.end().leave()
+
+    def end(self) -> Sandbox:
+        """Ends the guest, and leaves its place in the sandbox to another."""
         self.births.close()
         self.link.close()
         self._mappings.close()
-        end_traced(self.pid, list(self._threads))
-        self._threads.clear()
-        self.sandbox.leave()
+        self._kill()
+        return self.sandbox
+
+    def _kill(self) -> None:
+        if self._threads:
+            end_traced(self.pid, list(self._threads))
+            self._threads.clear()
 
     def child(self, remote: Remote, frozen: Frozen, link: AwayLink, shares_memory: bool) -> Guest:
         """A process that was born of this guest, and has not run yet."""
@@ -161,7 +171,9 @@ class Guest:
         elif event.kind == Kind.SUSPENDED:
             self._suspension(event.tid, event.code)
         elif event.kind == Kind.GO_HOME_CALL:
-            if not self.births.ask(event) and not self._mappings.ask(event):
+            if self._executions.takes(event):
+                self._executions.begin(event, waits=self._is_pausing)
+            elif not self.births.ask(event) and not self._mappings.ask(event):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
@@ -175,6 +187,8 @@ class Guest:
             self.link.send(Control.FROZEN, 0, pack(error=error, again=again, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
+        elif event.kind == Control.EXECUTED:
+            self._over()
         elif event.kind == Control.STOPPED:
             self.is_stopped = True
             for tid in self._threads:
@@ -385,14 +399,27 @@ class Guest:
 
     # -- standing still -----------------------------------------------------------------------------------------------------
 
-    def _freeze(self) -> str:
-        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing."""
+    def _over(self) -> None:
+        """The process executes another program at home: what waits for it, and what it has used, is told, and nothing of it runs any
+        more. Who waits for its memory (vfork) goes on."""
+        self._is_pausing = True
+        self.link.pause()
+        error = self._freeze(is_over=True)
+        pending = [] if error else self.pending()
+        ignored = tracing.signal_state(self.pid, self.pid).ignored
+        self.link.send(Control.OVER, 0, pack(pending=pending, used=self.link.account.used(), ignored=ignored))
+        self._kill()
+        self._remote.tree.released(self._remote)
+
+    def _freeze(self, is_over: bool = False) -> str:
+        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing. is_over: for good, whatever
+        its calls are at."""
         if self.frozen is not None:
             return ""
-        if self.is_stopped:
+        if self.is_stopped and not is_over:
             return "it is stopped"
         parked = self.link.parked()
-        if under_way := [call.number for call in parked.values() if call.sent]:
+        if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
             return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
         threads: dict[int, Thread] = {}
         taken: list[tuple[int, bytes]] = []
@@ -482,7 +509,10 @@ class Guest:
         self._is_pausing = False
         if self.frozen is None:
             self.link.unpause()
+            for event in self._executions.again():
+                self.handle(event)
             return
+        self._executions.forget()
         self.run()
         self.link.unpause()
 

@@ -43,6 +43,8 @@ class Control(IntEnum):
     maps; see engine/files.py)"""
     CONTENT = 51
     """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
+    EXECUTED = 42
+    """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
@@ -69,6 +71,10 @@ class Control(IntEnum):
     """tid is about to map a file: so shall the stub; arguments: those of mmap(2); answered by MAPPED"""
     FETCH = 81
     """a part of a file that was named in MAPPED: path, offset; answered by CONTENT"""
+    EXECUTE = 74
+    """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
+    OVER = 75
+    """what the new program takes over: pending, used (as in FROZEN), ignored"""
 
 
 def pack(**fields: Any) -> bytes:
