@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, replace
 
 from engine.mappings import PAGE, PROT_WRITE, Mapping
@@ -88,6 +90,19 @@ def subtract(span: Span, holes: Iterable[Span]) -> list[Span]:
     return parts
 
 
+def subtract_all(spans: Iterable[Span], holes: Sequence[Span]) -> list[Span]:
+    """subtract() of each; holes are sorted and disjoint."""
+    ends = [end for _, end in holes]
+    parts = []
+    for span in spans:
+        first = bisect.bisect_right(ends, span[0])
+        last = first
+        while last < len(holes) and holes[last][0] < span[1]:
+            last += 1
+        parts += subtract(span, holes[first:last])
+    return parts
+
+
 def merge(spans: Iterable[Span]) -> list[Span]:
     """Sorted and disjoint, touching ones joined."""
     merged: list[Span] = []
@@ -142,7 +157,12 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
     protect: list[tuple[int, int, int]] = []
     protect_filled: list[tuple[int, int, int]] = []
     create: list[Mapping] = []
-    pieces = [m for m in here if m.is_file]
+    missing: list[tuple[Mapping, Span]] = []
+    pieces = sorted((m for m in here if m.is_file), key=lambda m: m.start)
+    starts = [m.start for m in pieces]
+    sources: dict[tuple[str, int], list[Mapping]] = {}
+    for piece in pieces:
+        sources.setdefault((piece.file, piece.flags), []).append(piece)
     for m in target:
         if not m.is_file:
             if not m.private:
@@ -155,9 +175,9 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
             advise += [(m.start, m.end, ADVICE[flag][0]) for flag in sorted(m.vmflags & ADVICE.keys())]
             continue
         mine: list[Span] = []
-        for s in pieces:
+        for s in _touching(pieces, starts, m):
             start, end = max(s.start, m.start), min(s.end, m.end)
-            if start < end and s.offset - s.start == m.offset - m.start and files.same(s, m):
+            if s.offset - s.start == m.offset - m.start and files.same(s, m):
                 mine.append((start, end))
                 if s.own and s.private:
                     stale.append((start, end))
@@ -165,18 +185,25 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
                     protect.append((start, end, m.prot))
                 advise += [(start, end, advice) for advice in _advice(s, m)]
         for span in subtract((m.start, m.end), mine):
-            duplicates += _duplicates(pieces, m, span)
-            protect.append((*span, m.prot))
+            missing.append((m, span))
             advise += [(*span, ADVICE[flag][0]) for flag in sorted(m.vmflags & ADVICE.keys())]
         kept += mine
-    kept.sort()
-    gone = [part for m in here for part in subtract((m.start, m.end), merge([*kept, *reserved]))]
+    for run in _runs(missing):
+        made = _duplicates(sources, run)
+        duplicates += [d for d, _ in made]
+        for start, end, prot, once in _protections(run, made):
+            protect.append((start, end, once))
+            if once != prot:
+                protect_filled.append((start, end, prot))
+    staying = merge([*kept, *reserved])
+    gone = subtract_all([(m.start, m.end) for m in here], staying)
+    taken = merge([*staying, *ours, *((m.start, m.end) for m in target)])
     ranges = [PageRange(m.start, m.end) for m in target if m.private]
     ranges += [PageRange(m.start, m.end, discard=True) for m in hidden if m.private]
     return Plan(
         duplicates=tuple(duplicates),
         stale=tuple(stale),
-        remove=tuple(merge(gone)),
+        remove=tuple(_gaps_bridged(gone, taken)),
         create=tuple(create),
         advise=tuple(advise),
         protect=tuple(protect),
@@ -196,23 +223,76 @@ def _advice(stub: Mapping, wanted: Mapping) -> list[int]:
     return clear_them + set_them
 
 
-def _duplicates(pieces: Sequence[Mapping], wanted: Mapping, span: Span) -> list[Duplicate]:
-    """Where in the stub's own mappings of the same file the span's bytes are to be had."""
-    sources = [s for s in pieces if s.file == wanted.file and s.flags == wanted.flags]
+def _touching(pieces: Sequence[Mapping], starts: Sequence[int], wanted: Mapping) -> Sequence[Mapping]:
+    """Those of the pieces, which begin at `starts`, that lie where `wanted` is to."""
+    first = bisect.bisect_right(starts, wanted.start)
+    if first and pieces[first - 1].end > wanted.start:
+        first -= 1
+    return pieces[first : bisect.bisect_left(starts, wanted.end)]
+
+
+def _runs(missing: Sequence[tuple[Mapping, Span]]) -> list[list[tuple[Mapping, Span]]]:
+    """Parts of one file that follow one another in memory as they do in the file, together."""
+    runs: list[list[tuple[Mapping, Span]]] = []
+    for m, span in missing:
+        if runs:
+            before, end = runs[-1][-1][0], runs[-1][-1][1][1]
+            follows = end == span[0] and before.offset - before.start == m.offset - m.start
+            if follows and (before.file, before.flags) == (m.file, m.flags):
+                runs[-1].append((m, span))
+                continue
+        runs.append([(m, span)])
+    return runs
+
+
+def _protections(
+    run: Sequence[tuple[Mapping, Span]], made: Sequence[tuple[Duplicate, int]]
+) -> list[tuple[int, int, int, int]]:
+    """What of duplicates, each with the protection of its source, has to be given another one: start, end, what is wanted, and what
+    has to be there before (what once was writable counts as memory)."""
+    found = []
+    for m, (start, end) in run:
+        was_writable = "ac" in m.vmflags and m.private
+        for d, prot in made:
+            first, last = max(start, d.destination), min(end, d.destination + (d.grow or d.length))
+            if first < last and (prot != m.prot or was_writable):
+                found.append((first, last, m.prot, m.prot | PROT_WRITE if was_writable else m.prot))
+    return found
+
+
+def _gaps_bridged(spans: Iterable[Span], taken: Sequence[Span]) -> list[Span]:
+    """Spans to be unmapped, one behind the other joined if nothing but a page lies between and that is nobody's. In so small a
+    gap nothing is put meanwhile (free_address)."""
+    starts = [start for start, _ in taken]
+    joined: list[Span] = []
+    for start, end in merge(spans):
+        if joined and start - joined[-1][1] == PAGE:
+            at = bisect.bisect_right(starts, joined[-1][1])
+            if not (at and taken[at - 1][1] > joined[-1][1]) and not (at < len(starts) and starts[at] < start):
+                joined[-1] = (joined[-1][0], end)
+                continue
+        joined.append((start, end))
+    return joined
+
+
+def _duplicates(known: Dictionary[tuple[str, int], list[Mapping]], run: Sequence[tuple[Mapping, Span]]) -> list[tuple[Duplicate, int]]:
+    """Where in the stub's own mappings of the same file the bytes of the run are to be had, and how these are protected."""
+    wanted = run[0][0]
+    sources = known.get((wanted.file, wanted.flags), [])
     made = []
-    at, end = span
+    at, end = run[0][1][0], run[-1][1][1]
     while at < end:
         offset = wanted.offset + at - wanted.start
         source = next((s for s in sources if s.offset <= offset < s.offset + s.length), None)
         if source is not None:
             length = min(end - at, source.offset + source.length - offset)
-            made.append(Duplicate(source.start + offset - source.offset, length, at))
+            made.append((Duplicate(source.start + offset - source.offset, length, at), source.prot))
             at += length
             continue
         # Beyond what the stub maps: the program grew a mapping.
         before = next((s for s in sources if s.offset + s.length == offset), None)
         if before is None:
             raise LayoutImpossible(f"{at:x} is wanted as byte {offset} of {wanted.path}, which the stub has not mapped")
-        made.append(Duplicate(before.end - PAGE, PAGE, at, grow=end - at))
+        made.append((Duplicate(before.end - PAGE, PAGE, at, grow=end - at), before.prot))
         at = end
     return made

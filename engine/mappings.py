@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 PAGE = 4096
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
@@ -58,7 +59,7 @@ class Mapping:
         """Whether it is MAP_PRIVATE."""
         return self.flags == MAP_PRIVATE
 
-    @property
+    @cached_property
     def file(self) -> str:
         """The path, with the same mark behind it whatever the kernel or CRIU append when the file has lost its name."""
         bare = _LOST_NAME.sub("", self.path)

@@ -67,7 +67,26 @@ def test_another_offset_or_file_at_the_same_address_is_not_kept() -> None:
         Duplicate(3 * PAGE, 2 * PAGE, 1 * PAGE),
         Duplicate(1 * PAGE, 2 * PAGE, 6 * PAGE),
     )
-    assert plan.remove == (span(1, 5), span(6, 10))
+    assert plan.remove == (span(1, 10),)
+
+
+def test_parts_of_a_file_that_follow_one_another_are_duplicated_together() -> None:
+    """As a library: the stub has it as a whole, aside."""
+    stub = [file(700, 710), file(100, 101, path="/b"), special(105, 106), file(711, 712, path="/c"), file(713, 714, path="/d")]
+    wanted = [
+        file(20, 22), file(22, 25, offset=2, prot=5), file(25, 27, offset=5), file(28, 29, offset=7, flags="ac"),
+        file(29, 30, offset=8, prot=READ | WRITE, flags="ac"), file(712, 713, path="/b"),
+    ]  # fmt: skip
+    plan = make_plan(stub, wanted, [])
+    assert plan.duplicates == (
+        Duplicate(700 * PAGE, 7 * PAGE, 20 * PAGE),
+        Duplicate(707 * PAGE, 2 * PAGE, 28 * PAGE),
+        Duplicate(100 * PAGE, 1 * PAGE, 712 * PAGE),
+    )
+    both = READ | WRITE
+    assert plan.protect == ((*span(22, 25), 5), (*span(28, 29), both), (*span(29, 30), both))
+    assert plan.protect_filled == ((*span(28, 29), READ),)
+    assert plan.remove == (span(100, 101), span(700, 712), span(713, 714)), "not what lies between"
 
 
 def test_moved_mapping_is_pieced_together_and_grown() -> None:
@@ -78,7 +97,7 @@ def test_moved_mapping_is_pieced_together_and_grown() -> None:
         Duplicate(3 * PAGE, 1 * PAGE, 22 * PAGE),
         Duplicate(3 * PAGE, 1 * PAGE, 23 * PAGE, grow=3 * PAGE),
     )
-    assert plan.protect == ((*span(20, 26), READ),)
+    assert plan.protect == ((*span(22, 23), READ), (*span(23, 26), READ))
 
 
 def test_renamed_and_deleted_files_are_the_same() -> None:
