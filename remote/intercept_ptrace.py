@@ -188,7 +188,7 @@ class PtraceLink(SessionLink):
         """Calls at the door are taken."""
         self._paused = False
         for program, caught in list(self._caught.items()):
-            if caught.call is None and caught.entry.class_ is not Class.GO_HOME:
+            if caught.call is None and caught.entry.class_ not in (Class.GO_HOME, Class.EXECUTE):
                 self._take(program, caught)
 
     def parked(self) -> dict[int, Parked]:

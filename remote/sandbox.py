@@ -202,14 +202,18 @@ class Sandbox:
     def vessel(self, pid: int) -> int:
         """Leaves a process inside that is `pid` there, has no descriptor and waits for ever; its id in this process's pid
         namespace. Errors: FarhomeError."""
-        self._work("vessel", str(self.first), str(pid), *self._cgroups)
+        self._tell(f"v{pid}", f"cannot make a process {pid}")
         return self.host_pid(pid)
 
     def set_next_pid(self, number: int) -> None:
         """The next task that is born inside gets this id, if nobody has it. Errors: FarhomeError, OSError."""
-        self._numbers.sendall(b"%d" % (number - 1))
+        self._tell(str(number - 1), f"cannot give out the number {number}")
+
+    def _tell(self, words: str, failure: str) -> None:
+        """Has process 1 do something. Errors: FarhomeError, OSError."""
+        self._numbers.sendall(words.encode())
         if self._numbers.recv(1) != b"+":
-            raise FarhomeError(f"the sandbox of {self.key} cannot give out the number {number}")
+            raise FarhomeError(f"the sandbox of {self.key} {failure}")
 
     def host_pid(self, inner: int) -> int:
         """The process that is `inner` inside, as this process's pid namespace sees it. Errors: ProcessLookupError."""

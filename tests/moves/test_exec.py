@@ -125,13 +125,31 @@ def test_a_storm_of_moves_over_programs_that_execute_one_another(cluster: Cluste
         assert len([move for move in moves if move.done]) > 5
 
 
+def test_moves_that_meet_an_execution_are_made(cluster: Cluster) -> None:
+    with Running(cluster, "executes.static", "again 100000") as one:
+        one.moved("n2")
+        for _ in range(8):
+            one.moved("n3")
+            one.moved("n2")
+        one.moved(HOME)
+        assert cluster.home.run("sh", "-c", f"kill -9 {one.pid}").returncode == 0
+        one.end()
+        assert one.lines() == [str(number) for number in range(100000, 100000 - len(one.lines()), -1)]
+
+
 def test_what_a_shell_starts_is_executed_where_the_shell_is(cluster: Cluster) -> None:
     with Running(cluster, "executes.static", "shell 12") as one:
-        one.works()
+        until("it is ready", lambda: one.lines() == ["ready"])
         one.moved("n2")
         (one.directory / "go").touch()
-        said = one.end(100)
-        assert said == "".join(f"child {number} ended with {number}\n" for number in range(12)) + "status 0\n"
+        until("all have ended", lambda: one.lines() == ["ready", "after"], seconds=60)
+        shown = one.shown()
+        assert shown is not None
+        assert (shown["where"], shown["moves"]) == ("n2", 1), shown
+        log = (cluster.home.root / "run" / "farhome" / "log" / f"deputy-{one.pid}.log").read_text()
+        assert log.count("executes a program on n2") == 12
+        (one.directory / "end").touch()
+        assert one.end() == "".join(f"child {number} ended with {number}\n" for number in range(12)) + "status 0\n"
 
 
 def test_no_signal_is_lost_between_programs(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.moves import test_signals
+from tests.moves import test_exec, test_signals
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -35,3 +35,9 @@ def test_reference_interceptor(reference: Cluster, name: str) -> None:
 def test_blocked_signals_with_the_reference_interceptor(reference: Cluster, how: str) -> None:
     test_signals.test_a_blocked_signal_comes_when_it_is_wanted(reference, how, early=True)
     test_signals.test_a_blocked_signal_comes_when_it_is_wanted(reference, how, early=False)
+
+
+@pytest.mark.timeout(120)
+def test_the_reference_interceptor_has_programs_executed_at_home(reference: Cluster) -> None:
+    natively = test_exec.told(reference, "signals", None)
+    assert test_exec.told(reference, "signals", "n2", stays=True) == natively

@@ -494,6 +494,8 @@ static void shell(int children)
             exit(1);
         printf("child %d ended with %d\n", i, WEXITSTATUS(status));
     }
+    line("after");
+    await("end");
     exit(0);
 }
 
