@@ -21,10 +21,10 @@ from deputy import birth, execution, homecoming, leaving
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
+from deputy.mapping import Mappings
 from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Replaced, Stub
-from engine.files import MappedFile
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.frames import Message, WireError
@@ -76,7 +76,7 @@ class Deputy:
         self.stub: Stub | None = None
         self.link: GuestLink | None = None
         self.signals: StubSignals | None = None
-        self.files: list[MappedFile] = []
+        self.mappings = Mappings(self.pid)
         self.finished = False
         self.shares_memory = False
         """Its guest has the memory of its parent's (vfork) until it calls exec."""
@@ -96,9 +96,9 @@ class Deputy:
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def be_away(self, stub: Stub, link: GuestLink, files: list[MappedFile]) -> None:
+    def be_away(self, stub: Stub, link: GuestLink, mappings: Mappings) -> None:
         """The process is a stub from here on, and its guest is where the link leads."""
-        self.stub, self.link, self.files = stub, link, files
+        self.stub, self.link, self.mappings = stub, link, mappings
         self.signals = StubSignals(self, stub)
         self.where = link.target.node
         self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
@@ -213,7 +213,7 @@ class Deputy:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
         preparation = Preparation(
-            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.files
+            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.mappings.files()
         )
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
 

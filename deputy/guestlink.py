@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from deputy import mapping
 from kernel_helpers import account
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, HomeLink, Kind
@@ -152,6 +153,8 @@ class GuestLink:
         if event.kind == Control.CANCEL:
             assert deputy.stub is not None
             deputy.stub.cancel(event.tid)
+        elif event.kind in (Control.MAP, Control.FETCH):
+            mapping.serve(deputy, event)
         elif event.kind == Control.EXECUTE:
             try:
                 fields = unpack(event.data)

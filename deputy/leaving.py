@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from deputy import freezing
 from deputy.guestlink import GuestLink
+from deputy.mapping import Mappings
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
 from engine import criu, files
@@ -100,7 +101,7 @@ class Preparation:
             self.channel.send("replace")
         uname = os.uname()
         status = _status(self.pid)
-        if not self._is_hop:  # a guest maps nothing new
+        if not self._is_hop:
             self.files = files.mapped_files(self.pid)
         self.channel.send(
             "prepare", pid=_program_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
@@ -131,10 +132,9 @@ class Preparation:
                     self.channel.send("content", sha256=file.sha256, size=file.size)
                     self.channel.send_stream(file.size, source.read)
 
-    def send_late_files(self) -> None:
-        """Files that the process mapped after `prepare`; called while it is frozen."""
+    def send_late_files(self, now: list[files.MappedFile]) -> None:
+        """Those of the files that the process has mapped now, being frozen, that it mapped after `prepare`."""
         assert self.channel is not None
-        now = files.mapped_files(self.pid)
         known = {(file.path, file.sha256) for file in self.files}
         late = [file for file in now if (file.path, file.sha256) not in known]
         if late:
@@ -173,7 +173,8 @@ def leave(
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
         phases.done("why not")
-        preparation.send_late_files()
+        preparation.send_late_files(files.mapped_files(deputy.pid))
+        mappings = Mappings.of(deputy.pid, preparation.files)
         phases.done("late files")
         engine, size = _send(frozen, deputy, preparation, phases, has_run=held is None)
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
@@ -201,7 +202,7 @@ def leave(
     for thread in frozen.threads.values():
         thread.set_options(OPTIONS)
     guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
-    deputy.be_away(stub, guest_link, preparation.files)
+    deputy.be_away(stub, guest_link, mappings)
     stub.start()
     guest_link.start(connection)
     phases.done("commit")
@@ -234,6 +235,8 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         pending = freezing.freeze_guest(deputy)
         phases.done("freeze")
         try:
+            preparation.send_late_files(deputy.mappings.files())
+            phases.done("late files")
             source.send(
                 "hop", address=list(preparation.target.address), secret=preparation.target.secret,
                 engine=preparation.engine, kernel=preparation.kernel,

@@ -312,9 +312,10 @@ class Stub:
             self._send_again(thread, number, info)
 
     @contextmanager
-    def _injecting(self, tid: int = 0) -> Iterator[Thread]:
-        """A thread that is stopped for injected calls and goes on with what it did: that one, or any. Errors: Replaced, TimeoutError."""
-        tid = tid or self.tids[0]
+    def injecting(self, program: int = 0) -> Iterator[Thread]:
+        """A thread (the program's id, or any) that is stopped for injected calls and goes on with what it did. Errors: Replaced,
+        TimeoutError."""
+        tid = self._host(program) or self.tids[0]
         if self.executed is not None or self._interrupt(tid, 5.0) is None:
             if self._is_replaced():
                 raise Replaced
@@ -356,7 +357,7 @@ class Stub:
         # The guest may run already and wait in calls that have their buffers here.
         places = [(page, page + PAGE) for page in sorted(set(self.link.hold_places(True)))]
         try:
-            with self._injecting() as thread:
+            with self.injecting() as thread:
                 for span in _merged(_droppable(maps, self.reserved, arguments)):
                     for start, end in _without(span, places):
                         thread.call(SYS.munmap, start, end - start)
@@ -371,7 +372,7 @@ class Stub:
 
     def default_action(self, number: int) -> None:
         """The stub takes the default action of a signal from now on: it is about to die by it."""
-        with self._injecting() as thread:
+        with self.injecting() as thread:
             # The stack that the thread is on lies in the slot's page; its lower part is free for our structure.
             at = self._slot(thread.tid) + 1024
             inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
@@ -396,7 +397,7 @@ class Stub:
         before = self.link.size
         index = self.link.add_thread()
         try:
-            with self._injecting() as parent:
+            with self.injecting() as parent:
                 if self.link.size > before:
                     inject.check(parent.call(SYS.mremap, self._slots, before, self.link.size, 0), "more slots")
                 # In the page of the parent's slot, below the stack that the loop is on.
@@ -423,7 +424,7 @@ class Stub:
         host = self._host(parent)
         if host is None:
             raise ProcessLookupError(errno.ESRCH, f"thread {parent} has ended")
-        with self._injecting(host) as thread:
+        with self.injecting(parent) as thread:
             listing = f"/proc/{self.pid}/task/{host}/children"
             known = {int(word) for word in Path(listing).read_text().split()}
             at = self._slot(host) + 1024
@@ -464,7 +465,7 @@ class Stub:
         os.kill(child.pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(child.pid, _WALL)
-        with self._injecting() as thread:
+        with self.injecting() as thread:
             thread.call(SYS.wait4, child.program_tid(child.pid), 0, _WALL, 0)
 
     def end_thread(self, program: int) -> None:

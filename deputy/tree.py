@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import selectors
+import signal
 from dataclasses import replace
 
 from deputy.deputy import Deputy, Options
@@ -37,6 +38,7 @@ class Tree:
         except ProcessLookupError:
             log.error("process %d is gone", self._first.pid)
             return 1
+        signal.signal(signal.SIGIO, lambda number, frame: None)  # of a lease that is held for a moment (deputy/mapping.py)
         turns = Turns(self.selector, log)
         try:
             while self.deputies:

@@ -555,6 +555,21 @@ int away_answer(struct away *a, int tid, int64_t value, int native) {
     return 0;
 }
 
+/* Puts a descriptor of ours into the guest, as this number, before a parked call of this thread goes on there. 0, or a negative errno:
+ * -ENOENT: nothing is parked. */
+int away_give_descriptor(struct away *a, int tid, int descriptor, int number) {
+    struct guest_thread *t = by_tid(a, tid);
+    pthread_mutex_lock(&a->lock);
+    int is_parked = t && t->state != IDLE;
+    uint64_t id = is_parked ? t->notification : 0;
+    pthread_mutex_unlock(&a->lock);
+    if (!is_parked)
+        return -ENOENT;
+    struct seccomp_notif_addfd give = {.id = id, .flags = SECCOMP_ADDFD_FLAG_SETFD, .srcfd = descriptor, .newfd = number,
+                                       .newfd_flags = O_CLOEXEC};
+    return ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0 ? -errno : 0;
+}
+
 /* Sends a call home that Python has been handed, with the arguments that it was told. 0, -ENOENT: none is parked, or why it cannot
  * be sent (-E2BIG, -ENOMEM): it stays parked. */
 int away_forward(struct away *a, int tid, int number, const uint64_t arguments[6]) {

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
+from engine.files import FileStore
 from engine.pending import Pending, put
 from kernel_helpers import account, inject, tracing
 from kernel_helpers.inject import Frozen, Thread
@@ -27,6 +28,7 @@ from kernel_helpers.tracing import Cause, Stop
 from remote.births import Births
 from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
+from remote.mapping import Mappings
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.waking import ready
@@ -83,6 +85,7 @@ class Guest:
         self._suspended: dict[int, int] = {}
         """host tid -> restart code of the call that home has suspended for the move that is under way"""
         self._is_pausing = False
+        self._mappings = Mappings(self, FileStore(remote.options.cache))
         self._executions = Executions(self)
         self._is_limited = False
         self._looked = 0.0
@@ -127,6 +130,7 @@ class Guest:
         """Ends the guest, and leaves its place in the sandbox to another."""
         self.births.close()
         self.link.close()
+        self._mappings.close()
         self._kill()
         return self.sandbox
 
@@ -169,7 +173,7 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
                 self._executions.begin(event, waits=self._is_pausing)
-            elif not self.births.ask(event):
+            elif not self.births.ask(event) and not self._mappings.ask(event):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
@@ -194,6 +198,8 @@ class Guest:
             halted, self._halted = self._halted, set()
             for tid in halted:
                 tracing.proceed(tid)
+        elif event.kind in (Control.MAPPED, Control.CONTENT):
+            self._mappings.handle(event)
         elif event.kind == Control.BORN:
             born = unpack(event.data)
             self.births.born(event.tid, int(born["thread"]), bool(born["again"]))
@@ -202,9 +208,9 @@ class Guest:
         else:
             log.debug("event %s ignored", event.kind)
 
-    def go_home(self, tid: int, number: int) -> None:
+    def go_home(self, tid: int, number: int, reason: str = "") -> None:
         """Asks home to take the guest back, for a thread's call that only home can make."""
-        self.link.send(Control.GO_HOME, tid, pack(number=number, name=NAMES.get(number, str(number))))
+        self.link.send(Control.GO_HOME, tid, pack(number=number, name=reason or NAMES.get(number, str(number))))
 
     def host_tid(self, tid: int) -> int | None:
         """A thread's id as this process sees it."""

@@ -15,14 +15,16 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
+from remote import mounts
 from wire.waking import ready
 
 NUMBER_TIMEOUT = 5.0
-"""Seconds for process 1 to set a number."""
+"""Seconds for process 1 to set a number, or to show a file."""
 _FORBIDDEN = ("/proc", "/sys", "/.farhome")
 
 log = logging.getLogger("remote.sandbox")
@@ -90,6 +92,7 @@ class Sandbox:
     """how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's"""
     _shown: dict[str, tuple[object, ...]] = field(default_factory=dict)
     """what is mounted at a path"""
+    _is_sealed: bool = False
     is_open: bool = False
     """between open_for_criu() and close_for_criu()"""
     _guests: int = 1
@@ -169,7 +172,10 @@ class Sandbox:
     def add_files(self, files: Iterable[tuple[str, str | os.PathLike[str]]]) -> None:
         """More files; what is shown at such a path is hidden by them, unless it is the same. Errors: FarhomeError, OSError."""
         new = [(path, local) for path, local in files if self._shown.get(path) != _identity(local)]
-        if new:
+        if self._is_sealed:
+            for path, local in new:
+                self.show_file(path, local)
+        elif new:
             self._work("mount", str(self.first), requests=_file_requests(new))
             self._shown |= {path: _identity(local) for path, local in new}
 
@@ -190,6 +196,7 @@ class Sandbox:
         Errors: FarhomeError."""
         criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
         self._work("unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE, "/dev/null", "-")
+        self._is_sealed = True
 
     def enter_argv(
         self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
@@ -214,6 +221,26 @@ class Sandbox:
         self._numbers.sendall(words.encode())
         if self._numbers.recv(1) != b"+":
             raise FarhomeError(f"the sandbox of {self.key} {failure}")
+
+    def show_file(self, path: str, local: str | os.PathLike[str]) -> None:
+        """One more file, after seal(); it hides what was shown there. Errors: FarhomeError, OSError."""
+        request = os.fsencode(checked_target(path))
+        tree = mounts.detached(local)
+        try:
+            socket.send_fds(self._numbers, [request], [tree])
+            if self._numbers.recv(1) != b"+":
+                raise FarhomeError(f"the sandbox of {self.key} cannot show {path}")
+        finally:
+            os.close(tree)
+        self._shown[path] = _identity(local)
+
+    def open_file(self, path: str) -> BinaryIO | None:
+        """A file that is shown, as the guest would open it; None: there is none. Errors: FarhomeError, OSError."""
+        inside = f"/proc/{self.first}/root{checked_target(path)}"
+        try:
+            return open(inside, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def host_pid(self, inner: int) -> int:
         """The process that is `inner` inside, as this process's pid namespace sees it. Errors: ProcessLookupError."""

@@ -59,13 +59,7 @@ def test_more_arguments_than_a_call_may_have_are_given_at_home(cluster: Cluster)
 
 
 def test_a_program_with_libraries(cluster: Cluster) -> None:
-    natively = told(cluster, "plain", None, program="executes")
-    with Running(cluster, "executes", "plain") as one:
-        until("it is ready", lambda: one.lines() == ["ready"])
-        one.moved("n2")
-        (one.directory / "go").touch()
-        (one.directory / "end").touch()
-        assert one.end().replace(one.name, "NAME") == natively
+    assert told(cluster, "plain", "n2", program="executes") == told(cluster, "plain", None, program="executes")
 
 
 def test_a_setuid_program_has_its_rights_and_stays_at_home(cluster: Cluster) -> None:
