@@ -91,6 +91,7 @@ class Guest:
         self._looked = 0.0
         self._signalled: float | None = None
         self._cpu_before = _cpu_seconds(self.pid)
+        self._cpu_in_all: float | None = None
         link.account.begin()
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Guest:
 
     def cpu_seconds(self) -> float:
         """Seconds of cpu that it has used since it came."""
-        return max(0.0, _cpu_seconds(self.pid) - self._cpu_before)
+        return self._cpu_in_all if self._cpu_in_all is not None else max(0.0, _cpu_seconds(self.pid) - self._cpu_before)
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
@@ -136,6 +137,7 @@ class Guest:
 
     def _kill(self) -> None:
         if self._threads:
+            self._cpu_in_all = self.cpu_seconds()
             end_traced(self.pid, list(self._threads))
             self._threads.clear()
 

@@ -14,8 +14,8 @@ from tests.moves.workloads import USER
 
 pytestmark = pytest.mark.timeout(120)
 SCENARIOS = (
-    "plain", "argv0", "no_environment", "signals", "signal_of_thread", "descriptors", "threads", "another_thread", "by_descriptor",
-    "in_directory", "script", "long_list", "long_strings", "attributes",
+    "plain", "argv0", "no_environment", "signals", "signal_of_thread", "descriptors", "threads", "another_thread", "without_leader",
+    "by_descriptor", "in_directory", "script", "long_list", "long_strings", "attributes",
 )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_a_storm_of_moves_over_programs_that_execute_one_another(cluster: Cluste
         assert one.lines() == [str(number) for number in range(steps, -1, -1)]
         assert said == f"{one.pid}: done, 0 signals\nstatus 7\n"
         assert [str(move) for move in moves if not move.done and not EXCUSED.search(move.said)] == []
-        assert len([move for move in moves if move.done]) > 5
+        assert len([move for move in moves if move.done]) > 2
 
 
 def test_moves_that_meet_an_execution_are_made(cluster: Cluster) -> None:
