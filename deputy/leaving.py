@@ -179,7 +179,7 @@ def leave(
         preparation.send_late_files(files.mapped_files(deputy.pid))
         mappings = Mappings.of(deputy.pid, preparation.files)
         phases.done("late files")
-        engine, size = _send(frozen, deputy, preparation, phases)
+        engine, size = _send(frozen, deputy, preparation, phases, has_run=held is None)
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
@@ -269,12 +269,12 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
 
 
-def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases) -> tuple[str, int]:
+def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
     """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes."""
     assert preparation.channel is not None
     talk = preparation.channel
     if preparation.engine != "criu":
-        context = capture(frozen)
+        context = capture(frozen, has_run=has_run)
         frozen.park()  # should we die while it is sent, it goes on as if nothing had been
         phases.done("capture")
         reason = obstacle(context, preparation.kernel)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from deputy.stub import Replaced
 from engine.files import FileMapping, MappedFile, hashes, mappings
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from kernel_helpers.errors import FarhomeError
@@ -139,7 +140,7 @@ class Mappings:
             return {"error": -result} if isinstance(result, int) else {"file": result.to_wire()}
         except OnlyHome as reason:
             return {"home": str(reason)}
-        except OSError as error:
+        except (OSError, Replaced) as error:
             log.info("no file is mapped away: %s", error)
             return {"home": "mmap"}
 

@@ -18,6 +18,7 @@ from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings
 from kernel_helpers.inject import SYS, Frozen, Thread, carry_restart, check, comes_again
 from kernel_helpers.pages import PageTotals, send_own_pages
+from kernel_helpers.tracing import signal_state
 
 _PTRACE_PEEKSIGINFO = 0x4209
 _PEEK_SHARED = 1
@@ -31,6 +32,7 @@ _MAP_PRIVATE_ANONYMOUS = 0x22
 # signals whose action cannot be set, and that cannot wait in a context
 _UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 
+SIG_IGN = 1
 NO_LIMIT = (1 << 64) - 1
 # as /proc/PID/limits names them
 _LIMITS_OF_MEMORY = {
@@ -45,12 +47,13 @@ class _PeekArguments(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("flags", ctypes.c_uint32), ("count", ctypes.c_int32)]
 
 
-def capture(frozen: Frozen, regs_carried: bool = True) -> Context:
+def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> Context:
     """The context of a process all of whose threads are stopped. It may run under our own filter, seized with
     PTRACE_O_SUSPEND_SECCOMP.
 
     regs_carried: calls that the stop interrupted are such that any kernel ends them with EINTR or makes them again
     (inject.carry_restart); otherwise registers are as the stop found them.
+    has_run: else it stands at the first instruction of its program.
 
     Errors: OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
     """
@@ -58,7 +61,7 @@ def capture(frozen: Frozen, regs_carried: bool = True) -> Context:
     for thread in frozen.threads.values():
         _abort_restartable_sequence(frozen, thread)
     with scratch_page(frozen) as scratch:
-        actions = _signal_actions(frozen, scratch)
+        actions = _signal_actions(frozen, scratch) if has_run else _first_actions(frozen.pid)
         brk = frozen.call(SYS.brk, 0)
         threads = tuple(
             _thread_context(frozen, thread, scratch, regs_carried)
@@ -169,6 +172,16 @@ def _signal_actions(frozen: Frozen, scratch: int) -> dict[int, bytes]:
         frozen.call(SYS.rt_sigaction, number, 0, scratch + (number - 1) * ACTION_BYTES, 8)
     data = frozen.read(scratch, SIGNALS * ACTION_BYTES)
     return {number: data[(number - 1) * ACTION_BYTES : number * ACTION_BYTES] for number in numbers}
+
+
+def _first_actions(pid: int) -> dict[int, bytes]:
+    """Signals have their default action, or are ignored, when a program begins. Errors: ProcessLookupError."""
+    state = signal_state(pid, pid)
+    ignored = SIG_IGN.to_bytes(8, "little").ljust(ACTION_BYTES, b"\0")
+    return {
+        number: ignored if state.ignored >> number - 1 & 1 else bytes(ACTION_BYTES)
+        for number in range(1, SIGNALS + 1) if number not in _UNCATCHABLE
+    }  # fmt: skip
 
 
 def robust_list(tid: int) -> tuple[int, int]:

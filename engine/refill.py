@@ -31,6 +31,7 @@ from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
+from kernel_helpers.tracing import signal_state
 
 _MAP_PRIVATE_ANONYMOUS = 0x22
 _MAP_DROPPABLE_ANONYMOUS = 0x28
@@ -119,6 +120,7 @@ def refill(
     reserved: Sequence[Span],
     timeout: float = 30.0,
     names: Dictionary[str, str] | None = None,
+    has_run: bool = True,
 ) -> Refilled:
     """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends), not a byte
     more.
@@ -126,7 +128,8 @@ def refill(
     stub: all threads stopped, stub.instruction in one of `reserved`, the ranges that the stub has for itself and that
     the caller removes afterwards. The stub keeps its file mappings, all other memory of it counts as given up. When
     this returns, everything that can fail has been done. timeout: seconds without progress of the stream. names: by identity
-    (see Mapping), how the context names files that the stub maps, whatever they are called by now.
+    (see Mapping), how the context names files that the stub maps, whatever they are called by now. has_run: else its signals have the
+    actions that a program begins with.
 
     Errors: layout.ReservedOverlap (the caller moves the reserved range and tries again), RefillFailed.
     """
@@ -163,7 +166,7 @@ def refill(
             _finish_mappings(stub, plan, scratch, notes)
             if memory_layout(stub.pid, stub.call(SYS.brk, 0)) != context.memory:
                 set_memory_layout(stub, context.memory, scratch)
-            _set_signal_actions(stub, context, scratch)
+            _set_signal_actions(stub, context, scratch, has_run)
             for bit in range(context.barriers.bit_length()):
                 if context.barriers >> bit & 1:
                     stub.call(SYS.membarrier, 1 << bit, 0, 0)
@@ -319,12 +322,15 @@ def set_memory_layout(stub: Frozen, wanted: MemoryLayout, scratch: int, program:
     stub.call(SYS.prctl, _PR_SET_MM, _PR_SET_MM_MAP, scratch, len(request), 0)
 
 
-def _set_signal_actions(stub: Frozen, context: Context, scratch: int) -> None:
+def _set_signal_actions(stub: Frozen, context: Context, scratch: int, has_run: bool) -> None:
     table = bytearray(SIGNALS * ACTION_BYTES)
     for number, action in context.signal_actions.items():
         table[(number - 1) * ACTION_BYTES : number * ACTION_BYTES] = action
     stub.write(scratch, bytes(table))
-    for number in context.signal_actions:
+    ignored = signal_state(stub.pid, stub.pid).ignored
+    for number, action in context.signal_actions.items():
+        if not has_run and not any(action) and not ignored >> number - 1 & 1:
+            continue  # it is so already
         stub.call(SYS.rt_sigaction, number, scratch + (number - 1) * ACTION_BYTES, 0, 8)
 
 

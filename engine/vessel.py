@@ -110,7 +110,7 @@ class Vessel:
             self._settle(context, scratch)
             self._map_files(context.maps, scratch)
             self._make_threads(context, scratch)
-        return refill(frozen, context, stream, [self.reserved], timeout)
+        return refill(frozen, context, stream, [self.reserved], timeout, has_run=False)
 
     def leave(self) -> Frozen:
         """Takes our page out of the filled vessel, which is the process now."""

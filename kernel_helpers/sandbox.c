@@ -1,19 +1,17 @@
 /* sandbox: the namespaces and the small root that a guest lives in, and what has to happen inside them.
  *
  *   sandbox create [CGROUP...]            reads requests from stdin, prints the id of the sandbox's process 1, and stays
- *   sandbox mount PID                     reads `bind` requests and carries them out in the sandbox of process 1 PID, also if its
- *                                         root is read-only
+ *   sandbox mount PID                     reads `bind` requests and carries them out in the sandbox of process 1 PID
  *   sandbox unmount PID PATH...           lazily; PATH "-" makes the root read-only
  *   sandbox run PID UID GID LAST [CGROUP...] -- PROGRAM [ARGUMENT...]
  *                                         PID 0: no sandbox. UID -1: as we are. Otherwise as that user with every capability
  *                                         except CAP_SYS_RESOURCE. LAST (0: as it comes): the pid before the one that the
  *                                         program gets in there. Exit status: the program's, 128 + signal when killed
- *   sandbox vessel PID WANTED [CGROUP...] leaves a process with pid WANTED in the sandbox, a child of its process 1, that has no
- *                                         descriptor and waits for ever
  *
  * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
  * many ns ahead of the caller's they are inside), `numbers FD` (a socket through which process 1 is told the last pid, in digits,
- * or is given the mount of a file and told where the guest shall see it, answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
+ * or `v` and the pid of a vessel that it is to make, a process without a descriptor that waits for ever, or is given the mount of a file
+ * and told where the guest shall see it, answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
  * (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
  * root has become the only root: no target can lead out of it. CGROUP is the directory of a cgroup to join.
  *
@@ -38,7 +36,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -277,6 +274,38 @@ static int set_next_pid(int last_pid, const char *text, ssize_t length)
     return length > 0 && pwrite(last_pid, text, length, 0) == length;
 }
 
+static void reap(void)
+{
+    while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
+        ;
+}
+
+/* One that had this pid before may have to be reaped yet. */
+static int make_vessel(pid_t pid)
+{
+    struct {
+        unsigned long long flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+    } a = {.exit_signal = SIGCHLD, .set_tid = (unsigned long long)&pid, .set_tid_size = 1};
+    for (int tries = 0; tries < 2000; tries++) {
+        pid_t child = syscall(SYS_clone3, &a, sizeof a);
+        if (child < 0 && errno == EEXIST) {
+            usleep(250);
+            reap();
+            continue;
+        }
+        if (child)
+            return child > 0;
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        setsid();
+        syscall(SYS_close_range, 0, ~0u, 0);
+        for (;;)
+            pause();
+    }
+    return 0;
+}
+
 static int remount_root(int read_only)
 {
     return mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | (read_only ? MS_RDONLY : 0), NULL);
@@ -310,21 +339,21 @@ static ssize_t take_request(int numbers, char *text, size_t room, int *descripto
     return length;
 }
 
-/* Reaps orphans, and does what comes through `numbers`, answered by '+' or '-': sets the last pid to a number, or shows a file. */
+/* Reaps orphans, and does what comes through `numbers`, answered by '+' or '-'. */
 static void serve_forever(int children, int numbers, int last_pid)
 {
     struct pollfd watched[2] = {{children, POLLIN, 0}, {numbers, POLLIN, 0}};
     char text[4096];
     for (;;) {
-        while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
-            ;
+        reap();
         poll(watched, 2, 1000); /* a task with exit signal 0 tells nobody of its end */
         if (watched[0].revents && read(children, text, sizeof text) < 0 && errno != EAGAIN)
             watched[0].fd = -1;
         if (watched[1].revents) {
             int tree;
             ssize_t length = take_request(numbers, text, sizeof text, &tree);
-            char answer = (tree < 0 ? set_next_pid(last_pid, text, length) : show_file(tree, text)) ? '+' : '-';
+            int done = tree >= 0 ? show_file(tree, text) : *text == 'v' ? make_vessel(atoi(text + 1)) : set_next_pid(last_pid, text, length);
+            char answer = done ? '+' : '-';
             if (tree >= 0)
                 close(tree);
             if (length <= 0 || write(numbers, &answer, 1) != 1)
@@ -439,26 +468,12 @@ static void enter(const char *pid, int namespaces)
     close(fd);
 }
 
-static void set_root(int read_only)
-{
-    if (remount_root(read_only))
-        fail("the root's mount");
-}
-
 static int mount_into(const char *pid)
 {
     struct requests q = read_requests();
-    struct statvfs root;
     enter(pid, CLONE_NEWNS);
-    if (statvfs("/", &root))
-        fail("/");
-    int is_sealed = root.f_flag & ST_RDONLY;
-    if (is_sealed)
-        set_root(0);            /* places have to be made */
     for (int i = 0; i < q.count; i++)
         place(&q.binds[i]);
-    if (is_sealed)
-        set_root(1);
     return 0;
 }
 
@@ -466,9 +481,10 @@ static int unmount(const char *pid, char **paths)
 {
     enter(pid, CLONE_NEWNS);
     for (; *paths; paths++) {
-        if (!strcmp(*paths, "-"))
-            set_root(1);
-        else if (umount2(*paths, MNT_DETACH) && errno != EINVAL && errno != ENOENT)
+        if (!strcmp(*paths, "-")) {
+            if (remount_root(1))
+                fail("making the root read-only");
+        } else if (umount2(*paths, MNT_DETACH) && errno != EINVAL && errno != ENOENT)
             fail(*paths);
     }
     return 0;
@@ -548,50 +564,6 @@ static int run(char **arguments)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-#define REAPING_MS 500
-
-/* A task with that pid in the namespace that children are born into; its parent is the caller. One that had it before may have to be
- * reaped by process 1. */
-static pid_t clone_with_pid(pid_t pid)
-{
-    struct {
-        unsigned long long flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
-    } a = {.exit_signal = SIGCHLD, .set_tid = (unsigned long long)&pid, .set_tid_size = 1};
-    for (int tries = 0;; tries++) {
-        pid_t child = syscall(SYS_clone3, &a, sizeof a);
-        if (child >= 0 || errno != EEXIST || tries >= REAPING_MS * 4)
-            return child;
-        usleep(250);
-    }
-}
-
-static int vessel(char **arguments)
-{
-    pid_t wanted = atoi(arguments[1]);
-    int status;
-    for (char **cgroup = arguments + 2; *cgroup; cgroup++)
-        join_cgroup(*cgroup);
-    enter(arguments[0], NAMESPACES | CLONE_NEWCGROUP | CLONE_NEWTIME);
-    pid_t between = clone_with_pid(wanted == 2 ? 3 : 2); /* its end gives the vessel to process 1 */
-    if (between < 0)
-        fail("clone3");
-    if (!between) {
-        pid_t child = clone_with_pid(wanted);
-        if (child < 0)
-            fail("clone3 of the vessel");
-        if (child)
-            _exit(0);
-        setsid();
-        syscall(SYS_close_range, 0, ~0u, 0);
-        for (;;)
-            pause();
-    }
-    while (waitpid(between, &status, 0) < 0)
-        if (errno != EINTR)
-            fail("waitpid");
-    return status ? 125 : 0;
-}
-
 int main(int argc, char **argv)
 {
     if (argc >= 2 && !strcmp(argv[1], "create"))
@@ -602,8 +574,6 @@ int main(int argc, char **argv)
         return unmount(argv[2], argv + 3);
     if (argc >= 7 && !strcmp(argv[1], "run"))
         return run(argv + 2);
-    if (argc >= 4 && !strcmp(argv[1], "vessel"))
-        return vessel(argv + 2);
-    fprintf(stderr, "sandbox: create | mount PID | unmount PID PATH... | run PID UID GID LAST [CGROUP...] -- PROGRAM... | vessel PID WANTED [CGROUP...]\n");
+    fprintf(stderr, "sandbox: create | mount PID | unmount PID PATH... | run PID UID GID LAST [CGROUP...] -- PROGRAM...\n");
     return 125;
 }

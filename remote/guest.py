@@ -73,6 +73,7 @@ class Guest:
         self._mappings = Mappings(self, FileStore(remote.options.cache))
         self._executions = Executions(self)
         self._cpu_before = _cpu_seconds(self.pid)
+        self._cpu_in_all: float | None = None
         link.account.begin()
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class Guest:
 
     def cpu_seconds(self) -> float:
         """Seconds of cpu that it has used since it came."""
-        return max(0.0, _cpu_seconds(self.pid) - self._cpu_before)
+        return self._cpu_in_all if self._cpu_in_all is not None else max(0.0, _cpu_seconds(self.pid) - self._cpu_before)
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
@@ -118,6 +119,7 @@ class Guest:
 
     def _kill(self) -> None:
         if self._threads:
+            self._cpu_in_all = self.cpu_seconds()
             end_traced(self.pid, list(self._threads))
             self._threads.clear()
 

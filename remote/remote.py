@@ -65,6 +65,8 @@ class Remote:
         self._talks: set[socket.socket] = set()
         """The conversations about moves."""
         self._since = time.time()
+        self._cpu_before = 0.0
+        """Seconds: of the programs that the guest has replaced here."""
         self.selector = tree.selector
         self._callers: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
         self._waker = tree.waker
@@ -220,8 +222,10 @@ class Remote:
         self._forget(talk)
         self.selector.unregister(guest.link.event_fd)
         self._connected, self._heard = False, time.monotonic()
+        sandbox = guest.end()
+        self._cpu_before += guest.cpu_seconds()
         try:
-            arrival.arrive(self, talk, guest.end())
+            arrival.arrive(self, talk, sandbox)
         except (FarhomeError, WireError, OSError) as error:
             log.warning("the new program does not come: %s", error, exc_info=not isinstance(error, WireError))
             talk.close()
@@ -233,10 +237,11 @@ class Remote:
         operation, number = message.get("op"), message.get("id")
         answer: Message = {"id": number, "ok": True}
         if operation == "status":
+            cpu = self._cpu_before + (self.guest.cpu_seconds() if self.guest else 0.0)
             answer |= {
                 "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": self.guest is not None,
                 "user": self.guest.uid if self.guest else None, "memory": self.guest.memory() if self.guest else 0,
-                "command": self.guest.command if self.guest else "", "cpu": self.guest.cpu_seconds() if self.guest else 0.0,
+                "command": self.guest.command if self.guest else "", "cpu": cpu,
             }  # fmt: skip
         elif operation == "expel":
             if self.guest is None:

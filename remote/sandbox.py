@@ -92,6 +92,7 @@ class Sandbox:
     """how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's"""
     _shown: dict[str, tuple[object, ...]] = field(default_factory=dict)
     """what is mounted at a path"""
+    _is_sealed: bool = False
     is_open: bool = False
     """between open_for_criu() and close_for_criu()"""
     _guests: int = 1
@@ -171,7 +172,10 @@ class Sandbox:
     def add_files(self, files: Iterable[tuple[str, str | os.PathLike[str]]]) -> None:
         """More files; what is shown at such a path is hidden by them, unless it is the same. Errors: FarhomeError, OSError."""
         new = [(path, local) for path, local in files if self._shown.get(path) != _identity(local)]
-        if new:
+        if self._is_sealed:
+            for path, local in new:
+                self.show_file(path, local)
+        elif new:
             self._work("mount", str(self.first), requests=_file_requests(new))
             self._shown |= {path: _identity(local) for path, local in new}
 
@@ -192,6 +196,7 @@ class Sandbox:
         Errors: FarhomeError."""
         criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
         self._work("unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE, "/dev/null", "-")
+        self._is_sealed = True
 
     def enter_argv(
         self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
@@ -204,17 +209,21 @@ class Sandbox:
     def vessel(self, pid: int) -> int:
         """Leaves a process inside that is `pid` there, has no descriptor and waits for ever; its id in this process's pid
         namespace. Errors: FarhomeError."""
-        self._work("vessel", str(self.first), str(pid), *self._cgroups)
+        self._tell(f"v{pid}", f"cannot make a process {pid}")
         return self.host_pid(pid)
 
     def set_next_pid(self, number: int) -> None:
         """The next task that is born inside gets this id, if nobody has it. Errors: FarhomeError, OSError."""
-        self._numbers.sendall(b"%d" % (number - 1))
+        self._tell(str(number - 1), f"cannot give out the number {number}")
+
+    def _tell(self, words: str, failure: str) -> None:
+        """Has process 1 do something. Errors: FarhomeError, OSError."""
+        self._numbers.sendall(words.encode())
         if self._numbers.recv(1) != b"+":
-            raise FarhomeError(f"the sandbox of {self.key} cannot give out the number {number}")
+            raise FarhomeError(f"the sandbox of {self.key} {failure}")
 
     def show_file(self, path: str, local: str | os.PathLike[str]) -> None:
-        """One more file, after seal(), where nothing is shown yet. Errors: FarhomeError, OSError."""
+        """One more file, after seal(); it hides what was shown there. Errors: FarhomeError, OSError."""
         request = os.fsencode(checked_target(path))
         tree = mounts.detached(local)
         try:
@@ -223,6 +232,7 @@ class Sandbox:
                 raise FarhomeError(f"the sandbox of {self.key} cannot show {path}")
         finally:
             os.close(tree)
+        self._shown[path] = _identity(local)
 
     def open_file(self, path: str) -> BinaryIO | None:
         """A file that is shown, as the guest would open it; None: there is none. Errors: FarhomeError, OSError."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.moves import test_itself, test_signals
+from tests.moves import test_exec, test_itself, test_signals
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -41,3 +41,9 @@ def test_blocked_signals_with_the_reference_interceptor(reference: Cluster, how:
 def test_a_process_sees_itself_with_the_reference_interceptor(reference: Cluster) -> None:
     test_itself.test_a_process_sees_itself_wherever_it_is(reference, "")
     test_itself.test_a_path_that_begins_in_proc_takes_it_home(reference)
+
+
+@pytest.mark.timeout(120)
+def test_the_reference_interceptor_has_programs_executed_at_home(reference: Cluster) -> None:
+    natively = test_exec.told(reference, "signals", None)
+    assert test_exec.told(reference, "signals", "n2", stays=True) == natively

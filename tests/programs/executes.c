@@ -74,6 +74,16 @@ static void *reads(void *pipe_end)
     return NULL;
 }
 
+#define COMPUTED 400
+
+/* Milliseconds. */
+static long used(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 /* ---- the new program */
 
 /* Of all but what names a directory of ours, which has another name in each run. */
@@ -142,6 +152,9 @@ static void after(int argc, char **argv)
         printf("is %s\n", strcmp(strrchr(text, '/') + 1, strrchr(self, '/') + 1) ? text : "itself");
     const char *called = strrchr((const char *)getauxval(AT_EXECFN), '/');
     printf("executed as %.20s\n", called && strcmp(called, strrchr(self, '/')) ? called : "itself");
+    if (!strcmp(scenario, "attributes"))
+        printf("has used what the one before has %d %d\n", used(CLOCK_PROCESS_CPUTIME_ID) >= COMPUTED,
+               used(CLOCK_THREAD_CPUTIME_ID) >= COMPUTED);
     int threads = 0;
     DIR *tasks = opendir("/proc/self/task");
     for (struct dirent *one; (one = readdir(tasks));)
@@ -296,6 +309,32 @@ static void another_thread(void)
     sleeps(NULL);
 }
 
+static void *execute_when_alone(void *nothing)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", getpid());
+    while (state != 'Z') {
+        FILE *file = fopen(path, "re");
+        if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+            exit(1);
+        fclose(file);
+    }
+    execute();
+    return nothing;
+}
+
+static void without_leader(void)
+{
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    ready();
+    kill(getpid(), SIGUSR1);
+    start(execute_when_alone, NULL);
+    pthread_exit(NULL);
+}
+
 static void by_descriptor(void)
 {
     char *argv[] = {(char *)self, "after", (char *)scenario, NULL};
@@ -392,6 +431,9 @@ static void attributes(void)
     sigprocmask(SIG_BLOCK, &mask, NULL);
     timer_create(CLOCK_MONOTONIC, &event, &one);
     timer_settime(one, 0, &soon, NULL);
+    while (used(CLOCK_THREAD_CPUTIME_ID) < COMPUTED)
+        for (volatile int i = 0; i < 1000000; i++)
+            ;
     sigset_t waiting;
     do
         sigpending(&waiting);
@@ -494,6 +536,8 @@ static void shell(int children)
             exit(1);
         printf("child %d ended with %d\n", i, WEXITSTATUS(status));
     }
+    line("after");
+    await("end");
     exit(0);
 }
 
@@ -532,6 +576,7 @@ int main(int argc, char **argv)
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"plain", plain}, {"argv0", argv0}, {"no_environment", no_environment}, {"signals", signals},
         {"signal_of_thread", signal_of_thread}, {"descriptors", descriptors}, {"threads", threads}, {"another_thread", another_thread},
+        {"without_leader", without_leader},
         {"by_descriptor", by_descriptor}, {"in_directory", in_directory}, {"script", script}, {"long_list", long_list},
         {"long_strings", long_strings}, {"very_long_list", very_long_list}, {"attributes", attributes},
         {"setuid_program", setuid_program}, {"failures", failures}};
