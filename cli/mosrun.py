@@ -38,10 +38,12 @@ def parser() -> argparse.ArgumentParser:
         "  mosrun ./simulate --steps 1000000     goes wherever it runs best\n"
         "  mosrun -r n2 -L ./render scene        goes to n2 at once, and no further by itself\n"
         "  mosrun -J night -m 2048 ./analyse     job 'night', needs 2 GiB\n"
-        "  mosrun -h ./talks-to-a-device         stays at home\n",
+        "  mosrun -h ./talks-to-a-device         stays at home\n"
+        "  mosrun --trace=calls -r n2 ./analyse  its system calls while it is away, in the file 'calls', as\n"
+        "      4711 openat(AT_FDCWD, 'data', O_RDONLY) = 3 <0.000192 at home>\n",
         exits=(USAGE, NOT_EXECUTABLE, NOT_FOUND),
         ending="Otherwise the exit status is the program's own, wherever it ran.",
-        usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--] program [argument ...]",
+        usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--trace[=FILE]] [--] program [argument ...]",
         add_help=False,
     )
     made.add_argument("--help", action="help", help="show this help (-h is 'home')")
@@ -52,6 +54,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-L", "--locked", action="store_true", help="no automatic moves; migrate still moves it")
     made.add_argument("-m", "--memory", metavar="MB", help="memory that it will need, in MiB")
     made.add_argument("-J", "--job", metavar="JOB", help="a name that mosps and mosctl can choose processes by")
+    made.add_argument(
+        "--trace", nargs="?", const="-", metavar="FILE",
+        help="tell each system call that it makes while it is away, where it was made and how long it took, on standard error or in FILE",
+    )  # fmt: skip
     made.add_argument("program", nargs=argparse.REMAINDER, help="program and its arguments")
     return made
 
@@ -71,6 +77,8 @@ def options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
         name, equals, value = word.partition("=")
         if word in _FLAGS:
             found[_FLAGS[word]] = "1"
+        elif name == "--trace":
+            found["trace"] = value if equals else "-"
         elif word.startswith("--") and equals and name in _WITH_VALUE:
             found[_WITH_VALUE[name]] = value
         elif word in _WITH_VALUE:
@@ -121,7 +129,7 @@ def register(found: dict[str, str], command: list[str]) -> _socket.socket:
         {
             "op": "register", "job": found.get("job", ""), "home_only": "home" in found, "locked": "locked" in found,
             "memory": int(found.get("memory", 0)) << 20, "node": "best" if "best" in found else found.get("node", ""),
-            "command": " ".join(command)[:200],
+            "command": " ".join(command)[:200], "trace": found.get("trace", ""),
         }
     )  # fmt: skip
     try:
@@ -165,6 +173,22 @@ def original_environment() -> dict[bytes, bytes]:
     return {key: value for key, equals, value in (line.partition(b"=") for line in lines) if equals and key}
 
 
+def new_file(path: str) -> str:
+    """Makes a file for the trace, or empties it, by the user's own rights. Returns its whole path. Errors: CommandError."""
+    import stat
+
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():
+            raise CommandError(f"--trace needs a plain file of your own, not {path}", USAGE)
+        os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror}", USAGE) from None
+    return os.path.realpath(path)
+
+
 def become(command: list[str]) -> NoReturn:
     """Becomes the program. Errors: CommandError as a shell would say it."""
     # What Python ignores for itself would be ignored in the program too.
@@ -187,6 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)      # Ctrl-C ends it as it would end the program
     try:
         found, command = options(list(sys.argv[1:] if arguments is None else arguments))
+        if found.get("trace", "-") != "-":
+            found["trace"] = new_file(found["trace"])
         connections = []                 # kept open, so that only exec closes it
         try:
             connections.append(register(found, command))

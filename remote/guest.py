@@ -37,6 +37,7 @@ from wire.waking import ready
 if TYPE_CHECKING:
     from remote.remote import Remote
     from remote.sandbox import Sandbox
+    from remote.trace import Trace
 
 log = logging.getLogger("remote")
 
@@ -71,6 +72,8 @@ class Guest:
         self.link = link
         self.births = Births(self, remote)
         self.own_proc = OwnProc(self)
+        self.trace: Trace | None = None
+        """who tells the guest's calls, if its user wants to see them"""
         self.shares_memory = False
         """with its parent, which waits until it has ended or called exec"""
         self.uid = uid
@@ -109,6 +112,22 @@ class Guest:
             thread.restore()
         for thread in frozen.threads.values():
             thread.resume()
+            self.follow(thread.tid)
+
+    def show_calls(self) -> None:
+        """Its user wants to see its calls. Before it runs."""
+        from remote.trace import Trace  # what it brings along, few guests need
+
+        def send(lines: bytes, held: bool) -> None:
+            self.link.send(Control.TRACED, 0, pack(lines=lines, held=held), held)
+
+        self.link.trace_options |= tracing.PTRACE_O_TRACESYSGOOD
+        self.trace = Trace(self._remote.options.node, self._program, send)
+
+    def follow(self, host: int) -> None:
+        """A thread (ours) runs that may have to be followed."""
+        if self.trace is not None:
+            self.trace.follow(host)
 
     def memory(self) -> int:
         """Resident bytes."""
@@ -138,6 +157,8 @@ class Guest:
 
     def _kill(self) -> None:
         if self._threads:
+            for tid in self._threads:
+                tracing.unfollow(tid)
             end_traced(self.pid, list(self._threads))
             self._threads.clear()
 
@@ -146,6 +167,8 @@ class Guest:
         self.sandbox.join()
         child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command)
         child.shares_memory = shares_memory
+        if self.trace is not None:
+            child.show_calls()
         return child
 
     def expel(self, reason: str) -> None:
@@ -214,6 +237,9 @@ class Guest:
 
     def go_home(self, tid: int, number: int, reason: str = "") -> None:
         """Asks home to take the guest back, for a thread's call that only home can make."""
+        if self.trace is not None:
+            self.trace.takes_home(self._tids.get(tid, 0))
+            self.trace.flush()
         self.link.send(Control.GO_HOME, tid, pack(number=number, name=reason or NAMES.get(number, str(number))))
 
     @property
@@ -313,6 +339,8 @@ class Guest:
             return
         for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
             self._handle_stop(stop)
+        if self.trace is not None:
+            self.trace.flush()
         now = time.monotonic()
         if (self._is_limited and now - self._looked > LIMIT_PERIOD) or (self._signalled is not None and now - self._looked > LOOK_PERIOD):
             # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing. And a signal of home
@@ -328,6 +356,10 @@ class Guest:
             self._thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
             self._signal_stop(stop)
+        elif stop.cause is Cause.CALL and not self.is_stopped:
+            if self.trace is not None and self.trace.look(stop.tid):
+                tracing.interrupt(stop.tid)
+            tracing.proceed(stop.tid)
         elif self.is_stopped:
             self._halted.add(stop.tid)
         else:
@@ -343,6 +375,8 @@ class Guest:
 
     def _thread_gone(self, stop: Stop) -> None:
         self._threads.pop(stop.tid, None)
+        if self.trace is not None:
+            self.trace.forget(stop.tid)
         if isinstance(self.link, AwayLink):
             self.link.remove_thread(stop.tid, self._program(stop.tid))
             self._tids = {program: host for program, host in self._tids.items() if host != stop.tid}
@@ -498,6 +532,10 @@ class Guest:
                 info = tracing.signal_info(tid)
                 if not inject.comes_again(info):
                     taken.append((tid, self._true_info(info)))
+            elif stop.cause is Cause.CALL:
+                if self.trace is not None:
+                    self.trace.look(tid)
+                tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
             elif stop.cause is Cause.OTHER:
                 self._rewind_from_entry(tid)
             tracing.proceed(tid)

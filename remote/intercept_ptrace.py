@@ -54,7 +54,7 @@ class _Caught:
 class PtraceLink(SessionLink):
     """`threads`: tid as this process sees it -> tid as the program sees it."""
 
-    trace_options = PTRACE_O_TRACESECCOMP
+    trace_options: int = PTRACE_O_TRACESECCOMP
     """Options that the guest's threads need besides the tracer's own."""
 
     def __init__(self, guest_host_pid: int, threads: dict[int, int]) -> None:
@@ -85,6 +85,8 @@ class PtraceLink(SessionLink):
             self._caught.pop(self._program.get(stop.tid, 0), None)
             self._restarting.pop(stop.tid, None)
             return False
+        if stop.cause is Cause.CALL:
+            return False  # seen by remote/trace.py
         if stop.cause is not Cause.OTHER or not self._is_at_call(stop):
             self._restart(stop.tid)
             return False
