@@ -23,6 +23,8 @@ REGISTER_TIMEOUT = 5.0
 ACCEPTED = b"\x81\xa2ok\xc3"
 """msgpack of {"ok": True}"""
 _WITH_VALUE = {"-r": "node", "-m": "memory", "-J": "job", "--node": "node", "--memory": "memory", "--job": "job"}
+_TRACE = "--trace"
+"""Its value, if any, is in the same word."""
 _FLAGS = {"-h": "home", "-b": "best", "-L": "locked", "--home": "home", "--best": "best", "--locked": "locked"}
 
 
@@ -39,8 +41,7 @@ def parser() -> argparse.ArgumentParser:
         "  mosrun -r n2 -L ./render scene        goes to n2 at once, and no further by itself\n"
         "  mosrun -J night -m 2048 ./analyse     job 'night', needs 2 GiB\n"
         "  mosrun -h ./talks-to-a-device         stays at home\n"
-        "  mosrun --trace=calls -r n2 ./analyse  its system calls while it is away, in the file 'calls', as\n"
-        "      4711 openat(AT_FDCWD, 'data', O_RDONLY) = 3 <0.000192 at home>\n",
+        "  mosrun --trace=calls -r n2 ./analyse  tells its system calls while it is away, in the file 'calls'\n",
         exits=(USAGE, NOT_EXECUTABLE, NOT_FOUND),
         ending="Otherwise the exit status is the program's own, wherever it ran.",
         usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--trace[=FILE]] [--] program [argument ...]",
@@ -55,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-m", "--memory", metavar="MB", help="memory that it will need, in MiB")
     made.add_argument("-J", "--job", metavar="JOB", help="a name that mosps and mosctl can choose processes by")
     made.add_argument(
-        "--trace", nargs="?", const="-", metavar="FILE",
+        _TRACE, nargs="?", const="-", metavar="FILE",
         help="tell each system call that it makes while it is away, where it was made and how long it took, on standard error or in FILE",
     )  # fmt: skip
     made.add_argument("program", nargs=argparse.REMAINDER, help="program and its arguments")
@@ -77,7 +78,7 @@ def options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
         name, equals, value = word.partition("=")
         if word in _FLAGS:
             found[_FLAGS[word]] = "1"
-        elif name == "--trace":
+        elif name == _TRACE:
             found["trace"] = value if equals else "-"
         elif word.startswith("--") and equals and name in _WITH_VALUE:
             found[_WITH_VALUE[name]] = value

@@ -92,7 +92,7 @@ def test_help_needs_no_daemon(environment: dict[str, str]) -> None:
 
 def test_the_parser_for_the_manual_knows_the_same_options() -> None:
     known = {word for action in mosrun.parser()._actions for word in action.option_strings} - {"--help"}
-    assert known == set(mosrun._FLAGS) | set(mosrun._WITH_VALUE)
+    assert known == set(mosrun._FLAGS) | set(mosrun._WITH_VALUE) | {mosrun._TRACE}
 
 
 def test_its_own_encoding_is_msgpack() -> None:
