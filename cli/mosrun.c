@@ -25,8 +25,8 @@ enum { USAGE = 64, NOT_EXECUTABLE = 126, NOT_FOUND = 127, PATIENCE = 5 /* second
 
 static struct {
     bool home, best, locked;
-    const char *node, *memory, *job;
-} options = {.node = "", .memory = "0", .job = ""};
+    const char *node, *memory, *job, *trace;
+} options = {.node = "", .memory = "0", .job = "", .trace = ""};
 
 static void say(const char *format, ...)
 {
@@ -91,6 +91,8 @@ static int long_option(char **words)
             bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
         return *known[i].value = words[1], 2;
     }
+    if (length == 7 && !strncmp(words[0], "--trace", length)) /* its value, if any, is in the same word */
+        return options.trace = words[0][length] ? words[0] + length + 1 : "-", 1;
     if (!strcmp(words[0], "--help"))
         help();
     bad_usage("%s is no option of mosrun (mosrun --help tells how)", words[0]);
@@ -142,7 +144,7 @@ static char **read_options(char **words)
 
 struct message {
     size_t size;
-    unsigned char bytes[8 * LONGEST];
+    unsigned char bytes[9 * LONGEST];
 };
 
 static void put(struct message *message, const void *bytes, size_t size)
@@ -204,7 +206,7 @@ static void describe(struct message *message, char **program)
     for (int i = 0; i < 8; i++)
         number[1 + i] = (unsigned char)(memory >> (56 - 8 * i));
     message->size = 4;
-    put(message, "\x87", 1);
+    put(message, "\x88", 1);
     put_pair(message, "op", "register");
     put_pair(message, "job", options.job);
     put_truth(message, "home_only", options.home);
@@ -213,6 +215,7 @@ static void describe(struct message *message, char **program)
     put(message, number, sizeof number);
     put_pair(message, "node", options.best ? "best" : options.node);
     put_pair(message, "command", command);
+    put_pair(message, "trace", options.trace);
     size_t body = message->size - 4;
     memcpy(message->bytes, (unsigned char[]){0, 0, (unsigned char)(body >> 8), (unsigned char)body}, 4);
 }

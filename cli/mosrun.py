@@ -18,10 +18,11 @@ def parser() -> argparse.ArgumentParser:
         "  mosrun ./simulate --steps 1000000     goes wherever it runs best\n"
         "  mosrun -r n2 -L ./render scene        goes to n2 at once, and no further by itself\n"
         "  mosrun -J night -m 2048 ./analyse     job 'night', needs 2 GiB\n"
-        "  mosrun -h ./talks-to-a-device         stays at home\n",
+        "  mosrun -h ./talks-to-a-device         stays at home\n"
+        "  mosrun --trace=calls -r n2 ./analyse  tells its system calls while it is away, in the file 'calls'\n",
         exits=(USAGE, NOT_EXECUTABLE, NOT_FOUND),
         ending="Otherwise the exit status is the program's own, wherever it ran.",
-        usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--] program [argument ...]",
+        usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--trace[=FILE]] [--] program [argument ...]",
         add_help=False,
     )
     made.add_argument("--help", action="help", help="show this help (-h is 'home')")
@@ -32,6 +33,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-L", "--locked", action="store_true", help="no automatic moves; migrate still moves it")
     made.add_argument("-m", "--memory", metavar="MB", help="memory that it will need, in MiB")
     made.add_argument("-J", "--job", metavar="JOB", help="a name that mosps and mosctl can choose processes by")
+    made.add_argument(
+        "--trace", nargs="?", const="-", metavar="FILE",
+        help="tell each system call that it makes while it is away, where it was made and how long it took, on standard error or in FILE",
+    )  # fmt: skip
     made.add_argument("program", nargs=argparse.REMAINDER, help="program and its arguments")
     return made
 

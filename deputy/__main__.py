@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the away node until it counts as dead")
     made.add_argument("--engine", default="auto", choices=("auto", "pour", "criu"))
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
+    made.add_argument("--trace", default="", help="where its system calls are told: '-' or a file")
     return made
 
 
@@ -34,7 +35,9 @@ def main() -> int:
     logging.basicConfig(
         stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s deputy %(process)d %(levelname)s %(message)s"
     )
-    options = Options(arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images)
+    options = Options(
+        arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images, arguments.trace
+    )
     allow_many_descriptors()
     return Tree(options).run()
 

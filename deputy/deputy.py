@@ -26,8 +26,10 @@ from deputy.proc import OwnProc
 from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Replaced, Stub
+from deputy.trace import TraceFile
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
+from wire.control import Control, unpack
 from wire.frames import Message, WireError
 from wire.local import LocalServer
 
@@ -55,6 +57,8 @@ class Options:
     link_timeout: float
     engine: str
     images: Path
+    trace: str = ""
+    """where its calls are told: nowhere, on its standard error ("-") or in a file"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Deputy:
         self.signals: StubSignals | None = None
         self.mappings = Mappings(self.pid)
         self.own_proc = OwnProc(self)
+        self._trace = TraceFile(self.pid, options.trace)
         self.finished = False
         self.shares_memory = False
         """Its guest has the memory of its parent's (vfork) until it calls exec."""
@@ -116,6 +121,7 @@ class Deputy:
     def end(self) -> None:
         """Takes away what was made for the process, which is home or has ended."""
         self.server.close()
+        self._trace.close()
         self.drop_link()
         if self.held is not None:
             self.held.end_guest()
@@ -217,8 +223,9 @@ class Deputy:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
         preparation = Preparation(
-            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.mappings.files()
-        )
+            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.mappings.files(),
+            trace=bool(self.options.trace),
+        )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
 
         def go_on() -> None:
@@ -323,9 +330,19 @@ class Deputy:
             return  # of a guest that is over
         if birth.handle(self, event) or self.own_proc.handle(event):
             return
+        if event.kind == Control.TRACED:
+            self._write_trace(event)
+            return
         go_home = self.link.handle(event, self)
         if go_home is not None:
             self.go_home_reason = go_home
+
+    def _write_trace(self, event: Event) -> None:
+        assert self.link is not None
+        fields = unpack(event.data)
+        self._trace.write(bytes(fields.get("lines", b"")))
+        if fields.get("held"):
+            self.link.home.release()
 
     def guest_died(self, number: int) -> None:
         """The guest was killed by a signal of its own: the stub ends the same way."""

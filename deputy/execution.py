@@ -111,7 +111,8 @@ class Held:
         if wanted is not None:
             deputy.await_prepared(wanted, lambda: self._left(wanted))
         else:
-            preparation = leaving.Preparation(deputy.pid, self.link.target, options.node, options.engine, replaces=True)
+            trace = bool(options.trace)
+            preparation = leaving.Preparation(deputy.pid, self.link.target, options.node, options.engine, replaces=True, trace=trace)
             deputy.prepare(preparation, lambda: self._left(preparation))
 
     def _left(self, preparation: leaving.Preparation) -> None:

@@ -66,10 +66,11 @@ class Preparation:
     """Asks a target to prepare, in a worker thread, while the process runs on."""
 
     def __init__(
-        self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, replaces: bool = False
-    ) -> None:
-        """known: what the guest that is to hop has mapped. replaces: the process is another program than the guest that stands still
-        there, and held by this deputy until it can go."""
+        self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, replaces: bool = False,
+        trace: bool = False,
+    ) -> None:  # fmt: skip
+        """known: what the guest that is to hop has mapped. trace: its calls are to be told. replaces: the process is another program
+        than the guest that stands still there, and held by this deputy until it can go."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""
@@ -79,6 +80,7 @@ class Preparation:
         self.files = known or []
         self._is_hop = known is not None
         self._replaces = replaces
+        self._trace = trace
         self._patience = REPLACEMENT_TIMEOUT if replaces else 30.0
         self._error: BaseException | None = None
         self.is_over = False
@@ -107,7 +109,7 @@ class Preparation:
         self.channel.send(
             "prepare", pid=_program_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
             uid=int(status["Uid"].split()[0]), command=status["Name"].strip(), files=[file.to_wire() for file in self.files],
-            engine=self.engine,
+            engine=self.engine, trace=self._trace,
         )  # fmt: skip
         self._send_wanted(self.files)
         self._tell_clocks()

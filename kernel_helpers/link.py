@@ -420,7 +420,7 @@ class AwayLink(SessionLink):
         """The guest will not make the suspended call of this thread again (a handler ran)."""
         _check(_native().away_abandon(self.handle, tid), "abandon")
 
-    trace_options = 0
+    trace_options: int = 0
     """Options that the guest's threads need besides the tracer's own (those of remote.intercept_ptrace.PtraceLink do)."""
 
     def stopped(self, stop: object) -> bool:

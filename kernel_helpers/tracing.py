@@ -22,6 +22,7 @@ from kernel_helpers.inject import Registers
 PTRACE_CONT = 7
 PTRACE_GETREGS = 12
 PTRACE_SETREGS = 13
+PTRACE_SYSCALL = 24
 PTRACE_SETOPTIONS = 0x4200
 PTRACE_GETEVENTMSG = 0x4201
 PTRACE_GETSIGINFO = 0x4202
@@ -29,6 +30,8 @@ PTRACE_SETSIGINFO = 0x4203
 PTRACE_INTERRUPT = 0x4207
 PTRACE_LISTEN = 0x4208
 PTRACE_O_TRACEEXEC = 1 << 4
+PTRACE_GET_SYSCALL_INFO = 0x420E
+PTRACE_O_TRACESYSGOOD = 1
 PTRACE_O_EXITKILL = 1 << 20
 PTRACE_O_SUSPEND_SECCOMP = 1 << 21
 PTRACE_EVENT_EXEC = 4
@@ -41,7 +44,10 @@ SI_TKILL = -6
 _SYS_RT_SIGQUEUEINFO = 129
 _SYS_RT_TGSIGQUEUEINFO = 297
 _WALL = 0x40000000
+_CALL_STOP = signal.SIGTRAP | 0x80
+_CALL_INFO_SIZE = 88
 _libc = ctypes.CDLL(None, use_errno=True)
+_followed: set[int] = set()
 
 STOPPING = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 IGNORED_BY_DEFAULT = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
@@ -53,6 +59,8 @@ class Cause(Enum):
     SIGNAL = "signal"
     """signal-delivery-stop: the tracer decides what is delivered"""
     GROUP_STOP = "group stop"
+    CALL = "call"
+    """the begin or the end of a system call of a thread that is followed, see follow()"""
     TRAP = "trap"
     """what PTRACE_INTERRUPT, or the end of a group stop, causes"""
     EXECUTED = "executed"
@@ -84,6 +92,8 @@ def decode(tid: int, status: int) -> Stop:
         return Stop(tid, Cause.GROUP_STOP if number in STOPPING else Cause.TRAP, number)
     if event == PTRACE_EVENT_EXEC:
         return Stop(tid, Cause.EXECUTED, number)
+    if number == _CALL_STOP and not event:
+        return Stop(tid, Cause.CALL, number)
     return Stop(tid, Cause.OTHER if event else Cause.SIGNAL, number)
 
 
@@ -128,7 +138,24 @@ def signal_code(info: bytes) -> int:
 
 def proceed(tid: int, number: int = 0) -> None:
     """Lets a stopped thread run, with a signal. A thread that died meanwhile is no error: waitpid will tell."""
-    _quietly(PTRACE_CONT, tid, number)
+    _quietly(PTRACE_SYSCALL if tid in _followed else PTRACE_CONT, tid, number)
+
+
+def follow(tid: int) -> None:
+    """From its next proceed() on the thread stops at the begin and the end of each system call, if it has PTRACE_O_TRACESYSGOOD."""
+    _followed.add(tid)
+
+
+def unfollow(tid: int) -> None:
+    """No more."""
+    _followed.discard(tid)
+
+
+def call_info(tid: int) -> bytes:
+    """struct ptrace_syscall_info of a thread that stands at the begin or the end of a call. Errors: PtraceError."""
+    buffer = ctypes.create_string_buffer(_CALL_INFO_SIZE)
+    ptrace(PTRACE_GET_SYSCALL_INFO, tid, _CALL_INFO_SIZE, ctypes.addressof(buffer))
+    return buffer.raw
 
 
 def listen(tid: int) -> None:

@@ -55,7 +55,9 @@ class Commands:
         if stat is None:
             raise BadRequest("no such process")
         job, wanted, memory = request.get("job", ""), request.get("node", ""), request.get("memory", 0)
-        command = request.get("command", "")
+        command, trace = request.get("command", ""), request.get("trace", "")
+        if not isinstance(trace, str) or (trace not in ("", "-") and not trace.startswith("/")):
+            raise BadRequest("a trace goes to standard error, or to a file that is named from the root")
         if not isinstance(job, str) or len(job) > 64 or not job.isprintable():
             raise BadRequest("a job's name has at most 64 printable characters")
         if not isinstance(wanted, str) or not isinstance(command, str):
@@ -68,6 +70,7 @@ class Commands:
         entry = HomeProcess(
             client.pid, stat.starttime, client.uid, job=job, command=command[:200], home_only=bool(request.get("home_only")),
             locked=bool(request.get("locked")), memory=memory, wanted=wanted, state="starting", since=time.time(),
+            trace=trace,
         )  # fmt: skip
         self._node.registry.add(entry)
         self._node.spawn(self._started(client, entry))

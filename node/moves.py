@@ -244,6 +244,7 @@ class Mover:
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
             "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--images", str(paths.run / "images"),
+            f"--trace={entry.trace}",
         ]  # fmt: skip
         deputy = await Program.start(
             argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",

@@ -65,6 +65,7 @@ class HomeProcess:
     cpu_away: float = 0.0
     resident: int = 0
     adopted: bool = False
+    trace: str = ""
     history: History = field(default_factory=History)
 
     def runnable(self) -> float:
@@ -275,6 +276,7 @@ class Registry:
         child = HomeProcess(
             pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid), home_only=parent.home_only,
             locked=parent.locked, memory=parent.memory, since=time.time(), adopted=parent.adopted,
+            trace=parent.trace,
         )  # fmt: skip
         child = replace(child, **differences)
         self.add(child)

@@ -163,6 +163,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     if listener >= 0:
         os.close(listener)
     guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")))
+    if request.get("trace"):
+        guest.show_calls()
     remote.settle(guest)
     phases.done("commit")
     remote.attach(caller[0])

@@ -128,12 +128,15 @@ class Births:
                 self._impossible.add(tid)
             else:
                 awaited = asked.wish.is_awaited
+                if guest.trace is not None:
+                    guest.trace.ended(host, number)
             parent.restore()
             parent.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
             if awaited:
                 self.awaited[host] = (number, parent)
             else:
                 parent.resume()
+                guest.follow(host)
             phases.done("begin")
             phases.tell(log, "birth")
             if guest.is_stopped:
@@ -159,6 +162,7 @@ class Births:
         newborn.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
         newborn.restore()
         newborn.resume()
+        guest.follow(newborn.tid)
 
     def _begin_process(self, newborn: Thread, number: int, listener: socket.socket, asked: _Asked) -> None:
         guest, remote = self._guest, self._remote
@@ -183,6 +187,7 @@ class Births:
                 del self.awaited[host]
                 with suppress(ProcessLookupError):
                     parent.resume()
+                    self._guest.follow(host)
                     if self._guest.is_stopped:
                         tracing.interrupt(host)
 

@@ -37,6 +37,7 @@ from wire.waking import ready
 if TYPE_CHECKING:
     from remote.remote import Remote
     from remote.sandbox import Sandbox
+    from remote.trace import Trace
 
 log = logging.getLogger("remote")
 
@@ -58,6 +59,8 @@ class Guest:
         self.link = link
         self.births = Births(self, remote)
         self.own_proc = OwnProc(self)
+        self.trace: Trace | None = None
+        """who tells the guest's calls, if its user wants to see them"""
         self.shares_memory = False
         """with its parent, which waits until it has ended or called exec"""
         self.uid = uid
@@ -90,6 +93,22 @@ class Guest:
             thread.restore()
         for thread in frozen.threads.values():
             thread.resume()
+            self.follow(thread.tid)
+
+    def show_calls(self) -> None:
+        """Its user wants to see its calls. Before it runs."""
+        from remote.trace import Trace  # what it brings along, few guests need
+
+        def send(lines: bytes, held: bool) -> None:
+            self.link.send(Control.TRACED, 0, pack(lines=lines, held=held), held)
+
+        self.link.trace_options |= tracing.PTRACE_O_TRACESYSGOOD
+        self.trace = Trace(self._remote.options.node, self.program_tid, send)
+
+    def follow(self, host: int) -> None:
+        """A thread (ours) runs that may have to be followed."""
+        if self.trace is not None:
+            self.trace.follow(host)
 
     def memory(self) -> int:
         """Resident bytes."""
@@ -120,6 +139,8 @@ class Guest:
     def _kill(self) -> None:
         if self._threads:
             self._cpu_in_all = self.cpu_seconds()
+            for tid in self._threads:
+                tracing.unfollow(tid)
             end_traced(self.pid, list(self._threads))
             self._threads.clear()
 
@@ -128,6 +149,8 @@ class Guest:
         self.sandbox.join()
         child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command)
         child.shares_memory = shares_memory
+        if self.trace is not None:
+            child.show_calls()
         return child
 
     def expel(self, reason: str) -> None:
@@ -196,6 +219,9 @@ class Guest:
 
     def go_home(self, tid: int, number: int, reason: str = "") -> None:
         """Asks home to take the guest back, for a thread's call that only home can make."""
+        if self.trace is not None:
+            self.trace.takes_home(self._tids.get(tid, 0))
+            self.trace.flush()
         self.link.send(Control.GO_HOME, tid, pack(number=number, name=reason or NAMES.get(number, str(number))))
 
     @property
@@ -234,6 +260,8 @@ class Guest:
         for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
             self._handle_stop(stop)
         self.signals.look()
+        if self.trace is not None:
+            self.trace.flush()
 
     def _handle_stop(self, stop: Stop) -> None:
         if self.link.stopped(stop):
@@ -242,6 +270,10 @@ class Guest:
             self._thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
             self.signals.stop(stop)
+        elif stop.cause is Cause.CALL and not self.is_stopped:
+            if self.trace is not None and self.trace.look(stop.tid):
+                tracing.interrupt(stop.tid)
+            tracing.proceed(stop.tid)
         elif self.is_stopped:
             self._halted.add(stop.tid)
         else:
@@ -251,6 +283,8 @@ class Guest:
 
     def _thread_gone(self, stop: Stop) -> None:
         self._threads.pop(stop.tid, None)
+        if self.trace is not None:
+            self.trace.forget(stop.tid)
         if isinstance(self.link, AwayLink):
             self.link.remove_thread(stop.tid, self.program_tid(stop.tid))
             self._tids = {program: host for program, host in self._tids.items() if host != stop.tid}
@@ -343,6 +377,10 @@ class Guest:
                 info = tracing.signal_info(tid)
                 if not inject.comes_again(info):
                     taken.append((tid, self.signals.true_info(info)))
+            elif stop.cause is Cause.CALL:
+                if self.trace is not None:
+                    self.trace.look(tid)
+                tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
             elif stop.cause is Cause.OTHER:
                 self._rewind_from_entry(tid)
             tracing.proceed(tid)

@@ -18,6 +18,7 @@ from kernel_helpers.account import Account
 from kernel_helpers.filter import RET_TRACE
 from kernel_helpers.inject import RESTART_CODES, SYS, U64, Registers, signed
 from kernel_helpers.link import Event, Kind, Parked, SessionLink
+from kernel_helpers.own_proc import may_be_own
 from kernel_helpers.table import Class, Shape, row_of
 from kernel_helpers.tracing import Cause, Stop
 from remote.marshal import REPLY_SUSPENDED, Call, Marshaller, TooBig
@@ -26,7 +27,7 @@ FILTER_VERDICT = RET_TRACE
 """What the filter has to return for caught calls: filter.program(FILTER_VERDICT)."""
 PTRACE_O_TRACESECCOMP = 1 << 7
 OPENS = (SYS.open, SYS.openat, SYS.openat2)
-"""Whoever follows the guest is asked about each (remote/proc.py)."""
+"""Whoever follows the guest is asked about some of them (remote/proc.py)."""
 _FRAME_CALL, _FRAME_ABANDON = 3, 5
 _RELAYED_REPLY = 15
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +55,7 @@ class _Caught:
 class PtraceLink(SessionLink):
     """`threads`: tid as this process sees it -> tid as the program sees it."""
 
-    trace_options = PTRACE_O_TRACESECCOMP
+    trace_options: int = PTRACE_O_TRACESECCOMP
     """Options that the guest's threads need besides the tracer's own."""
 
     def __init__(self, guest_host_pid: int, threads: dict[int, int]) -> None:
@@ -85,6 +86,8 @@ class PtraceLink(SessionLink):
             self._caught.pop(self._program.get(stop.tid, 0), None)
             self._restarting.pop(stop.tid, None)
             return False
+        if stop.cause is Cause.CALL:
+            return False  # seen by remote/trace.py
         if stop.cause is not Cause.OTHER or not self._is_at_call(stop):
             self._restart(stop.tid)
             return False
@@ -105,7 +108,7 @@ class PtraceLink(SessionLink):
         return signed(tracing.registers(stop.tid).rax) == -errno.ENOSYS
 
     def _take(self, program: int, caught: _Caught) -> None:
-        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM) and caught.number not in OPENS:
+        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM):
             with suppress(TooBig):
                 self._send(program, caught)
                 return
@@ -119,8 +122,12 @@ class PtraceLink(SessionLink):
     def _send(self, program: int, caught: _Caught, path: bytes | None = None) -> None:
         """Errors: TooBig."""
         call = Marshaller(self._read, caught.entry, caught.number, caught.arguments).call
-        if path is not None:
-            call.rename(next(i for i, argument in enumerate(caught.entry.arguments) if argument.shape is Shape.STRING), path)
+        if caught.number in OPENS:
+            argument = next(i for i, argument in enumerate(caught.entry.arguments) if argument.shape is Shape.STRING)
+            if path is not None:
+                call.rename(argument, path)
+            elif not caught.asked and may_be_own(call.string(argument), lambda number: number in self._program.values()):
+                raise TooBig("only the guest knows what is to be told of it")
         mask = call.sigmask
         if mask is not None and tracing.signal_state(self.guest_host_pid, caught.host).waits_for(mask):
             raise TooBig("only home's kernel can wait with this mask")

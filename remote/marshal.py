@@ -73,6 +73,13 @@ class Call:
         outs = b"".join(_OUT.pack(settle(out[0]), *out[1:]) for out in self.outs)
         return head + relocations + outs + bytes(self.image)
 
+    def string(self, argument: int) -> bytes:
+        """The string that an argument points to; empty if it could not be read."""
+        if not self.offsets >> argument & 1:
+            return b""
+        at = self.arguments[argument]
+        return bytes(self.image[at : self.image.index(0, at)])
+
     def rename(self, argument: int, path: bytes) -> None:
         """Another path in place of the one that an argument names."""
         self.image += bytes(-len(self.image) % 16)

@@ -22,6 +22,7 @@ from kernel_helpers import tracing
 from kernel_helpers.inject import SYS
 from kernel_helpers.link import CONTROL_LIMIT, Event
 from kernel_helpers.numbers import NAMES
+from kernel_helpers.own_proc import may_be_own
 from remote.intercept_ptrace import OPENS
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
@@ -33,7 +34,6 @@ log = logging.getLogger("remote")
 
 TOLD = frozenset({"maps", "smaps", "smaps_rollup", "numa_maps", "status", "stat", "statm", "cmdline", "environ", "auxv"})
 """Of these this node tells what is the guest's."""
-_NAMES = frozenset(name.encode() for name in TOLD | {"mem", "pagemap", "clear_refs"})
 _PATH = re.compile(rb"/proc/(self|thread-self|[1-9][0-9]*)/(?:task/([1-9][0-9]*)/)?([a-z_]+)")
 _HARMLESS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | 0o100000
 """Flags of an open for reading that mean the same for another file; the last is O_LARGEFILE."""
@@ -75,8 +75,8 @@ class OwnProc:
             return False  # too much for a frame, or gone: as with any call that cannot be sent
         shown = path.decode(errors="replace")
         found = _PATH.fullmatch(path)
-        if not self._concerns(path):
-            return self._forward(tid, event.code, arguments)
+        if not may_be_own(path, lambda number: guest.host_tid(number) is not None):
+            return False
         if path.startswith(b"/") and found is None:
             self._go_home(tid, event.code, shown)  # memory by its mappings, say
             return True
@@ -109,15 +109,6 @@ class OwnProc:
         used = guest.link.account.used()
         guest.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, name=name, thread=thread, text=text, used=used))
         return True
-
-    def _concerns(self, path: bytes) -> bool:
-        """Whether it may lead to such a file: what kernel_helpers/own_proc.c says, too."""
-        if path.rpartition(b"/")[2] not in _NAMES and b"/map_files/" not in path:
-            return False
-        if not path.startswith(b"/proc/"):
-            return not path.startswith(b"/")
-        who = path.split(b"/", 3)[2]
-        return who in (b"self", b"thread-self") or (who.isdigit() and self._guest.host_tid(int(who)) is not None)
 
     def answered(self, event: Event) -> None:
         """Home has made the file, or says what is to be done. Errors: WireError."""

@@ -70,6 +70,8 @@ class Control(IntEnum):
     NEW_PROCESS = 73
     """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
     exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
+    TRACED = 91
+    """what the guest's user is to see: lines; held: home handles nothing that follows before they are written"""
     OWN_PROC = 90
     """tid is about to open a file of /proc that tells of itself, answered by SNAPSHOT: number; name and thread (0: of the process),
     text of it as the guest's node has it (zlib), used; or a path that may lead to one: relative, at"""

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -159,6 +160,22 @@ int main(int argc, char **argv) {
         slurp("/proc/self/smaps_rollup");
         if (!strstr(text, "[rollup]"))
             wrong("smaps_rollup is %s", text);
+
+        struct stat file;
+        int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+        char *piece = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, program, 4096);
+        char line[4300], name[4096];
+        ssize_t length = readlink("/proc/self/exe", name, sizeof name - 1);
+        if (fstat(program, &file) || close(program) || piece == MAP_FAILED || length < 0)
+            wrong("its program cannot be mapped: %s", strerror(errno));
+        name[length] = 0;
+        slurp("/proc/self/maps");
+        snprintf(line, sizeof line, "\n%08lx-%08lx r--p 00001000 %02x:%02x %lu ", (unsigned long)piece, (unsigned long)piece + 4096,
+                 major(file.st_dev), minor(file.st_dev), (unsigned long)file.st_ino);
+        char *there = strstr(text, line), *end = there ? strchr(there + 1, '\n') : NULL;
+        if (!end || strncmp(end - length, name, length))
+            wrong("no mapping%s of %s in\n%s", line, name, text);
+        munmap(piece, 4096);
 
         pthread_getattr_np(pthread_self(), &attributes);
         pthread_attr_getstack(&attributes, &found, &size);

@@ -31,7 +31,7 @@ _farhome_mosrun() {
         -J | --job) _farhome_words "$(_farhome_jobs)" ;;
         -m | --memory) ;;
         *) case ${COMP_WORDS[COMP_CWORD]} in
-            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job --help" ;;
+            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job --trace --help" ;;
             *) mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}") ;;
         esac ;;
     esac
