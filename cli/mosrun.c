@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -336,9 +337,33 @@ static void register_with_daemon(char **program)
     say("%s; %s runs at home", sentence, *program);
 }
 
+/* Makes the file for the trace, or empties it, by the user's own rights; from here on it has its whole path. */
+static void make_trace(void)
+{
+    static char path[PATH_MAX];
+    struct stat status;
+    int file = open(options.trace, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+    if (file < 0 || fstat(file, &status) || !realpath(options.trace, path)) {
+        say("%s: %s", options.trace, strerror(errno));
+        _exit(USAGE);
+    }
+    if (!S_ISREG(status.st_mode) || status.st_uid != getuid())
+        bad_usage("--trace needs a plain file of your own, not %s", options.trace);
+    if (strlen(path) > LONGEST)
+        bad_usage("%s: the path is too long for a trace", options.trace);
+    if (ftruncate(file, 0)) {
+        say("%s: %s", options.trace, strerror(errno));
+        _exit(USAGE);
+    }
+    close(file);
+    options.trace = path;
+}
+
 int main(int argc, char **argv)
 {
     char **program = read_options(argv + (argc > 0));
+    if (*options.trace && strcmp(options.trace, "-"))
+        make_trace();
     register_with_daemon(program);
     execvp(program[0], program);
     int error = errno;

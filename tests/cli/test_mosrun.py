@@ -111,7 +111,7 @@ def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: lis
     assert done.stderr.startswith("mosrun: ")
 
 
-TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": ""}
+TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": "", "trace": ""}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,7 @@ TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memor
         (["-LJ", "j", "echo"], {"locked": True, "job": "j"}, ""),
         (["--locked", "--job=", "--memory=999999999", "echo"], {"locked": True, "memory": 999999999 << 20}, ""),
         (["-J", "é" * 600, "echo"], {"job": "é" * 512}, ""),
+        (["--trace", "-L", "echo"], {"trace": "-", "locked": True}, ""),
     ],
 )  # fmt: skip
 def test_options_end_where_the_program_begins(
