@@ -122,6 +122,10 @@ class Held:
             report = leaving.leave(deputy, preparation, self.begun, self.frozen, self.heritage.used)
         except (FarhomeError, WireError, OSError) as error:
             preparation.abandon()
+            if deputy.where != "home":  # it was committed: that copy alone may run
+                self._let_go()
+                deputy._lost(f"could not be reached: {error}")
+                return
             self.stay(error.reason if isinstance(error, MoveRefused) else str(error))
             return
         log.info("process %d executes a program on %s, held %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
