@@ -14,6 +14,7 @@ by the ordinary way out; what is sent is the stack and a few pages. If it cannot
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import struct
@@ -28,7 +29,7 @@ from engine.pending import Pending, put
 from engine.phases import Phases
 from kernel_helpers import account, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.inject import SYS, Frozen, Thread
+from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen, Thread
 from kernel_helpers.numbers import NUMBERS
 from wire.control import Control
 from wire.frames import WireError
@@ -70,15 +71,15 @@ def go_on(deputy: Deputy) -> None:
         phases.done("stop")
         heritage = _inherit(deputy, link, stub.executed, stub.program_tid(deputy.pid))
         phases.done("guest is over")
-        try:
-            _bequeath(frozen, heritage)
-            reason = reason or _why_home(deputy.pid)
-            frozen.park()  # should we die, it goes on here
-        except TimeoutError as error:
-            reason = str(error)
+        reason = _bequeath(frozen, heritage) or reason or _why_home(deputy.pid)
+        frozen.park()  # should we die, it goes on here
         phases.done("bequeath")
     except ProcessLookupError:
         _ended(deputy)
+        return
+    except (FarhomeError, OSError) as error:
+        log.exception("process %d cannot be held", deputy.pid)
+        deputy._lost(f"could not be left: {error}")
         return
     finally:
         deputy.stub, deputy.signals, deputy.go_home_reason = None, None, None
@@ -122,6 +123,10 @@ class Held:
             report = leaving.leave(deputy, preparation, self.begun, self.frozen, self.heritage.used)
         except (FarhomeError, WireError, OSError) as error:
             preparation.abandon()
+            if deputy.where != "home":  # it was committed: that copy alone may run
+                self._let_go()
+                deputy._lost(f"could not be reached: {error}")
+                return
             self.stay(error.reason if isinstance(error, MoveRefused) else str(error))
             return
         log.info("process %d executes a program on %s, held %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
@@ -183,6 +188,8 @@ def _inherit(deputy: Deputy, link: GuestLink, caller: int, leader: int) -> Herit
     try:
         told = link.wait(Control.OVER, deputy, deputy.options.link_timeout)
         kept = [(int(tid), bytes(info)) for tid, info in told["pending"]]
+        if any(len(info) != SIGINFO_SIZE for _, info in kept):
+            raise WireError("a signal that is none")
         used = account.check(told["used"])
         heritage = replace(
             heritage, ignored=int(told["ignored"]),
@@ -199,8 +206,8 @@ def _survives(info: bytes) -> bool:
     return tracing.signal_code(info) != _SI_TIMER
 
 
-def _bequeath(frozen: Frozen, heritage: Heritage) -> None:
-    """Errors: OSError."""
+def _bequeath(frozen: Frozen, heritage: Heritage) -> str | None:
+    """Returns why the program is not quite what it would be, and had better not move on. Errors: OSError."""
     frozen.leader.signal_mask = heritage.blocked
     wrong = tracing.signal_state(frozen.pid, frozen.pid).ignored ^ heritage.ignored
     with frozen.scratch(_ACTION.size) as scratch:
@@ -209,7 +216,14 @@ def _bequeath(frozen: Frozen, heritage: Heritage) -> None:
                 handler = _SIG_IGN if heritage.ignored >> number - 1 & 1 else _SIG_DFL
                 frozen.write(scratch, _ACTION.pack(handler, 0, 0, 0))
                 frozen.call(SYS.rt_sigaction, number, scratch, 0, 8)
-    put(frozen, heritage.pending)
+    try:
+        put(frozen, heritage.pending)
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        log.warning("process %d may not have as many signals waiting as it had: %s", frozen.pid, error)
+        return "it is at its limit of waiting signals"
+    return None
 
 
 def _why_home(pid: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -60,6 +61,17 @@ def test_more_arguments_than_a_call_may_have_are_given_at_home(cluster: Cluster)
 
 def test_a_program_with_libraries(cluster: Cluster) -> None:
     assert told(cluster, "plain", "n2", program="executes") == told(cluster, "plain", None, program="executes")
+
+
+@pytest.fixture
+def by_images() -> Iterator[Cluster]:
+    cluster = Cluster(configuration='engine = "criu"\n')
+    yield cluster
+    cluster.down()
+
+
+def test_a_program_goes_on_as_images(by_images: Cluster) -> None:
+    assert told(by_images, "signals", "n2") == told(by_images, "signals", None)
 
 
 def test_a_setuid_program_has_its_rights_and_stays_at_home(cluster: Cluster) -> None:
@@ -132,7 +144,7 @@ def test_moves_that_meet_an_execution_are_made(cluster: Cluster) -> None:
 
 
 def test_what_a_shell_starts_is_executed_where_the_shell_is(cluster: Cluster) -> None:
-    with Running(cluster, "executes.static", "shell 12") as one:
+    with Running(cluster, "executes.static", "shell 60") as one:
         until("it is ready", lambda: one.lines() == ["ready"])
         one.moved("n2")
         (one.directory / "go").touch()
@@ -141,9 +153,9 @@ def test_what_a_shell_starts_is_executed_where_the_shell_is(cluster: Cluster) ->
         assert shown is not None
         assert (shown["where"], shown["moves"]) == ("n2", 1), shown
         log = (cluster.home.root / "run" / "farhome" / "log" / f"deputy-{one.pid}.log").read_text()
-        assert log.count("executes a program on n2") == 12
+        assert log.count("executes a program on n2") == 60
         (one.directory / "end").touch()
-        assert one.end() == "".join(f"child {number} ended with {number}\n" for number in range(12)) + "status 0\n"
+        assert one.end() == "".join(f"child {number} ended with {number}\n" for number in range(60)) + "status 0\n"
 
 
 def test_no_signal_is_lost_between_programs(cluster: Cluster) -> None:
