@@ -105,7 +105,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("threads", "$RUN ./threads $ROUNDS", {"ROUNDS": 50}, programs=("threads",)),
     Workload("births", "$RUN ./births $ROUNDS; rm scratch", {"ROUNDS": 90}, programs=("births",), user=USER),
     Workload(
-        "family", "$RUN ./family $ROUNDS", {"ROUNDS": 9}, programs=("family",), user=USER, refusals="shares anonymous memory|\\(vfork\\)"
+        "family", "$RUN ./family $ROUNDS", {"ROUNDS": 16}, programs=("family",), user=USER, refusals="shares anonymous memory|\\(vfork\\)"
     ),
     Workload("itself", "$RUN ./itself $ROUNDS 10", {"ROUNDS": 90}, programs=("itself",), user=USER, refusals="looks at itself"),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
