@@ -78,12 +78,9 @@ def children(pid: int) -> list[int]:
 def is_mosrun(pid: int) -> bool:
     """Whether a process is mosrun, which has not become its program yet."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as source:
-            words = source.read(4096).split(b"\0")
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)") == "mosrun"
     except OSError:
         return False
-    # bin/mosrun as a script, and what that executes.
-    return any(word.endswith(b"/bin/mosrun") for word in words[1:2]) or any(b"cli.mosrun" in word for word in words[1:6])
 
 
 def command_line(pid: int) -> str:

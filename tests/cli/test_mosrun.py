@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
+import shutil
 import signal
+import socket
 import subprocess
-import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgpack
@@ -20,6 +26,42 @@ ROOT = Path(__file__).resolve().parents[2]
 def environment(tmp_path: Path) -> dict[str, str]:
     """A place where no daemon is."""
     return {"PATH": os.environ["PATH"], "FARHOME_RUN": str(tmp_path)}
+
+
+def framed(message: dict[str, object]) -> bytes:
+    body: bytes = msgpack.packb(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+ACCEPTED = framed({"ok": True})
+
+
+@contextmanager
+def daemon(directory: Path, answers: list[bytes]) -> Iterator[list[dict[str, object]]]:
+    """Answers as many callers; the list has what they have told. Each has closed its connection at the end."""
+    told: list[dict[str, object]] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "mosd.sock"))
+        listener.listen()
+        listener.settimeout(10)
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(10)
+                    data = connection.recv(65536)
+                    assert len(data) == 4 + int.from_bytes(data[:4], "big")
+                    told.append(msgpack.unpackb(data[4:]))
+                    connection.sendall(answer)
+                    if answer == ACCEPTED:
+                        assert connection.recv(1) == b"", "exec closes it"
+
+        with ThreadPoolExecutor(1) as pool:
+            serving = pool.submit(serve)
+            yield told
+            serving.result(20)
+    (directory / "mosd.sock").unlink()
 
 
 def run(environment: dict[str, str], *argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -69,19 +111,40 @@ def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: lis
     assert done.stderr.startswith("mosrun: ")
 
 
+TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": ""}
+
+
 @pytest.mark.parametrize(
     ("argv", "options", "program"),
     [
-        (["prog", "-h"], {}, ["prog", "-h"]),
-        (["-h", "prog"], {"home": "1"}, ["prog"]),
-        (["-bL", "prog"], {"best": "1", "locked": "1"}, ["prog"]),
-        (["-rn2", "-m", "5", "--", "-prog"], {"node": "n2", "memory": "5"}, ["-prog"]),
-        (["--node=n2", "--job", "j", "prog", "--", "-L"], {"node": "n2", "job": "j"}, ["prog", "--", "-L"]),
-        (["-LJ", "j", "prog"], {"locked": "1", "job": "j"}, ["prog"]),
+        (["echo", "-h"], {}, "-h"),
+        (["-h", "echo"], {"home_only": True}, ""),
+        (["-bL", "echo"], {"node": "best", "locked": True}, ""),
+        (["-rn2", "-m", "5", "--", "echo"], {"node": "n2", "memory": 5 << 20}, ""),
+        (["--node=n2", "--job", "j", "echo", "--", "-L"], {"node": "n2", "job": "j"}, "-- -L"),
+        (["-LJ", "j", "echo"], {"locked": True, "job": "j"}, ""),
+        (["--locked", "--job=", "--memory=999999999", "echo"], {"locked": True, "memory": 999999999 << 20}, ""),
+        (["-J", "é" * 600, "echo"], {"job": "é" * 512}, ""),
     ],
-)
-def test_options_end_where_the_program_begins(argv: list[str], options: dict[str, str], program: list[str]) -> None:
-    assert mosrun.options(argv) == (options, program)
+)  # fmt: skip
+def test_options_end_where_the_program_begins(
+    environment: dict[str, str], tmp_path: Path, argv: list[str], options: dict[str, object], program: str
+) -> None:
+    with daemon(tmp_path, [ACCEPTED]) as told:
+        done = run(environment, *argv)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{program}\n", "")
+    message = told[0]
+    assert str(message.pop("command")).startswith("echo")
+    assert message == TOLD | options
+
+
+def test_what_is_no_text_is_told_as_question_marks(environment: dict[str, str], tmp_path: Path) -> None:
+    odd = b"a\xff \xc3\xa9 \xe2\x82 \xed\xa0\x80 \xf0\x9f\x98\x80 \xc0\xaf \xf4\x90\x80\x80"
+    with daemon(tmp_path, [ACCEPTED]) as told:
+        subprocess.run([ROOT / "bin" / "mosrun", "true", odd, b"x" * 5000], env=environment, check=True, timeout=20)
+    command = str(told[0]["command"])
+    assert command.startswith("true a? é ?? ??? \U0001f600 ?? ???? xxx")
+    assert 900 < len(command.encode()) <= 1024
 
 
 def test_help_needs_no_daemon(environment: dict[str, str]) -> None:
@@ -91,46 +154,37 @@ def test_help_needs_no_daemon(environment: dict[str, str]) -> None:
 
 
 def test_the_parser_for_the_manual_knows_the_same_options() -> None:
-    known = {word for action in mosrun.parser()._actions for word in action.option_strings} - {"--help"}
-    assert known == set(mosrun._FLAGS) | set(mosrun._WITH_VALUE)
+    parsed = {word for action in mosrun.parser()._actions for word in action.option_strings} - {"--help"}
+    source = (ROOT / "cli" / "mosrun.c").read_text()
+    table = source[source.index("} known[] = {") : source.index("enum { KNOWN")]
+    read = {word for letter, name in re.findall(r"{'(.)', \"(--[a-z]+)\"", table) for word in (f"-{letter}", name)}
+    assert parsed == read
+    assert len(read) == 12
 
 
-def test_its_own_encoding_is_msgpack() -> None:
-    fields: dict[str, str | int] = {"op": "register", "text": "é" * 100, "no": False, "yes": True, "number": 5 << 40, "": ""}
-    assert msgpack.unpackb(mosrun.encode(fields)) == fields
-    assert msgpack.packb({"ok": True}) == mosrun.ACCEPTED
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"\0\0\0\1\xc1", b"x" * 4000, b"\0\0\0\0", b"\0\0\0\5\x82\xa5erro", b"\0\0\0\x0a\x82\xa5error\xda\xff\xff", b"\0\0\0\2\x81\x90",
+     b"\0\0\0\7\x82\xa4code\xce", ACCEPTED[:-1]],
+)  # fmt: skip
+def test_a_daemon_that_says_nonsense_does_not_hinder(environment: dict[str, str], tmp_path: Path, said: bytes) -> None:
+    with daemon(tmp_path, [said]):
+        done = run(environment, "echo", "hello")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert "went away before it answered; echo runs at home" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
 
 
-def test_a_daemon_that_says_nonsense_does_not_hinder(environment: dict[str, str], tmp_path: Path) -> None:
-    import socket
-    import threading
-
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(tmp_path / "mosd.sock"))
-    listener.listen()
-
-    def answer() -> None:
-        for said in (b"", b"\0\0\0\1\xc1", b"x" * 4000):
-            connection, _ = listener.accept()
-            connection.recv(4096)
-            connection.sendall(said)
-            connection.close()
-
-    server = threading.Thread(target=answer)
-    server.start()
-    try:
-        for _ in range(3):
+@pytest.mark.parametrize(("code", "status", "output"), [(64, 64, ""), (75, 0, "hello\n"), (300, 0, "hello\n")])
+def test_what_the_daemon_refuses_is_told(environment: dict[str, str], tmp_path: Path, code: int, status: int, output: str) -> None:
+    for sentence in ("no node n9 is known", "é" * 200):
+        with daemon(tmp_path, [framed({"ok": False, "error": sentence, "code": code, "id": 70000})]):
             done = run(environment, "echo", "hello")
-            assert (done.returncode, done.stdout) == (0, "hello\n")
-            assert done.stderr.count("\n") == 1, done.stderr
-    finally:
-        server.join(10)
-        listener.close()
+        assert (done.returncode, done.stdout) == (status, output)
+        assert done.stderr == f"mosrun: {sentence}{'' if status else '; echo runs at home'}\n"
 
 
 def test_interrupt_while_it_starts_is_no_traceback(environment: dict[str, str], tmp_path: Path) -> None:
-    import socket
-
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "mosd.sock"))
     listener.listen()
@@ -144,5 +198,52 @@ def test_interrupt_while_it_starts_is_no_traceback(environment: dict[str, str], 
     listener.close()
 
 
-def test_python_of_the_installed_program_is_ours() -> None:
-    assert sys.prefix == str(ROOT / ".venv")
+def test_environment_and_arguments_are_the_very_same(environment: dict[str, str], tmp_path: Path) -> None:
+    """Also what no shell would pass on: a stale PWD, a name twice, no name, no equals sign, no text; and their order."""
+    variables = [
+        "ZZ=1", f"PATH={os.environ['PATH']}", "PWD=/nonexistent", "OLDPWD=/x", "AA=2", "A=1", "A=2", "=x", "novalue", "_=/bin/x",
+        "LC_ALL=C", "BASH_FUNC_f%%=() { :; }", "1a=b", "\udcff=\udcfe", f"FARHOME_RUN={tmp_path}", "SHLVL=7",
+    ]  # fmt: skip
+    words = ["cat", "--", "/proc/self/environ", "/proc/self/cmdline"]
+    shown = {}
+    for name, argv in (("native", words), ("moved", [str(ROOT / "bin" / "mosrun"), *words])):
+        with (tmp_path / name).open("wb") as output, daemon(tmp_path, [ACCEPTED] * (name == "moved")):
+            pid = os.fork()
+            if not pid:
+                os.dup2(output.fileno(), 1)
+                execute(argv, variables)
+            assert os.waitpid(pid, 0)[1] == 0
+        shown[name] = (tmp_path / name).read_bytes()
+    assert shown["moved"] == shown["native"]
+    assert shown["native"] == b"\0".join(os.fsencode(word) for word in [*variables, *words, ""])
+
+
+def execute(argv: list[str], variables: list[str]) -> None:
+    """execve(2) itself: os.execve takes no environment that is not a map."""
+    libc = ctypes.CDLL(None)
+    path = shutil.which(argv[0])
+    assert path is not None
+
+    def strings(words: list[str]) -> ctypes.Array[ctypes.c_char_p]:
+        return (ctypes.c_char_p * (len(words) + 1))(*(os.fsencode(word) for word in words), None)
+
+    libc.execve(path.encode(), strings(argv), strings(variables))
+    os._exit(1)
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_closed_standard_descriptors_stay_closed(environment: dict[str, str], tmp_path: Path, closed: tuple[int, ...]) -> None:
+    program = "import os, sys; sys.exit(sum(1 << fd for fd in range(3) if os.path.exists(f'/proc/self/fd/{fd}')))"
+    closing = " ".join(f"{fd}>&-" for fd in closed)
+    with daemon(tmp_path, [ACCEPTED]):
+        script = f"exec '{ROOT}/bin/mosrun' /usr/bin/env python3 -IS -c \"{program}\" {closing}"
+        done = subprocess.run(["sh", "-c", script], env=environment, timeout=20, check=False)
+    native = subprocess.run(["sh", "-c", script.replace(f"'{ROOT}/bin/mosrun'", "")], env=environment, timeout=20, check=False)
+    assert done.returncode == native.returncode
+
+
+def test_a_script_without_an_interpreter_is_the_shells(environment: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo $0 $1\n")
+    script.chmod(0o755)
+    assert run(environment, str(script), "x").stdout == f"{script} x\n"

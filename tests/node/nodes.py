@@ -58,10 +58,10 @@ class Node:
 
     def command(self, *argv: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Runs a command of farhome on this node."""
+        program = [str(ROOT / "bin" / "mosrun")] if argv[0] == "mosrun" else [sys.executable, "-P", "-m", f"cli.{argv[0]}"]
         return subprocess.run(
-            [sys.executable, "-P", "-m", f"cli.{argv[0]}", *argv[1:]], env=self.environment, cwd="/", text=True, capture_output=True,
-            timeout=timeout, check=False,
-        )  # fmt: skip
+            [*program, *argv[1:]], env=self.environment, cwd="/", text=True, capture_output=True, timeout=timeout, check=False
+        )
 
     def ok(self, *argv: str) -> str:
         """The output of a command that must succeed."""
@@ -111,9 +111,7 @@ class Node:
 
     def mosrun(self, *argv: str) -> subprocess.Popen[bytes]:
         """A process under mosrun."""
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "cli.mosrun", *argv], env=self.environment, cwd="/", stdin=subprocess.DEVNULL
-        )
+        return subprocess.Popen([ROOT / "bin" / "mosrun", *argv], env=self.environment, cwd="/", stdin=subprocess.DEVNULL)
 
     def wait_started(self, pid: int) -> None:
         """Until mosrun has registered itself and become the program."""

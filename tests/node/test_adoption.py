@@ -7,12 +7,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.node.nodes import Cluster, wait_for
+from tests.node.nodes import ROOT, Cluster, wait_for
 
 
 @contextlib.contextmanager
@@ -143,12 +142,21 @@ def _is_of_the_kernel(path: Path) -> bool:
     return "VmSize" not in status and "State:\tZ" not in status and path.name != "1"
 
 
-def test_a_mosrun_that_is_slow_to_register_is_waited_for_and_not_taken(pair: Cluster) -> None:
+STOPS_MOSRUN = """#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+__attribute__((constructor)) static void stop(void) { if (!strcmp(program_invocation_short_name, "mosrun")) raise(SIGSTOP); }
+"""
+
+
+def test_a_mosrun_that_is_slow_to_register_is_waited_for_and_not_taken(pair: Cluster, tmp_path: Path) -> None:
     """Stopped before it could tell of itself for longer than a process counts as having just begun."""
-    late = "import os, sys; os.kill(os.getpid(), 19); from cli.mosrun import main; sys.exit(main())"
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-c", late, "-J", "slow", "sleep", "60"], env=pair[1].environment, cwd="/", stdin=subprocess.DEVNULL
-    )
+    library = tmp_path / "stops.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-xc", "-", "-o", library], input=STOPS_MOSRUN.encode(), check=True, timeout=60)
+    environment = {**pair[1].environment, "LD_PRELOAD": str(library)}
+    words = [ROOT / "bin" / "mosrun", "-J", "slow", "sleep", "60"]
+    child = subprocess.Popen(words, env=environment, cwd="/", stdin=subprocess.DEVNULL)
     try:
         wait_for(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         threading.Timer(3.0, os.kill, (child.pid, signal.SIGCONT)).start()

@@ -1,0 +1,347 @@
+/* mosrun: starts a program that may move to other nodes; see mosrun.py for its options and its manual.
+ *
+ * It tells the node daemon of its own process over a unix socket and then becomes the program: the program is the shell's own child,
+ * native and untraced until it moves, with the very argument and environment strings that mosrun was given. Without a daemon
+ * it says so in one line and the program runs at home. The connection is closed by exec: so the daemon learns that mosrun has become
+ * the program.
+ *
+ * Exit status: the program's own; 64 bad usage, 126 and 127 as a shell. `--help` is Python's: its text comes from the parser. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { USAGE = 64, NOT_EXECUTABLE = 126, NOT_FOUND = 127, PATIENCE = 5 /* seconds */, LONGEST = 1024 /* bytes of a text */ };
+
+static struct {
+    bool home, best, locked;
+    const char *node, *memory, *job;
+} options = {.node = "", .memory = "0", .job = ""};
+
+static void say(const char *format, ...)
+{
+    char line[PATH_MAX + 256] = "mosrun: ";
+    va_list values;
+    va_start(values, format);
+    vsnprintf(line + 8, sizeof line - 9, format, values);
+    va_end(values);
+    strcat(line, "\n");
+    if (write(STDERR_FILENO, line, strlen(line)) < 0)
+        return;
+}
+
+static _Noreturn void bad_usage(const char *format, const char *word)
+{
+    say(format, word);
+    _exit(USAGE);
+}
+
+/* -- the command line -- */
+
+static const struct {
+    char letter;
+    const char *name;
+    bool *flag;
+    const char **value;
+} known[] = {
+    {'h', "--home", &options.home, NULL},     {'b', "--best", &options.best, NULL},   {'L', "--locked", &options.locked, NULL},
+    {'r', "--node", NULL, &options.node},     {'m', "--memory", NULL, &options.memory}, {'J', "--job", NULL, &options.job},
+};
+enum { KNOWN = sizeof known / sizeof known[0] };
+
+/* Becomes Python, which prints the help that the parser makes. */
+static _Noreturn void help(void)
+{
+    char self[PATH_MAX], python[PATH_MAX + 32];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    for (int up = 0; up < 2 && length > 0; up++) /* ROOT/.build/mosrun */
+        while (length > 0 && self[--length] != '/')
+            ;
+    self[length > 0 ? length : 0] = 0;
+    snprintf(python, sizeof python, "%s/.venv/bin/python", self);
+    execl(python, python, "-I", "-m", "cli.mosrun", "--help", (char *)NULL);
+    say("%s: %s", python, strerror(errno));
+    _exit(NOT_EXECUTABLE);
+}
+
+/* Takes --name, --name=value or --name value. Returns how many words that were. */
+static int long_option(char **words)
+{
+    size_t length = strcspn(words[0], "=");
+    for (int i = 0; i < KNOWN; i++) {
+        if (strlen(known[i].name) != length || strncmp(words[0], known[i].name, length))
+            continue;
+        if (known[i].flag && words[0][length])
+            break;
+        if (known[i].flag)
+            return *known[i].flag = true, 1;
+        if (words[0][length])
+            return *known[i].value = words[0] + length + 1, 1;
+        if (!words[1])
+            bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
+        return *known[i].value = words[1], 2;
+    }
+    if (!strcmp(words[0], "--help"))
+        help();
+    bad_usage("%s is no option of mosrun (mosrun --help tells how)", words[0]);
+}
+
+/* Takes -Lb, -JNAME or -J NAME. Returns how many words that were. */
+static int short_options(char **words)
+{
+    for (const char *letter = words[0] + 1; *letter; letter++) {
+        int i = 0;
+        while (i < KNOWN && known[i].letter != *letter)
+            i++;
+        if (i == KNOWN)
+            bad_usage("%s is no option of mosrun (mosrun --help tells how)", words[0]);
+        if (known[i].flag) {
+            *known[i].flag = true;
+            continue;
+        }
+        if (letter[1])
+            return *known[i].value = letter + 1, 1;
+        if (!words[1])
+            bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
+        return *known[i].value = words[1], 2;
+    }
+    return 1;
+}
+
+/* Returns the words of the program. */
+static char **read_options(char **words)
+{
+    while (*words && words[0][0] == '-' && words[0][1]) {
+        if (!strcmp(*words, "--")) {
+            words++;
+            break;
+        }
+        words += words[0][1] == '-' ? long_option(words) : short_options(words);
+    }
+    if (options.home + options.best + !!*options.node > 1)
+        bad_usage("-h, -b and -r exclude one another", "");
+    size_t digits = strspn(options.memory, "0123456789");
+    if (!digits || options.memory[digits] || digits > 9)
+        bad_usage("-m needs a number of MiB, not '%s'", options.memory);
+    if (!*words)
+        bad_usage("a program is missing (mosrun --help tells how)", "");
+    return words;
+}
+
+/* -- what the daemon is told, and what it says: msgpack, as in wire/frames.py -- */
+
+struct message {
+    size_t size;
+    unsigned char bytes[8 * LONGEST];
+};
+
+static void put(struct message *message, const void *bytes, size_t size)
+{
+    memcpy(message->bytes + message->size, bytes, size);
+    message->size += size;
+}
+
+/* How many bytes of a well-formed UTF-8 character begin there; 0: none. */
+static size_t character(const unsigned char *text)
+{
+    size_t length = *text < 0x80 ? 1 : *text < 0xc2 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    if ((*text == 0xe0 && text[1] < 0xa0) || (*text == 0xed && text[1] > 0x9f) || (*text == 0xf0 && text[1] < 0x90) ||
+        (*text == 0xf4 && text[1] > 0x8f))
+        return 0;
+    return length;
+}
+
+/* A text of at most LONGEST bytes; what is no UTF-8 in it becomes question marks. */
+static void put_text(struct message *message, const char *text)
+{
+    unsigned char *header = message->bytes + message->size;
+    size_t size = 0, length;
+    message->size += 3;
+    for (const unsigned char *at = (const unsigned char *)text; *at; at += length ? length : 1) {
+        length = character(at);
+        if (size + (length ? length : 1) > LONGEST)
+            break;
+        put(message, length ? (const char *)at : "?", length ? length : 1);
+        size += length ? length : 1;
+    }
+    memcpy(header, (unsigned char[]){0xda, (unsigned char)(size >> 8), (unsigned char)size}, 3);
+}
+
+static void put_truth(struct message *message, const char *key, bool value)
+{
+    put_text(message, key);
+    put(message, value ? "\xc3" : "\xc2", 1);
+}
+
+static void put_pair(struct message *message, const char *key, const char *value)
+{
+    put_text(message, key);
+    put_text(message, value);
+}
+
+static void describe(struct message *message, char **program)
+{
+    char command[LONGEST] = "";
+    for (size_t used = 0; *program && used < sizeof command - 1; program++) {
+        int more = snprintf(command + used, sizeof command - used, "%s%s", used ? " " : "", *program);
+        used += (size_t)more;
+    }
+    uint64_t memory = strtoull(options.memory, NULL, 10) << 20;
+    unsigned char number[9] = {0xcf};
+    for (int i = 0; i < 8; i++)
+        number[1 + i] = (unsigned char)(memory >> (56 - 8 * i));
+    message->size = 4;
+    put(message, "\x87", 1);
+    put_pair(message, "op", "register");
+    put_pair(message, "job", options.job);
+    put_truth(message, "home_only", options.home);
+    put_truth(message, "locked", options.locked);
+    put_text(message, "memory");
+    put(message, number, sizeof number);
+    put_pair(message, "node", options.best ? "best" : options.node);
+    put_pair(message, "command", command);
+    size_t body = message->size - 4;
+    memcpy(message->bytes, (unsigned char[]){0, 0, (unsigned char)(body >> 8), (unsigned char)body}, 4);
+}
+
+/* A number or the length of a text, whose kind is the byte at `*at`. Errors: false: it is neither, or does not fit. */
+static bool take(const unsigned char **at, const unsigned char *end, char *kind, uint64_t *value)
+{
+    unsigned char first = **at;
+    static const struct { unsigned char byte; char kind; int width; } kinds[] = {
+        {0xd9, 't', 1}, {0xda, 't', 2}, {0xcc, 'n', 1}, {0xcd, 'n', 2}, {0xce, 'n', 4}, {0xc2, 'b', 0}, {0xc3, 'b', 0}};
+    (*at)++;
+    if (first < 0x80)
+        return *kind = 'n', *value = first, true;
+    if (first >= 0xa0 && first < 0xc0) {
+        *kind = 't', *value = first & 0x1f;
+        return *value <= (size_t)(end - *at);
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (kinds[i].byte != first || kinds[i].width > end - *at)
+            continue;
+        *kind = kinds[i].kind, *value = first == 0xc3;
+        for (int byte = 0; byte < kinds[i].width; byte++)
+            *value = *value << 8 | *(*at)++;
+        return *kind != 't' || *value <= (size_t)(end - *at);
+    }
+    return false;
+}
+
+/* What a refusal says: {"ok": false, "error": text, "code": number}. Errors: false: it is something else. */
+static bool understand(const unsigned char *at, const unsigned char *end, char *sentence, size_t room, int *code)
+{
+    bool has_sentence = false, has_code = false;
+    if (at >= end || (*at & 0xf0) != 0x80)
+        return false;
+    for (int pairs = *at++ & 0x0f; pairs; pairs--) {
+        char kind;
+        uint64_t size, value;
+        if (at >= end || !take(&at, end, &kind, &size) || kind != 't')
+            return false;
+        const unsigned char *key = at;
+        at += size;
+        if (at >= end || !take(&at, end, &kind, &value))
+            return false;
+        if (kind == 't') {
+            if (size == 5 && !memcmp(key, "error", 5)) {
+                has_sentence = true;
+                snprintf(sentence, room, "%.*s", (int)value, (const char *)at);
+            }
+            at += value;
+        }
+        if (kind == 'n' && size == 4 && !memcmp(key, "code", 4))
+            has_code = true, *code = (int)(value & 0xff);
+    }
+    return has_sentence && has_code;
+}
+
+/* Returns how many bytes of an answer came in time. */
+static size_t receive(int connection, unsigned char *answer, size_t room)
+{
+    size_t got = 0;
+    while (got < room) {
+        ssize_t more = recv(connection, answer + got, room - got, 0);
+        if (more < 0 && errno == EINTR)
+            continue; /* stopped and continued */
+        if (more <= 0)
+            break;
+        got += (size_t)more;
+        if (got >= 4 && got - 4 >= ((size_t)answer[0] << 24 | (size_t)answer[1] << 16 | (size_t)answer[2] << 8 | answer[3]))
+            break;
+    }
+    return got;
+}
+
+/* The connection to the daemon, out of the way of the standard descriptors. Errors: -1 and errno. */
+static int call(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval patience = {.tv_sec = PATIENCE};
+    if (strlen(path) >= sizeof address.sun_path)
+        return errno = ENAMETOOLONG, -1;
+    strcpy(address.sun_path, path);
+    int low = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int connection = low < 0 || low > STDERR_FILENO ? low : fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (low >= 0 && connection != low)
+        close(low);
+    if (connection < 0)
+        return -1;
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    return connect(connection, (struct sockaddr *)&address, sizeof address) ? -1 : connection;
+}
+
+/* Tells the daemon of this process. What it says against that is told; it ends mosrun if the request made no sense. */
+static void register_with_daemon(char **program)
+{
+    static const unsigned char accepted[] = {0x81, 0xa2, 'o', 'k', 0xc3};
+    static struct message message;
+    unsigned char answer[4096];
+    char path[PATH_MAX], sentence[LONGEST] = "the mosd of this node went away before it answered";
+    const char *run = getenv("FARHOME_RUN");
+    int code = 0;
+    snprintf(path, sizeof path, "%s/mosd.sock", run && *run ? run : "/run/farhome");
+    int connection = call(path);
+    if (connection < 0) {
+        say("no mosd answers on this node (%s: %s); %s runs at home", path, strerror(errno), *program);
+        return;
+    }
+    describe(&message, program);
+    size_t size = 0;
+    if (send(connection, message.bytes, message.size, MSG_NOSIGNAL) == (ssize_t)message.size)
+        size = receive(connection, answer, sizeof answer);
+    if (size == 4 + sizeof accepted && !memcmp(answer + 4, accepted, sizeof accepted))
+        return; /* exec closes it */
+    if (size > 4)
+        understand(answer + 4, answer + size, sentence, sizeof sentence, &code);
+    if (code == USAGE)
+        bad_usage("%s", sentence);
+    say("%s; %s runs at home", sentence, *program);
+}
+
+int main(int argc, char **argv)
+{
+    char **program = read_options(argv + (argc > 0));
+    register_with_daemon(program);
+    execvp(program[0], program);
+    int error = errno;
+    if (error == ENOENT)
+        say("%s: not found", *program[0] ? program[0] : "''");
+    else
+        say("%s: %s", program[0], strerror(error));
+    return error == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
+}
