@@ -72,6 +72,10 @@ class Mover(threading.Thread):
         self.moves.append(move)
         return move
 
+    def done(self) -> list[Move]:
+        """The moves that have been made."""
+        return [move for move in self.moves if move.done]
+
     def target(self, source: str) -> str:
         away = [name for name in self.cluster.names if name not in (HOME, source)]
         if source == HOME:
