@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import tempfile
 import threading
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from bench.nodes import INSIDE, bench_lab, checked, wait_until
-from bench.result import BenchFailed, Result
+from bench.nodes import INSIDE, bench_lab, build, migrate, wait_until
+from bench.result import Result
 
 if TYPE_CHECKING:
     from lab import Lab
 
-ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 6
 PIECES = 6
 #: Pieces of work that are let go after a move: the one that was cut by it, and one with the caches cold.
@@ -42,36 +37,6 @@ class Pieces:
         return self.times[start : start + count]
 
 
-def _build() -> str:
-    """Compile the C program; returns where the nodes see it. Errors: BenchFailed."""
-    target = ROOT / ".build" / "bench-cpu"
-    target.parent.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix="bench-cpu.", delete=False) as new:
-        command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", new.name, str(ROOT / "bench" / "cpu.c")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode != 0:
-        os.unlink(new.name)
-        raise BenchFailed(f"gcc does not compile bench/cpu.c: {done.stderr.strip().splitlines()[0]}")
-    os.chmod(new.name, 0o755)
-    os.replace(new.name, target)
-    return f"{INSIDE}/.build/{target.name}"
-
-
-def _where(lab: Lab, job: str) -> tuple[int, str]:
-    rows = json.loads(checked(lab.node("n1"), ["mosps", "--json", "-J", job]))
-    if len(rows) != 1:
-        raise BenchFailed(f"mosps shows {len(rows)} processes of job {job} instead of one")
-    return int(rows[0]["pid"]), str(rows[0]["where"])
-
-
-def _migrate(lab: Lab, job: str, target: str) -> None:
-    pid, _ = _where(lab, job)
-    checked(lab.node("n1"), ["migrate", str(pid), target])
-    _, where = _where(lab, job)
-    if where != target:
-        raise BenchFailed(f"the program was to be {target} and is {where}")
-
-
 def _measure(lab: Lab, case: str, program: list[str]) -> Result:
     away: list[float] = []
     home: list[float] = []
@@ -85,9 +50,9 @@ def _measure(lab: Lab, case: str, program: list[str]) -> Result:
             pieces = Pieces(process.stdout)
             for _ in range(ROUNDS):
                 home += pieces.next(PIECES)
-                _migrate(lab, job, "n2")
+                migrate(lab, job, "n2")
                 away += pieces.next(PIECES)
-                _migrate(lab, job, "home")
+                migrate(lab, job, "home")
         finally:
             process.kill()
     return Result.of(case, away, home, unit="ms", baseline_name="at home")
@@ -97,6 +62,6 @@ def run() -> list[Result]:
     """Measure in a fresh lab of two equal nodes. Errors: BenchFailed."""
     with bench_lab(2) as lab:
         return [
-            _measure(lab, "c", [_build()]),
+            _measure(lab, "c", [build("cpu")]),
             _measure(lab, "python", ["/usr/bin/python3", f"{INSIDE}/bench/cpu_loop.py"]),
         ]

@@ -12,14 +12,13 @@ import contextlib
 import json
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.nodes import INSIDE, bench_lab, checked, wait_until
+from bench.nodes import INSIDE, bench_lab, build, checked, wait_until
 from bench.result import BenchFailed, Result
 from engine.criu import tool
 
@@ -33,21 +32,6 @@ SIZES = {10: 5, 200: 3, 1024: 1}
 MOVES = (("out", "n2"), ("hop", "n3"), ("home", "home"))
 PLAIN_PID = 30000
 IMAGES = "/run/plain-criu"
-
-
-def _build() -> str:
-    """Compile the program; returns where the nodes see it. Errors: BenchFailed."""
-    target = ROOT / ".build" / "bench-freeze"
-    target.parent.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix="bench-freeze.", delete=False) as new:
-        command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", new.name, str(ROOT / "bench" / "freeze.c")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode != 0:
-        os.unlink(new.name)
-        raise BenchFailed(f"gcc does not compile bench/freeze.c: {done.stderr.strip().splitlines()[0]}")
-    os.chmod(new.name, 0o755)
-    os.replace(new.name, target)
-    return f"{INSIDE}/.build/{target.name}"
 
 
 def _said(node: Node, path: str) -> str:
@@ -130,7 +114,7 @@ def _sizes() -> Iterator[tuple[int, int]]:
 
 def run() -> list[Result]:
     """Measure in a fresh lab of three equal nodes. Errors: BenchFailed."""
-    program = _build()
+    program = build("freeze")
     results: list[Result] = []
     with bench_lab(3, cpus=2) as lab:
         plain(lab, program, 1)  # CRIU learns the kernel once, in each node

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.result import BenchFailed
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Where a node sees the clone, whatever directory it lies in.
 INSIDE = "/opt/farhome"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @contextlib.contextmanager
@@ -48,3 +52,36 @@ def wait_until(condition: Callable[[], bool], what: str, timeout: float = 30) ->
         if time.monotonic() > end:
             raise BenchFailed(f"{what} did not come within {timeout:.0f} s")
         time.sleep(0.01)
+
+
+def build(name: str) -> str:
+    """Compile bench/NAME.c; returns where the nodes see the program. Errors: BenchFailed."""
+    target = ROOT / ".build" / f"bench-{name}"
+    target.parent.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f"bench-{name}.", delete=False) as new:
+        command = ["gcc", "-O2", "-Wall", "-Wextra", "-pthread", "-o", new.name, str(ROOT / "bench" / f"{name}.c")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode != 0:
+        os.unlink(new.name)
+        raise BenchFailed(f"gcc does not compile bench/{name}.c: {done.stderr.strip().splitlines()[0]}")
+    os.chmod(new.name, 0o755)
+    os.replace(new.name, target)
+    return f"{INSIDE}/.build/{target.name}"
+
+
+def where(lab: Lab, job: str) -> tuple[int, str]:
+    """Return the first process of a job, which the others have come from, and the place it is at. Errors: BenchFailed."""
+    rows = json.loads(checked(lab.node("n1"), ["mosps", "--json", "-J", job]))
+    if not rows:
+        raise BenchFailed(f"mosps shows no process of job {job}")
+    first = min(rows, key=lambda row: int(row["pid"]))
+    return int(first["pid"]), str(first["where"])
+
+
+def migrate(lab: Lab, job: str, target: str) -> None:
+    """Move the first process of a job. Errors: BenchFailed."""
+    pid, _ = where(lab, job)
+    checked(lab.node("n1"), ["migrate", str(pid), target])
+    _, now = where(lab, job)
+    if now != target:
+        raise BenchFailed(f"the program was to be {target} and is {now}")

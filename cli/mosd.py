@@ -15,6 +15,7 @@ from cli.exit_codes import NOT_PERMITTED, OK
 from node import config
 from node.daemon import Daemon
 from node.paths import Paths
+from wire.waking import allow_many_descriptors
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,6 +53,7 @@ def body(arguments: Sequence[str] | None) -> int:
     async def serve() -> None:
         await Daemon(paths, settings).run()
 
+    allow_many_descriptors()
     uvloop.run(serve())
     return OK
 

@@ -1,4 +1,5 @@
-"""`python -m deputy`: started by mosd for one process that is to leave; lives until that process is home again or ended."""
+"""`python -m deputy`: started by mosd for one process that is to leave; lives until that process is home
+again or ended, and the children that it has had away."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from deputy.deputy import Deputy, Options
+from deputy.deputy import Options
+from deputy.tree import Tree
+from wire.waking import allow_many_descriptors
 
 
 def main() -> int:
@@ -25,7 +28,8 @@ def main() -> int:
         stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s deputy %(process)d %(levelname)s %(message)s"
     )
     options = Options(arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images)
-    return Deputy(options).run()
+    allow_many_descriptors()
+    return Tree(options).run()
 
 
 if __name__ == "__main__":

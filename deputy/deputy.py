@@ -1,4 +1,5 @@
-"""The deputy of one process: one loop that hears mosd, the link, and the stops of the stub, and starts moves.
+"""The deputy of one process: what hears mosd, the link, and the stops of the stub, and starts moves, in the loop of its tree
+(deputy/tree.py).
 
 All ptrace requests come from the main thread. What may take long and needs no ptrace (asking the target to prepare, sending it
 files) runs in a worker while the process goes on; what happens while it is frozen is done here, in one go.
@@ -14,8 +15,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deputy import homecoming, leaving
+from deputy import birth, homecoming, leaving
+from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
 from deputy.report import Report
@@ -24,18 +27,21 @@ from deputy.stub import Stub
 from engine.files import MappedFile
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
-from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
-from wire.waking import Turns, Waker
+
+if TYPE_CHECKING:
+    from deputy.tree import Tree
 
 log = logging.getLogger("deputy")
 
 HOME_ATTEMPTS = 5
+MOMENT_PATIENCE = 10.0
+"""Seconds that a move waits for the moment at which the guest can stand still."""
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
-TICK = 0.25
-"""Seconds between looks at time-outs."""
+IDLE = 15.0
+"""Seconds at home without a wish to move after which a deputy goes."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,11 @@ class Options:
 
 
 class Deputy:
-    """See the module. `where` is "home" or the node's name."""
+    """See the module. `where` is "home" or the node's name. Errors: ProcessLookupError."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, tree: Tree) -> None:
         self.options = options
+        self.tree = tree
         self.pid = options.pid
         self.where = "home"
         self.stub: Stub | None = None
@@ -62,36 +69,45 @@ class Deputy:
         self.signals: StubSignals | None = None
         self.files: list[MappedFile] = []
         self.finished = False
+        self.shares_memory = False
+        """Its guest has the memory of its parent's (vfork) until it calls exec."""
+        self._preparation: Preparation | None = None
         self._preparing: Callable[[], None] | None = None
         self._go_home_reason: str | None = None
         self._retry_home_at = 0.0
         self._idle_since = time.monotonic()
-        self.selector = selectors.DefaultSelector()
-        self.wake = Waker(self.selector).wake
+        self.selector = tree.selector
+        self._pidfd = os.pidfd_open(self.pid)
         self.server = LocalServer(options.socket, self.selector, self._on_message)
+        self.selector.register(self._pidfd, selectors.EVENT_READ, self._process_ended)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def run(self) -> int:
-        """Until the process is home or ended."""
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            log.error("process %d is gone", self.pid)
-            self.server.close()
-            return 1
-        self.selector.register(pidfd, selectors.EVENT_READ, self._process_ended)
-        turns = Turns(self.selector, log)
-        try:
-            while not self.finished:
-                turns.turn(TICK, self._tick)
-        finally:
-            self.server.close()
-            if self.link is not None:
-                self.link.close()
-        return 0
+    def be_away(self, stub: Stub, link: GuestLink, files: list[MappedFile]) -> None:
+        """The process is a stub from here on, and its guest is where the link leads."""
+        self.stub, self.link, self.files = stub, link, files
+        self.signals = StubSignals(self, stub)
+        self.where = link.target.node
+        self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
 
-    def _tick(self) -> None:
+    def drop_link(self) -> None:
+        """Ends the session with the guest."""
+        if self.link is not None:
+            self.selector.unregister(self.link.home.event_fd)
+            self.link.close()
+            self.link = None
+
+    def end(self) -> None:
+        """Takes away what was made for the process, which is home or has ended."""
+        self.server.close()
+        self.drop_link()
+        if self._preparation is not None:
+            self._preparation.abandon()
+        self.selector.unregister(self._pidfd)
+        os.close(self._pidfd)
+
+    def tick(self) -> None:
+        """Once in each turn of the loop."""
         if self._preparing is not None:
             self._preparing()
         if self.signals is not None:
@@ -107,7 +123,7 @@ class Deputy:
                 self._on_control(event)
             if self._go_home_reason and self._preparing is None and time.monotonic() >= self._retry_home_at:
                 self._come_home(self._go_home_reason, None)
-        if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > 15.0:
+        if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
             self.finished = True  # nobody asked for a move
 
     def _process_ended(self) -> None:
@@ -122,6 +138,8 @@ class Deputy:
         operation, number = message.get("op"), message.get("id")
         if operation == "status":
             self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None})
+        elif operation in ("move", "home") and self.shares_memory:
+            self._answer_failure(number, "it has its parent's memory (vfork)")
         elif operation == "move":
             if self._preparing is not None:
                 self._answer_failure(number, "another move of it is under way")
@@ -163,19 +181,27 @@ class Deputy:
         preparation = Preparation(
             self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.files
         )
-        worker = threading.Thread(target=preparation.run, args=(self.wake,), daemon=True)
+        self._preparation = preparation
+        worker = threading.Thread(target=preparation.run, args=(self.tree.wake,), daemon=True)
         worker.start()
 
         def go_on() -> None:
             if worker.is_alive():
                 return
-            self._preparing = None
+            self._preparing = self._preparation = None
             self._idle_since = time.monotonic()
             try:
                 if self.finished:
                     raise FarhomeError("the process ended")
                 preparation.check()
                 report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
+            except NotNow as reason:
+                if time.monotonic() - begun < MOMENT_PATIENCE:
+                    self._preparing, self._preparation = go_on, preparation
+                    return
+                preparation.abandon()
+                self._answer_failure(number, f"the move to {target.node} failed: {reason}")
+                return
             except (FarhomeError, WireError, OSError) as error:
                 preparation.abandon()
                 sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {error}"
@@ -191,13 +217,19 @@ class Deputy:
 
         self._preparing = go_on
 
-    def _come_home(self, reason: str, number: int | None) -> None:
-        begun = time.monotonic()
+    def _come_home(self, reason: str, number: int | None, begun: float = 0.0) -> None:
+        begun, self._preparing = begun or time.monotonic(), None
         was = self.where
         try:
             report = self._come_home_patiently(begun)
         except LinkLost as lost:
             self._lost(str(lost))
+            return
+        except NotNow as error:
+            if time.monotonic() - begun < MOMENT_PATIENCE:
+                self._preparing = lambda: self._come_home(reason, number, begun)
+            else:
+                self._answer_failure(number, f"coming home from {was} failed: {error}")
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)
@@ -224,6 +256,8 @@ class Deputy:
 
     def _on_control(self, event: Event) -> None:
         assert self.link is not None
+        if birth.handle(self, event):
+            return
         go_home = self.link.handle(event, self)
         if go_home is not None:
             self._go_home_reason = go_home
@@ -232,17 +266,6 @@ class Deputy:
         """The guest was killed by a signal of its own: the stub ends the same way."""
         assert self.signals is not None
         self.signals.die_by(number)
-
-    def new_thread(self, parent: int) -> None:
-        """The guest's thread `parent` is about to make another: so does the stub, and the guest's gets the same id."""
-        assert self.link is not None and self.stub is not None
-        thread = 0
-        if not self.link.still:
-            try:
-                thread = self.stub.add_thread()
-            except (OSError, FarhomeError) as error:
-                log.info("no new thread: %s", error)
-        self.link.send(Control.BORN, parent, thread=thread, again=self.link.still)
 
     def ended(self, status: str) -> None:
         """The stub has ended (its parent has been told by the kernel): so does everything else."""

@@ -27,10 +27,14 @@ PATIENCE = 10.0
 """Seconds for each answer of the remote."""
 
 
+class NotNow(FarhomeError):
+    """Only the moment is wrong, and our own loop has to turn for a better one to come: {reason}"""
+
+
 def freeze_guest(deputy: Deputy) -> Pending:
     """Returns the signals that wait for the guest; those that come to the stub from here on are held by deputy.signals.
 
-    Errors: FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
+    Errors: NotNow, FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     deputy.stub.settle(force=True)
     deputy.link.still = True
@@ -43,6 +47,8 @@ def freeze_guest(deputy: Deputy) -> Pending:
         deputy.signals.hold()
         deputy.link.send(Control.QUIET)
         answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
+        if answer.get("again"):
+            raise NotNow(str(answer["error"]))
         if answer.get("error"):
             raise FarhomeError(f"the guest could not be frozen: {answer['error']}")
         deputy.link.take_used(answer.get("used"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import select
 import socket
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from kernel_helpers.link import Event, HomeLink, Kind
 from wire import channel
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
+from wire.waking import ready
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
@@ -47,6 +47,13 @@ class GuestLink:
         self._next_attempt = 0.0
         self._pending: list[Event] = []
         self._is_new = True
+
+    @classmethod
+    def unconnected(cls, home: HomeLink, target: Target, timeout: float) -> GuestLink:
+        """One that look_after() is to connect: the remote is there, or comes in a moment."""
+        link = cls(home, target, timeout)
+        link._broken_since = time.monotonic()
+        return link
 
     def start(self, connection: socket.socket) -> None:
         """Hands a proven connection of role link to the C session."""
@@ -101,7 +108,8 @@ class GuestLink:
         except (OSError, WireError) as error:
             log.debug("no link to %s yet: %s", self.target.node, error)
             return
-        log.info("the link to %s is made again", self.target.node)
+        if not self._is_new:
+            log.info("the link to %s is made again", self.target.node)
         self.start(connection)
 
     def control_events(self) -> list[Event]:
@@ -123,7 +131,7 @@ class GuestLink:
                 raise TimeoutError(f"{self.target.node} did not answer {control.name} within {timeout:.0f} s")
             self.look_after()
             if not self._pending:
-                select.select([self.home.event_fd], [], [], min(left, 0.1))
+                ready([self.home.event_fd], min(left, 0.1))
 
     def handle(self, event: Event, deputy: Deputy) -> str | None:
         """One frame from the remote. Returns the reason if it asks to take the process home."""
@@ -134,11 +142,6 @@ class GuestLink:
         if event.kind == Control.CANCEL:
             assert deputy.stub is not None
             deputy.stub.cancel(event.tid)
-        elif event.kind == Control.NEW_THREAD:
-            deputy.new_thread(event.tid)
-        elif event.kind == Control.UNBORN:
-            assert deputy.stub is not None
-            deputy.stub.end_thread(int(unpack(event.data)["thread"]))
         elif event.kind == Control.STOP_BY_DEFAULT:
             assert deputy.signals is not None
             deputy.signals.stop_by(int(str(unpack(event.data)["number"])))

@@ -74,7 +74,7 @@ def come_home(deputy: Deputy, begun: float) -> Report:
         deputy.signals = None
         deputy.where = "home"
         talk.send("discard")
-        link.close()
+        deputy.drop_link()
         return Report("home", (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, refilled.pages.bytes, "refill")
     finally:
         talk.close()

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import GuestLink
 from deputy.report import Report
-from deputy.signals import StubSignals
 from deputy.stub import Stub
 from engine import criu, files
 from engine.capture import capture, send_pages
@@ -185,19 +184,15 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
     for thread in frozen.threads.values():
         thread.set_options(tracing.PTRACE_O_EXITKILL)
-    deputy.stub = stub
-    deputy.signals = StubSignals(deputy, stub)
+    guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
+    deputy.be_away(stub, guest_link, preparation.files)
     stub.start()
-    deputy.link = GuestLink(link, preparation.target, deputy.options.link_timeout)
-    deputy.link.start(connection)
-    deputy.where = preparation.target.node
-    deputy.files = preparation.files
-    deputy.selector.register(link.event_fd, 1, lambda: None)
+    guest_link.start(connection)
     phases.done("commit")
     frozen_until = _running(talk)
     phases.done("start there")
     phases.tell(log, "out")
-    deputy.stub.settle()
+    stub.settle()
     talk.close()
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
 

@@ -33,6 +33,7 @@ class StubSignals:
         self._own_stop: int | None = None
         self._own_death: int | None = None
         self._held: Pending | None = None
+        self._unborn: set[int] = set()
         stub.on_stop = self.handle
 
     def poll(self) -> None:
@@ -78,6 +79,10 @@ class StubSignals:
             tracing.proceed(stop.tid, signal.SIGKILL)
             self.kill("the resident loop failed")
             return
+        if number == signal.SIGCHLD and self._unborn and int.from_bytes(info[16:20], "little") in self._unborn:
+            self._unborn.discard(int.from_bytes(info[16:20], "little"))  # si_pid, where si_code is CLD_*
+            self._proceed(stop.tid)
+            return
         directed = self._stub.program_tid(stop.tid) if code == tracing.SI_TKILL else 0
         if self._held is not None:
             self._held.append((directed, info))
@@ -90,6 +95,10 @@ class StubSignals:
     def _proceed(self, tid: int) -> None:
         self._stub.rewind_interrupted(tid)
         tracing.proceed(tid)
+
+    def ignore_end_of(self, child: int) -> None:
+        """The guest does not hear of the end of that child."""
+        self._unborn.add(child)
 
     def hold(self) -> None:
         """From now on signals are kept: the guest is about to stand still for a move."""

@@ -11,7 +11,7 @@ import array
 import ctypes
 import errno
 import os
-import select
+import signal
 import socket
 import struct
 import time
@@ -25,6 +25,7 @@ from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, signed
 from kernel_helpers.link import HomeLink
 from kernel_helpers.tracing import Cause, Stop
+from wire.waking import ready
 
 PAGE = 4096
 # Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...): nothing grows there.
@@ -90,14 +91,7 @@ class Stub:
                 SYS.mmap, base, PAGE, _PROT_READ | _PROT_WRITE,
                 _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE, U64, 0,
             )  # fmt: skip
-            descriptor = _give_descriptor(frozen, link.memfd, stub._code)
-            try:
-                stub._slots = frozen.call(
-                    SYS.mmap, base + PAGE, link.size, _PROT_READ | _PROT_WRITE,
-                    _MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE, descriptor, 0,
-                )  # fmt: skip
-            finally:
-                frozen.call(SYS.close, descriptor)
+            stub._map_slots(frozen, stub._code)
             frozen.write(stub._code, stub._blob.ljust(PAGE, b"\xcc"))
             frozen.call(SYS.mprotect, stub._code, PAGE, _PROT_READ | _PROT_EXEC)
         except OSError as error:
@@ -105,9 +99,21 @@ class Stub:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise MoveRefused(frozen.pid, f"it is at a limit of its own ({error})") from error
             raise
-        link.set_stub(frozen.pid, stub._slots)
         stub._expect_restarts(frozen)
         return stub
+
+    def _map_slots(self, frozen: Frozen, page: int) -> None:
+        """Behind the loop's page. `page`: scratch memory in the process. Errors: OSError."""
+        link = self.link
+        descriptor = _give_descriptor(frozen, link.memfd, page)
+        try:
+            self._slots = frozen.call(
+                SYS.mmap, self._code + PAGE, link.size, _PROT_READ | _PROT_WRITE,
+                _MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE, descriptor, 0,
+            )  # fmt: skip
+        finally:
+            frozen.call(SYS.close, descriptor)
+        link.set_stub(frozen.pid, self._slots)
 
     def _expect_restarts(self, frozen: Frozen) -> None:
         """Sleeps and polls that the freeze interrupted go on with the time that is left, for the kernel keeps it in the
@@ -289,9 +295,9 @@ class Stub:
             self._send_again(thread, number, info)
 
     @contextmanager
-    def _injecting(self) -> Iterator[Thread]:
-        """A thread that is stopped for injected calls and goes on with what it did."""
-        tid = self.tids[0]
+    def _injecting(self, tid: int = 0) -> Iterator[Thread]:
+        """A thread that is stopped for injected calls and goes on with what it did: that one, or any."""
+        tid = tid or self.tids[0]
         if self._interrupt(tid, 5.0) is None:
             raise TimeoutError(f"stub {self.pid} does not stop")
         thread = Thread(tid, self.pid)
@@ -391,6 +397,56 @@ class Stub:
         tracing.proceed(tid)
         return program
 
+    def bear(self, parent: int, exit_signal: int) -> Stub:
+        """A child of the thread `parent` (the program's id): a stub too, in its loop, with slots of its own. exit_signal: what the
+        parent gets at its end. Errors: OSError, TimeoutError, FarhomeError; no child is left then."""
+        host = self._host(parent)
+        if host is None:
+            raise ProcessLookupError(errno.ESRCH, f"thread {parent} has ended")
+        with self._injecting(host) as thread:
+            listing = f"/proc/{self.pid}/task/{host}/children"
+            known = {int(word) for word in Path(listing).read_text().split()}
+            at = self._slot(host) + 1024
+            tid, program = clone_task(thread, _Memory(self.pid), at, 0, known, listing, exit_signal=exit_signal)
+            newborn = Thread.adopt(tid, tid)
+            try:
+                return self._settle_child(newborn, program)
+            except BaseException:
+                with suppress(OSError):
+                    os.kill(tid, signal.SIGKILL)
+                    os.waitpid(tid, _WALL)
+                    thread.call(SYS.wait4, program, 0, _WALL, 0)
+                raise
+
+    def _settle_child(self, newborn: Thread, program: int) -> Stub:
+        """What stub() and prepare() do, in a child that has the loop, but its parent's slots."""
+        frozen = Frozen(newborn.pid, {newborn.tid: newborn}, instruction=self._code + self._call_end - 2)
+        link = HomeLink([program])
+        try:
+            frozen.call(SYS.munmap, self._slots, self.link.size)
+            page = frozen.call(SYS.mmap, 0, PAGE, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, U64, 0)
+            child = Stub(frozen, link)
+            child._code = self._code
+            child._has_memory = self._has_memory
+            child._map_slots(frozen, page)
+            frozen.call(SYS.munmap, page, PAGE)
+            newborn.set_options(tracing.PTRACE_O_EXITKILL)
+            child._frozen = None
+            child._enter_loop(frozen)
+        except BaseException:
+            link.close()
+            raise
+        return child
+
+    def unbear(self, child: Stub) -> None:
+        """Ends a child that has made no call, and takes it from the list of those that wait() would tell of. Errors: OSError,
+        TimeoutError."""
+        os.kill(child.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child.pid, _WALL)
+        with self._injecting() as thread:
+            thread.call(SYS.wait4, child.program_tid(child.pid), 0, _WALL, 0)
+
     def end_thread(self, program: int) -> None:
         """Ends one thread (the program's id) that waits in its loop and has never made a call. Errors: OSError, TimeoutError."""
         host = self._host(program)
@@ -430,7 +486,7 @@ class Stub:
                     else:
                         tracing.proceed(stop.tid, stop.number if stop.cause is Cause.SIGNAL else 0)
                 if self.tids:
-                    select.select([pidfd] if pidfd is not None else [], [], [], 0.002)
+                    ready([pidfd] if pidfd is not None else [], 0.002)
         finally:
             if pidfd is not None:
                 os.close(pidfd)

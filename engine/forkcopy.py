@@ -133,12 +133,13 @@ class Writable(Protocol):
 
 
 def clone_task(
-    parent: Thread, memory: Writable, scratch: int, flags: int, known: set[int], listing: str, wanted: int = 0
+    parent: Thread, memory: Writable, scratch: int, flags: int, known: set[int], listing: str, wanted: int = 0, exit_signal: int = 0
 ) -> tuple[int, int]:
     """Injected clone3 without a stack of its own: the new task stops before its first instruction, as our tracee.
-    Returns its id in our pid namespace and in its own; `wanted`: which its own is to be."""
+    Returns its id in our pid namespace and in its own; `wanted`: which its own is to be; `exit_signal`: what a process's parent gets
+    at its end."""
     asked = (scratch + _CLONE_ARGUMENTS, 1) if wanted else (0, 0)
-    arguments = struct.pack("<11Qi", flags | CLONE_PTRACE, 0, 0, 0, 0, 0, 0, 0, *asked, 0, wanted)
+    arguments = struct.pack("<11Qi", flags | CLONE_PTRACE, 0, 0, 0, exit_signal, 0, 0, 0, *asked, 0, wanted)
     memory.write(scratch, arguments)
     inner = check(parent.call(SYS.clone3, scratch, _CLONE_ARGUMENTS), f"clone3 in {parent.tid}")
     if len(_namespaced_ids(parent.pid)) == 1:

@@ -43,15 +43,27 @@ struct away {
     struct session *session;
     struct account *account;    /* not ours; NULL: nothing is added */
     uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
-    int listener, wake;
+    struct hub *hub;
+    int listener;               /* the hub's */
+    int pause;
     unsigned count;             /* grows, also while other threads of ours go through the list */
     struct guest_thread **threads;
-    pthread_t listening;
     pthread_mutex_t lock;       /* states and ledger */
-    pthread_cond_t changed;
-    int pause, paused, stopping;
     unsigned char *results;     /* the receiver's own */
     size_t results_room;
+};
+
+/* A process hands its filter on to its children, and all of them have one listener: what it tells is given to the guest whose thread
+ * it is about. The members change only while the listener stands. */
+struct hub {
+    int listener, wake;
+    pthread_t listening;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned pauses;            /* how many want the listener to stand */
+    int paused, stopping;
+    struct away **members;
+    unsigned count;
 };
 
 static struct guest_thread *by_host_tid(struct away *a, int tid) {
@@ -207,25 +219,35 @@ static void take(struct away *a, const struct seccomp_notif *n) {
         forward(a, t, n, entry);    /* an exit too: the stub's thread ends, and Python lets the guest's do so */
 }
 
+static void hub_take(struct hub *h, const struct seccomp_notif *n) {
+    struct away *whose = h->members[0];
+    for (unsigned i = 0; i < h->count; i++)
+        if (by_host_tid(h->members[i], n->pid)) {
+            whose = h->members[i];
+            break;
+        }
+    take(whose, n);
+}
+
 static void *listen_loop(void *argument) {
-    struct away *a = argument;
+    struct hub *h = argument;
     pthread_setname_np(pthread_self(), "link-listen");
-    struct pollfd watched[2] = {{a->listener, POLLIN, 0}, {a->wake, POLLIN, 0}};
+    struct pollfd watched[2] = {{h->listener, POLLIN, 0}, {h->wake, POLLIN, 0}};
     for (;;) {
         if (poll(watched, 2, -1) < 0)
             continue;
         if (watched[1].revents) {
             eventfd_t count;
-            eventfd_read(a->wake, &count);
-            pthread_mutex_lock(&a->lock);
-            while (a->pause && !a->stopping) {
-                a->paused = 1;
-                pthread_cond_broadcast(&a->changed);
-                pthread_cond_wait(&a->changed, &a->lock);
+            eventfd_read(h->wake, &count);
+            pthread_mutex_lock(&h->lock);
+            while (h->pauses && !h->stopping) {
+                h->paused = 1;
+                pthread_cond_broadcast(&h->changed);
+                pthread_cond_wait(&h->changed, &h->lock);
             }
-            a->paused = 0;
-            int stopping = a->stopping;
-            pthread_mutex_unlock(&a->lock);
+            h->paused = 0;
+            int stopping = h->stopping;
+            pthread_mutex_unlock(&h->lock);
             if (stopping)
                 return NULL;
             continue;
@@ -233,15 +255,89 @@ static void *listen_loop(void *argument) {
         if (watched[0].revents & POLLIN) {
             struct seccomp_notif n;
             memset(&n, 0, sizeof n);
-            if (!ioctl(a->listener, SECCOMP_IOCTL_NOTIF_RECV, &n))
-                take(a, &n);    /* else ENOENT: withdrawn, there will be others */
+            if (!ioctl(h->listener, SECCOMP_IOCTL_NOTIF_RECV, &n))
+                hub_take(h, &n);    /* else ENOENT: withdrawn, there will be others */
             continue;
         }
         if (watched[0].revents & (POLLHUP | POLLERR | POLLNVAL)) {
             struct event event = {.kind = EVENT_GUEST_GONE};
-            session_event(a->session, &event, "");
+            for (unsigned i = 0; i < h->count; i++)
+                session_event(h->members[i]->session, &event, "");
             watched[0].fd = -1;
         }
+    }
+}
+
+/* Returns when the listener stands. */
+static void hub_pause(struct hub *h) {
+    pthread_mutex_lock(&h->lock);
+    h->pauses++;
+    eventfd_write(h->wake, 1);
+    while (!h->paused)
+        pthread_cond_wait(&h->changed, &h->lock);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void hub_unpause(struct hub *h) {
+    pthread_mutex_lock(&h->lock);
+    h->pauses--;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void hub_close(struct hub *h) {
+    if (h->listener >= 0)
+        close(h->listener);
+    if (h->wake >= 0)
+        close(h->wake);
+    free(h->members);
+    free(h);
+}
+
+/* With one member, whose session has to be there when it is started. NULL: no memory. */
+static struct hub *hub_new(int listener, struct away *member) {
+    struct hub *h = calloc(1, sizeof *h);
+    if (!h)
+        return NULL;
+    h->listener = fcntl(listener, F_DUPFD_CLOEXEC, 0);
+    h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->members = malloc(sizeof *h->members);
+    if (h->listener < 0 || h->wake < 0 || !h->members) {
+        hub_close(h);
+        return NULL;
+    }
+    h->members[h->count++] = member;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->changed, NULL);
+    return h;
+}
+
+/* 0, or -ENOMEM. */
+static int hub_join(struct hub *h, struct away *member) {
+    hub_pause(h);
+    struct away **members = realloc(h->members, (h->count + 1) * sizeof *members);
+    if (members) {
+        h->members = members;
+        members[h->count++] = member;
+    }
+    hub_unpause(h);
+    return members ? 0 : -ENOMEM;
+}
+
+/* The last one to go takes the hub with it. */
+static void hub_leave(struct hub *h, struct away *member) {
+    hub_pause(h);
+    for (unsigned i = 0; i < h->count; i++)
+        if (h->members[i] == member)
+            h->members[i--] = h->members[--h->count];
+    pthread_mutex_lock(&h->lock);
+    h->stopping = !h->count;
+    pthread_mutex_unlock(&h->lock);
+    hub_unpause(h);
+    if (h->stopping) {
+        eventfd_write(h->wake, 1);
+        pthread_join(h->listening, NULL);
+        hub_close(h);
     }
 }
 
@@ -347,37 +443,61 @@ void away_remove_thread(struct away *a, int host_tid) {
     pthread_mutex_unlock(&a->lock);
 }
 
-static void free_threads(struct away *a) {
+static void free_away(struct away *a) {
+    if (a->session)
+        session_free(a->session);
     for (unsigned i = 0; i < a->count; i++) {
         marshal_free(&a->threads[i]->m);
         free(a->threads[i]);
     }
     free(a->threads);
+    free(a->results);
     free(a);
 }
 
-struct away *away_new(int listener, const int *host_tids, const int *tids, unsigned count, int event_fd) {
+static struct away *new_away(const int *host_tids, const int *tids, unsigned count, int event_fd) {
     struct away *a = calloc(1, sizeof *a);
     if (!a || !(a->threads = calloc(THREADS_LIMIT, sizeof *a->threads))) {
         free(a);
         return NULL;
     }
-    a->listener = listener;
     a->frames = 1;
     pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->changed, NULL);
-    for (unsigned i = 0; i < count; i++)
-        if (away_add_thread(a, host_tids[i], tids[i])) {
-            free_threads(a);
-            return NULL;
-        }
-    a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    a->session = a->wake < 0 ? NULL : session_new(reply, a, event_fd);
-    if (!a->session || pthread_create(&a->listening, NULL, listen_loop, a)) {
-        if (a->session)
-            session_free(a->session);
-        close(a->wake);
-        free_threads(a);
+    int failed = 0;
+    for (unsigned i = 0; i < count && !failed; i++)
+        failed = away_add_thread(a, host_tids[i], tids[i]);
+    if (failed || !(a->session = session_new(reply, a, event_fd))) {
+        free_away(a);
+        return NULL;
+    }
+    return a;
+}
+
+struct away *away_new(int listener, const int *host_tids, const int *tids, unsigned count, int event_fd) {
+    struct away *a = new_away(host_tids, tids, count, event_fd);
+    if (!a)
+        return NULL;
+    struct hub *h = hub_new(listener, a);
+    if (h) {
+        a->hub = h;
+        a->listener = h->listener;
+        if (!pthread_create(&h->listening, NULL, listen_loop, h))
+            return a;
+        hub_close(h);
+    }
+    free_away(a);
+    return NULL;
+}
+
+/* Another process with the same filter, whose thread has not run yet. */
+struct away *away_sibling(struct away *one, int host_tid, int tid, int event_fd) {
+    struct away *a = new_away(&host_tid, &tid, 1, event_fd);
+    if (!a)
+        return NULL;
+    a->hub = one->hub;
+    a->listener = one->listener;
+    if (hub_join(a->hub, a)) {
+        free_away(a);
         return NULL;
     }
     return a;
@@ -388,21 +508,17 @@ void away_set_account(struct away *a, struct account *account) { a->account = ac
 
 struct session *away_session(struct away *a) { return a->session; }
 
-/* Stops taking notifications; returns when the listener stands. Calls that were sent are still answered. */
+/* Stops taking notifications, those of siblings too; returns when the listener stands. Calls that were sent are still answered. */
 void away_pause(struct away *a) {
-    pthread_mutex_lock(&a->lock);
+    if (!a->pause)
+        hub_pause(a->hub);
     a->pause = 1;
-    eventfd_write(a->wake, 1);
-    while (!a->paused)
-        pthread_cond_wait(&a->changed, &a->lock);
-    pthread_mutex_unlock(&a->lock);
 }
 
 void away_unpause(struct away *a) {
-    pthread_mutex_lock(&a->lock);
+    if (a->pause)
+        hub_unpause(a->hub);
     a->pause = 0;
-    pthread_cond_broadcast(&a->changed);
-    pthread_mutex_unlock(&a->lock);
 }
 
 struct parked { uint32_t tid, state; uint64_t sequence; int64_t number; uint64_t mask; uint32_t has_mask, class; };
@@ -446,14 +562,7 @@ int away_abandon(struct away *a, int tid) {
 }
 
 void away_free(struct away *a) {
-    pthread_mutex_lock(&a->lock);
-    a->stopping = 1;
-    eventfd_write(a->wake, 1);
-    pthread_cond_broadcast(&a->changed);
-    pthread_mutex_unlock(&a->lock);
-    pthread_join(a->listening, NULL);
-    session_free(a->session);
-    close(a->wake);
-    free(a->results);
-    free_threads(a);
+    away_unpause(a);
+    hub_leave(a->hub, a);
+    free_away(a);
 }

@@ -98,6 +98,7 @@ def _native() -> ctypes.CDLL:
                                 ctypes.c_uint32]),
         ("session_statistic", u64, [pointer, i]),
         ("away_new", pointer, [i, pointer, pointer, unsigned, i]), ("away_session", pointer, [pointer]),
+        ("away_sibling", pointer, [pointer, i, i, i]),
         ("away_pause", None, [pointer]), ("away_unpause", None, [pointer]),
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
         ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
@@ -190,7 +191,9 @@ class SessionLink:
     def wait(self, timeout: float) -> list[Event]:
         """events(), waiting up to `timeout` seconds for the first one."""
         found = self.events()
-        if not found and select.select([self.event_fd], [], [], timeout)[0]:
+        poll = select.poll()
+        poll.register(self.event_fd, select.POLLIN)
+        if not found and poll.poll(timeout * 1000):
             found = self.events()
         return found
 
@@ -329,18 +332,23 @@ class HomeLink(SessionLink):
 
 
 class AwayLink(SessionLink):
-    """The guest's end: takes the notifications of its filter from `listener_fd` (which stays the caller's).
+    """The guest's end: takes the notifications of its filter from `listener` (a descriptor, which may be closed afterwards; or the end
+    of another guest that has the same filter: its parent's).
 
     `threads`: tid as this process sees it -> tid as the program sees it; all threads of the guest.
     """
 
-    def __init__(self, listener_fd: int, guest_host_pid: int, threads: dict[int, int]) -> None:
+    def __init__(self, listener: int | AwayLink, guest_host_pid: int, threads: dict[int, int]) -> None:
         super().__init__()
         self.guest_host_pid = guest_host_pid
-        count = len(threads)
-        host = (ctypes.c_int * count)(*threads.keys())
-        program = (ctypes.c_int * count)(*threads.values())
-        self._handle = _native().away_new(listener_fd, host, program, count, self.event_fd)
+        if isinstance(listener, AwayLink):
+            ((host_tid, program_tid),) = threads.items()
+            self._handle = _native().away_sibling(listener.handle, host_tid, program_tid, self.event_fd)
+        else:
+            count = len(threads)
+            host = (ctypes.c_int * count)(*threads.keys())
+            program = (ctypes.c_int * count)(*threads.values())
+            self._handle = _native().away_new(listener, host, program, count, self.event_fd)
         if not self._handle:
             os.close(self.event_fd)
             raise MemoryError("no memory for a link")
@@ -356,8 +364,8 @@ class AwayLink(SessionLink):
         self.account.close()
 
     def pause(self) -> None:
-        """Takes no more notifications; returns when the listener stands, and then every call taken is on its way.
-        Calls made meanwhile wait at the door, where a stop finds them restartable."""
+        """Takes no more notifications, not even those of others with the same filter; returns when the listener stands, and then every
+        call taken is on its way. Calls made meanwhile wait at the door, where a stop finds them restartable."""
         _native().away_pause(self.handle)
 
     def unpause(self) -> None:

@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ class Guest:
     since: float
     command: str = ""
     runnable: float = 1.0
+    group: str = ""
+    """The key of the guest whose control group it is in: of its own, or of the parent that it was born of here."""
 
     @property
     def key(self) -> str:
@@ -103,15 +105,23 @@ class Guests:
         return list(self._guests.values())
 
     def memory(self, key: str) -> int:
-        """Bytes that a guest has here: what was reserved or what it uses, whichever is more."""
-        return max(self._guests[key].memory, self.groups.memory(key))
+        """Bytes that a guest has here: what was reserved or what it uses, whichever is more. What a child uses that was born here
+        counts as its parent's."""
+        guest = self._guests[key]
+        return max(guest.memory, self.groups.memory(key)) if guest.group == key else 0
+
+    def _memory_of_all(self) -> int:
+        reserved: dict[str, int] = {}
+        for guest in self._guests.values():
+            reserved[guest.group] = reserved.get(guest.group, 0) + guest.memory
+        return sum(max(memory, self.groups.memory(group)) for group, memory in reserved.items())
 
     def state(self) -> LendingState:
         """How the node is now, for the owner's policy."""
         clock = time.localtime()
         return LendingState(
             guests=len(self._guests),
-            guest_memory=sum(self.memory(key) for key in self._guests),
+            guest_memory=self._memory_of_all(),
             memory_free=self._memory_free(),
             minute=clock.tm_hour * 60 + clock.tm_min,
             owner_idle=self._owner_idle(),
@@ -205,6 +215,23 @@ class Guests:
             log.info("guest %s is gone: %s", key, message.get("reason"))
         elif event == "running":
             log.info("guest %s runs here", key)
+        elif event == "born" and key in self._guests:
+            self._spawn(self._take_child(self._guests[key], int(message["pid"])))
+
+    async def _take_child(self, parent: Guest, pid: int) -> None:
+        """A guest's child was born here; its remote is a part of its parent's."""
+        guest = replace(parent, pid=pid, since=time.time(), memory=0)
+        try:
+            program = await self._attach(self._paths.remotes / f"{guest.key}.sock", guest.key)
+        except ProgramError:
+            return                                              # it was short
+        self._guests[guest.key], self._remotes[guest.key] = guest, program
+        self._save(guest)
+        self._accepted(guest.runnable)
+
+    async def _attach(self, path: Path, key: str) -> Program:
+        """Errors: ProgramError."""
+        return await Program.attach(path, f"remote of {key}", lambda message: self._on_event(key, message), lambda: self._gone(key))
 
     def _gone(self, key: str) -> None:
         guest = self._guests.get(key)
@@ -213,12 +240,14 @@ class Guests:
             self._accepted(-guest.runnable)
 
     def _forget(self, key: str) -> None:
-        self._guests.pop(key, None)
+        guest = self._guests.pop(key, None)
         program = self._remotes.pop(key, None)
         if program is not None:
             program.kill() if not program.gone.is_set() else None
-        self._leaving.add(key)
-        self._spawn(self._remove_group(key))
+        for left in {key, guest.group if guest is not None else key}:
+            if left not in self._guests:
+                self._leaving.add(left)
+                self._spawn(self._remove_group(left))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -235,8 +264,9 @@ class Guests:
         log.warning("the cgroup of guest %s is not empty", key)
 
     def _clear(self, key: str) -> bool:
-        """Whether nothing is left to remove of a guest that has gone (or it has come again)."""
-        if key not in self._guests:
+        """Whether nothing is left to remove of a guest that has gone (or it has come again, or left children, the last of which has
+        that done)."""
+        if key not in self._guests and not any(guest.group == key for guest in self._guests.values()):
             if not self.groups.remove(key):
                 return False
             (self._paths.guests / f"{key}.json").unlink(missing_ok=True)
@@ -274,8 +304,10 @@ class Guests:
         limit = self._policy().max_memory
         if limit is None or len(self._expelling) > 0:
             return None
-        used = {key: self.groups.memory(key) for key in self._remotes}
-        return max(used, key=lambda key: used[key]) if sum(used.values()) > limit else None
+        groups = {guest.group: self.groups.memory(guest.group) for guest in self._guests.values()}
+        if sum(groups.values()) <= limit or not self._remotes:
+            return None
+        return max(self._remotes, key=lambda key: groups[self._guests[key].group])
 
     async def _expel(self, key: str, reason: str) -> bool:
         program = self._remotes.get(key)
@@ -302,9 +334,7 @@ class Guests:
 
     async def _restore_one(self, path: Path, key: str) -> None:
         try:
-            program = await Program.attach(
-                path, f"remote of {key}", lambda message: self._on_event(key, message), lambda: self._gone(key)
-            )
+            program = await self._attach(path, key)
         except ProgramError:
             path.unlink(missing_ok=True)
             return
@@ -312,7 +342,7 @@ class Guests:
             guest = _recorded(json.loads((self._paths.guests / f"{key}.json").read_bytes()))
         except (OSError, ValueError, TypeError, KeyError):
             home, _, pid = key.rpartition("-")
-            guest = Guest(home, int(pid) if pid.isdigit() else 0, -1, "?", 0, time.time())
+            guest = Guest(home, int(pid) if pid.isdigit() else 0, -1, "?", 0, time.time(), group=key)
         self._guests[key] = guest
         self._remotes[key] = program
         log.info("guest %s is still here", key)
@@ -347,7 +377,8 @@ def _requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
     ):  # fmt: skip
         raise PeerRefused("refused", "the request for a place is not complete")
     command, runnable = parameters.get("command", ""), _amount(parameters, "runnable", 1e4, 1.0)
-    return Guest(caller.name, pid, uid, user, memory, time.time(), command[:200] if isinstance(command, str) else "", runnable)
+    command = command[:200] if isinstance(command, str) else ""
+    return Guest(caller.name, pid, uid, user, memory, time.time(), command, runnable, f"{caller.name}-{pid}")
 
 
 def _amount(parameters: dict[str, Any], key: str, most: float, default: float | None = None) -> float:
@@ -361,7 +392,7 @@ def _amount(parameters: dict[str, Any], key: str, most: float, default: float | 
 def _recorded(record: dict[str, Any]) -> Guest:
     return Guest(
         str(record["home"]), int(record["pid"]), int(record["uid"]), str(record["user"]), int(record["memory"]),
-        float(record["since"]), str(record.get("command", "")), float(record.get("runnable", 1.0)),
+        float(record["since"]), str(record.get("command", "")), float(record.get("runnable", 1.0)), str(record["group"]),
     )  # fmt: skip
 
 

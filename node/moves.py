@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from balancer.cost import MoveCost
@@ -289,6 +290,10 @@ class Mover:
             sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
             self._registry.update(pid, why=sentence, state="lost")
             log.error("process %d is lost: %s", pid, sentence)
+        elif event == "born":
+            parent = entry or self._registry.ended.get(pid)
+            if parent is not None:
+                self._spawn(self._take_child(parent, int(message["pid"]), str(message["where"])))
         elif entry is None:
             return
         elif event == "state":
@@ -298,6 +303,23 @@ class Mover:
                 self._moved_by_itself(entry, where, reason, message.get("frozen_ms", 0.0))
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
+
+    async def _take_child(self, parent: HomeProcess, pid: int, where: str) -> None:
+        """A child of a process that is away was born there; its deputy is a part of its parent's."""
+        path = self._paths.deputies / f"{pid}.sock"
+        try:
+            deputy = await self._attach(path, pid)
+        except ProgramError:
+            return                                              # it was short
+        entry = self._registry.take_child(parent, pid, state="away", where=where, command=parent.command)
+        if entry is None:
+            deputy.detach()
+            return
+        self._deputies[pid] = deputy
+
+    async def _attach(self, path: Path, pid: int) -> Program:
+        """Errors: ProgramError."""
+        return await Program.attach(path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda: self._gone(pid))
 
     def _moved_by_itself(self, entry: HomeProcess, where: str, reason: str, frozen: object) -> None:
         """A process went home for a call, or was sent there; or a daemon before this one had asked for a move."""
@@ -379,9 +401,7 @@ class Mover:
     async def _restore_one(self, pid: int) -> None:
         path = self._paths.deputies / f"{pid}.sock"
         try:
-            deputy = await Program.attach(
-                path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda: self._gone(pid)
-            )
+            deputy = await self._attach(path, pid)
         except ProgramError:
             path.unlink(missing_ok=True)
             return

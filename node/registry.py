@@ -252,7 +252,7 @@ class Registry:
                 if time.monotonic() > end or self._is_full():
                     self._unwalked.append(parent.pid)          # the others' turn
                     return
-                if self._adopt(pid, parent) is not None:
+                if self.take_child(parent, pid) is not None:
                     self._unwalked.append(pid)
             if time.monotonic() > end:
                 return
@@ -263,21 +263,22 @@ class Registry:
         while len(line) < GENERATIONS and (stat := process.read_stat(line[-1])) is not None and stat.parent:
             ancestor = self._entries.get(stat.parent)
             if ancestor is not None:
-                return self._adopt(pid, ancestor) if ancestor.state == "home" else None
+                return self.take_child(ancestor, pid) if ancestor.state == "home" else None
             line.append(stat.parent)
         return None
 
-    def _adopt(self, pid: int, parent: HomeProcess) -> HomeProcess | None:
+    def take_child(self, parent: HomeProcess, pid: int, **differences: Any) -> HomeProcess | None:
+        """Takes a child of a home process, which is of its job; None if it has ended."""
         stat, uid = process.read_stat(pid), process.real_uid(pid)
         if stat is None or uid is None or stat.state in "ZX":
             return None
-        self.add(
-            HomeProcess(
-                pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid), home_only=parent.home_only,
-                locked=parent.locked, memory=parent.memory, since=time.time(), adopted=parent.adopted,
-            )
+        child = HomeProcess(
+            pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid), home_only=parent.home_only,
+            locked=parent.locked, memory=parent.memory, since=time.time(), adopted=parent.adopted,
         )  # fmt: skip
-        return self._entries.get(pid)
+        child = replace(child, **differences)
+        self.add(child)
+        return self.get(pid)
 
     def _is_full(self) -> bool:
         full = len(self._entries) >= MOST_DESCENDANTS

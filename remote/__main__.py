@@ -1,4 +1,5 @@
-"""`python -m remote`: started by mosd for one guest that is expected; lives until that guest has gone."""
+"""`python -m remote`: started by mosd for one guest that is expected; lives until that guest has gone, and
+the children that it has had here."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from remote.remote import Options, Remote
+from remote.remote import Options
+from remote.tree import Tree
+from wire.waking import allow_many_descriptors
 
 
 def main() -> int:
@@ -35,7 +38,8 @@ def main() -> int:
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache,
     )  # fmt: skip
-    return Remote(options).run()
+    allow_many_descriptors()
+    return Tree(options).run()
 
 
 if __name__ == "__main__":

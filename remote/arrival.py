@@ -4,6 +4,7 @@ after the commit, life."""
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -143,16 +144,18 @@ def arrive(remote: Remote, talk: Channel) -> None:
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    remote.guest = Guest(remote, frozen, sandbox, listener, link, int(request["uid"]), str(request.get("command", "?")))
+    if listener >= 0:
+        os.close(listener)
+    guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")))
+    remote.settle(guest)
     phases.done("commit")
     remote.attach(caller[0])
-    remote.selector.register(link.event_fd, 1, lambda: None)
-    remote.guest.run(pending)
+    guest.run(pending)
     talk.send("running")
     phases.done("run")
     phases.tell(log, "arrival")
     talk.close()
-    remote.server.tell({"event": "running", "uid": remote.guest.uid, "command": remote.guest.command})
+    remote.server.tell({"event": "running", "uid": guest.uid, "command": guest.command})
     log.info("guest %s runs as %d", key, frozen.pid)
     store.trim(CACHE_LIMIT)  # now that the guest's own files are mounted: it keeps those even if they go
 

@@ -1,12 +1,16 @@
-"""A thread that is born away: the stub at home has made one, and the guest's gets the same id.
+"""Threads and processes that are born away: the stub at home has made one, and the guest's gets the same id.
 
 The call that makes it is caught by the filter and waits. The thread is taken out of it, as for a restart, and makes it again by
 injection, its child being our tracee from the start and stopped before its first instruction.
+
+A process is born as a child of process 1 of the sandbox, which reaps it: whose child it is, and what its end means, home's kernel
+knows. The parent of a vfork is not held by the kernel but by us, in its stop, until its child has let go of the memory that they share.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,82 +21,128 @@ from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, U64, Thread, check
 
+CLONE_VFORK = 0x4000
+CLONE_PARENT = 0x8000
 _CLONE_SIGHAND, _CLONE_THREAD = 0x800, 0x10000
+_SIGNAL = 0xFF
+"""The bits of clone's flags that are the signal of its end."""
+_SETS = 0x80000 | 0x100000 | 0x200000 | 0x1000000
+"""SETTLS, PARENT_SETTID, CHILD_CLEARTID, CHILD_SETTID: all in the memory and registers of the guest."""
 _THREAD = CLONE_VM | _CLONE_SIGHAND | _CLONE_THREAD
-_KNOWN = _THREAD | 0x200 | 0x400 | 0x40000 | 0x80000 | 0x100000 | 0x200000 | 0x400000 | 0x1000000
-"""And FS, FILES, SYSVSEM, SETTLS, PARENT_SETTID, CHILD_CLEARTID, DETACHED, CHILD_SETTID: what threads are made with."""
+_THREAD_KNOWN = _THREAD | _SETS | 0x200 | 0x400 | 0x40000 | 0x400000
+"""And FS, FILES, SYSVSEM, DETACHED: what threads are made with."""
+_PROCESS_KNOWN = CLONE_VM | CLONE_VFORK | _SETS | 0x100000000
+"""And CLEAR_SIGHAND: what processes are made with that share no more than memory with their parent."""
 _ARGUMENTS = struct.Struct("<11Q")
 """struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup."""
 _INSTRUCTION = b"\x0f\x05"
-CALLS = (SYS.clone, SYS.clone3)
+CALLS = (SYS.clone, SYS.clone3, SYS.fork, SYS.vfork)
 
 
 @dataclass(frozen=True)
-class Newborn:
-    """A thread, stopped before its first instruction. `parent`: the one that made it, stopped behind the call."""
+class Wanted:
+    """What a call is to make. exit_signal: of a process, what its parent gets at its end. is_process: else a thread."""
 
-    thread: Thread
-    parent: Thread
+    flags: int
+    exit_signal: int = 0
+    is_process: bool = False
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether a process is to have the memory of its parent, who waits for it."""
+        return self.is_process and bool(self.flags & CLONE_VM)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the parent waits until the child has let go of its memory."""
+        return bool(self.flags & CLONE_VFORK)
 
 
-def is_thread(tid: int, number: int, arguments: tuple[int, ...]) -> bool:
-    """Whether this call of the guest's thread makes a thread, and nothing that we do not know of."""
-    if number == SYS.clone:
-        flags = arguments[0]
+def wanted(tid: int, number: int, arguments: tuple[int, ...]) -> Wanted | None:
+    """What this call of the guest's thread makes; None: something that we do not know of, or share nothing with home of."""
+    exit_signal = 0
+    if number == SYS.fork:
+        flags, exit_signal = 0, signal.SIGCHLD
+    elif number == SYS.vfork:
+        flags, exit_signal = CLONE_VM | CLONE_VFORK, signal.SIGCHLD
+    elif number == SYS.clone:
+        flags, exit_signal = arguments[0] & ~_SIGNAL & 0xFFFF_FFFF, arguments[0] & _SIGNAL
     else:
         given = _read(tid, arguments[0], min(arguments[1], _ARGUMENTS.size))
         if given is None or len(given) < 64:
-            return False
+            return None
         fields = _ARGUMENTS.unpack(given.ljust(_ARGUMENTS.size, b"\0"))
-        flags = fields[0]
-        if arguments[1] > _ARGUMENTS.size or fields[4] or any(fields[8:]):
-            return False
-    return flags & _THREAD == _THREAD and not flags & ~_KNOWN
+        flags, exit_signal = fields[0], fields[4]
+        if arguments[1] > _ARGUMENTS.size or any(fields[8:]):
+            return None
+    if flags & _THREAD == _THREAD:
+        return Wanted(flags) if not flags & ~_THREAD_KNOWN and not exit_signal else None
+    if flags & ~_PROCESS_KNOWN or (flags & CLONE_VM and not flags & CLONE_VFORK) or not 0 <= exit_signal <= 64:
+        return None
+    return Wanted(flags, exit_signal, True)
 
 
-def bear(parent: Thread, wanted: int) -> Newborn:
-    """`parent` is stopped in the call that makes a thread, or put back to before it, under PTRACE_O_SUSPEND_SECCOMP, and `wanted` is the
-    next id in its namespace. Errors: FarhomeError, OSError; there is no new thread then, and the call can be made again."""
+def bear(parent: Thread, wish: Wanted, number: int, first: int) -> Thread:
+    """The new task, stopped before its first instruction; the parent stands behind the call. `parent` is stopped in the call, or put
+    back to before it, under PTRACE_O_SUSPEND_SECCOMP, and `number` is the next id in its namespace; `first`: process 1 there.
+
+    Errors: FarhomeError, OSError; there is no new task then, and the call can be made again."""
     registers = parent.registers
     was_put_back = registers.orig_rax == U64
-    number = registers.rax if was_put_back else registers.orig_rax
-    if number not in CALLS:
+    call = registers.rax if was_put_back else registers.orig_rax
+    if call not in CALLS:
         raise FarhomeError(f"thread {parent.tid} is not about to make another")
-    arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8]
     parent.instruction = inject.find_instruction(parent.pid)
-    before = _tasks(parent.pid)
-    flags_at = 0
-    if number == SYS.clone:
-        arguments[0] |= CLONE_PTRACE
+    flags = wish.flags & ~CLONE_VFORK | CLONE_PTRACE | (CLONE_PARENT if wish.is_process else 0)
+    listing = _children(first) if wish.is_process else f"/proc/{parent.pid}/task"
+    before = _tasks(listing)
+    if call == SYS.clone3:
+        at = registers.rdi
+        own = _read(parent.tid, at, _ARGUMENTS.size) or _read(parent.tid, at, 64) or b""
+        changed = struct.pack("<Q", flags) + own[8:32] + bytes(8) + own[40:]  # the sandbox's process 1 needs no signal
+        _write(parent.pid, at, changed[:40])
+        try:
+            result = parent.call(SYS.clone3, at, registers.rsi)
+        finally:
+            _write(parent.pid, at, own[:40])
     else:
-        flags_at = arguments[0]
-        (flags,) = struct.unpack("<Q", _read(parent.tid, flags_at, 8) or bytes(8))
-        _write(parent.pid, flags_at, flags | CLONE_PTRACE)
-    try:
-        result = parent.call(number, *arguments)
-    finally:
-        if flags_at:
-            _write(parent.pid, flags_at, flags)
-    check(result, f"a new thread of {parent.tid}")
-    born = next(tid for tid in _tasks(parent.pid) - before if inner_tid(parent.pid, tid) == result)
-    thread = Thread.adopt(born, parent.pid)
-    if result != wanted:
+        stack, sets = (registers.rsi, (registers.rdx, registers.r10, registers.r8)) if call == SYS.clone else (0, (0, 0, 0))
+        result = parent.call(SYS.clone, flags, stack, *sets)
+    check(result, f"a child of {parent.tid}")
+    born = next(tid for tid in _tasks(listing) - before if inner_tid(tid, tid) == result)
+    thread = Thread.adopt(born, born if wish.is_process else parent.pid)
+    if result != number:
         thread.instruction = parent.instruction
         with suppress(ProcessLookupError):
             thread.call(SYS.exit, 0)
-        raise FarhomeError(f"the new thread is {result} here and {wanted} at home")
+        raise FarhomeError(f"the new task is {result} here and {number} at home")
+    if call == SYS.clone3 and wish.is_process and not wish.shares_memory:
+        _write(thread.pid, at, own[:40])
     child = registers.copy()
     child.rsp, child.fs_base = thread.registers.rsp, thread.registers.fs_base
     child.rip += len(_INSTRUCTION) if was_put_back else 0
     child.rax, child.orig_rax = 0, U64
     thread.registers, thread.signal_mask = child, parent.signal_mask
-    thread.rseq_section = None
+    thread.rseq_section = parent.rseq_section if wish.is_process and not wish.shares_memory else None
     registers.rip, registers.rax, registers.orig_rax = child.rip, result, U64
-    return Newborn(thread, parent)
+    return thread
 
 
-def _tasks(pid: int) -> set[int]:
-    return set(map(int, os.listdir(f"/proc/{pid}/task")))
+def shared_memory(pid: int) -> bool:
+    """Whether a process has memory that it would share with a child that it forks: home and its guests cannot. Errors: OSError."""
+    with open(f"/proc/{pid}/maps", "rb") as maps:
+        return any(line.split(None, 2)[1][3:4] == b"s" and b"w" in line.split(None, 2)[1] for line in maps)
+
+
+def _children(first: int) -> str:
+    return f"/proc/{first}/task/{first}/children"
+
+
+def _tasks(listing: str) -> set[int]:
+    if listing.endswith("children"):
+        with open(listing, encoding="ascii") as children:
+            return set(map(int, children.read().split()))
+    return set(map(int, os.listdir(listing)))
 
 
 def _read(tid: int, address: int, size: int) -> bytes | None:
@@ -105,7 +155,7 @@ def _read(tid: int, address: int, size: int) -> bytes | None:
         return None
 
 
-def _write(pid: int, address: int, flags: int) -> None:
+def _write(pid: int, address: int, data: bytes) -> None:
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         memory.seek(address)
-        memory.write(struct.pack("<Q", flags))
+        memory.write(data)

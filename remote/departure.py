@@ -85,6 +85,8 @@ def _open(remote: Remote, guest: Guest) -> None:
 def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -> None:
     """Sends the frozen guest to another node, poured if that is asked for and can be, else as images."""
     assert guest.frozen is not None
+    if guest.shares_memory:
+        raise FarhomeError("it has its parent's memory (vfork)")
     host, port = message["address"]
     phases = Phases()
     context = None

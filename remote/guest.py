@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import struct
 import time
@@ -21,15 +20,15 @@ from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
 from engine.pending import Pending, put
 from kernel_helpers import account, inject, tracing
-from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
-from remote import birth
+from remote.births import Births
 from remote.intercept_ptrace import PtraceLink
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
+from wire.waking import ready
 
 if TYPE_CHECKING:
     from remote.remote import Remote
@@ -61,12 +60,14 @@ _COOKIE_MARK = 0x6661_7268 << 32
 class Guest:
     """frozen is the process as long as every thread stands still for a move, else None."""
 
-    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, listener: int, link: GuestEnd, uid: int, command: str) -> None:
+    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str) -> None:
         self._remote = remote
         self.pid = frozen.pid
         self.sandbox = sandbox
         self.link = link
-        self._listener = listener
+        self.births = Births(self, remote)
+        self.shares_memory = False
+        """with its parent, which waits until it has ended or called exec"""
         self.uid = uid
         self.command = command
         self.frozen: Frozen | None = frozen
@@ -75,13 +76,12 @@ class Guest:
         self._infos: dict[int, bytes] = {}
         self._next_info = 1
         self._halted: set[int] = set()
-        self._stopped = False
+        self.is_stopped = False
         self._answered = {tid: number for tid, thread in frozen.threads.items() if (number := _interrupted(thread)) is not None}
         """host tid -> the call that a thread was taken out of with a restart code that is to count"""
         self._suspended: dict[int, int] = {}
         """host tid -> restart code of the call that home has suspended for the move that is under way"""
         self._is_pausing = False
-        self._cannot_bear: set[int] = set()
         self._is_limited = False
         self._looked = 0.0
         self._signalled: float | None = None
@@ -119,11 +119,18 @@ class Guest:
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
+        self.births.close()
         self.link.close()
-        os.close(self._listener)
         end_traced(self.pid, list(self._threads))
         self._threads.clear()
-        self.sandbox.destroy()
+        self.sandbox.leave()
+
+    def child(self, remote: Remote, frozen: Frozen, link: AwayLink, shares_memory: bool) -> Guest:
+        """A process that was born of this guest, and has not run yet."""
+        self.sandbox.join()
+        child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command)
+        child.shares_memory = shares_memory
+        return child
 
     def expel(self, reason: str) -> None:
         """Asks the deputy to take it home."""
@@ -150,96 +157,50 @@ class Guest:
         elif event.kind == Kind.SUSPENDED:
             self._suspension(event.tid, event.code)
         elif event.kind == Kind.GO_HOME_CALL:
-            if self._makes_thread(event):
-                self.link.send(Control.NEW_THREAD, event.tid)
-            else:
-                self._go_home(event.tid, event.code)
+            if not self.births.ask(event):
+                self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
             self._suspended.clear()
             self.link.pause()
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
-            error = self._freeze()
+            again = bool(self.births.awaited)
+            error = "it waits for a child that has its memory (vfork)" if again else self._freeze()
             pending, used = ([], []) if error else (self.pending(), self.link.account.used())
-            self.link.send(Control.FROZEN, 0, pack(error=error, pending=pending, used=used))
+            self.link.send(Control.FROZEN, 0, pack(error=error, again=again, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
         elif event.kind == Control.STOPPED:
-            self._stopped = True
+            self.is_stopped = True
             for tid in self._threads:
                 tracing.interrupt(tid)
         elif event.kind == Control.CONTINUED:
-            self._stopped = False
+            self.is_stopped = False
             halted, self._halted = self._halted, set()
             for tid in halted:
                 tracing.proceed(tid)
         elif event.kind == Control.BORN:
-            self._born(event.tid, **unpack(event.data))
+            born = unpack(event.data)
+            self.births.born(event.tid, int(born["thread"]), bool(born["again"]))
         elif event.kind == Control.THREAD_EXITED:
             self.link.answer(event.tid, proceed=True)
         else:
             log.debug("event %s ignored", event.kind)
 
-    def _go_home(self, tid: int, number: int) -> None:
+    def go_home(self, tid: int, number: int) -> None:
+        """Asks home to take the guest back, for a thread's call that only home can make."""
         self.link.send(Control.GO_HOME, tid, pack(number=number, name=NAMES.get(number, str(number))))
 
-    # -- threads that are born here -------------------------------------------------------------------------------------------
+    def host_tid(self, tid: int) -> int | None:
+        """A thread's id as this process sees it."""
+        return self._tids.get(tid)
 
-    def _makes_thread(self, event: Event) -> bool:
-        """Whether the call is one for a new thread that can be born here."""
-        host = self._tids.get(event.tid)
-        if host is None or event.code not in birth.CALLS or not isinstance(self.link, AwayLink):
-            return False
-        if event.tid in self._cannot_bear:  # home has a thread too many now; there everything is put in order
-            self._cannot_bear.discard(event.tid)
-            return False
-        return birth.is_thread(host, event.code, struct.unpack("<6Q", event.data))
-
-    def _born(self, tid: int, thread: int, again: bool) -> None:
-        """Home has the new thread that the call of `tid` is to make, or has none (the call is made again, or takes the guest home)."""
-        host = self._tids.get(tid)
-        call = self.link.parked().get(tid)
-        if host is None or call is None or call.number not in birth.CALLS:
-            return
+    def add_thread(self, newborn: Thread, tid: int) -> None:
+        """A thread that was born here, before it runs. Errors: OSError, MemoryError."""
         assert isinstance(self.link, AwayLink)
-        if not thread and not again:
-            self._go_home(tid, call.number)
-            return
-        taken: list[tuple[int, bytes]] = []
-        try:
-            tracing.interrupt(host)
-            self.link.answer(tid, error=-513)
-            if not thread:
-                return  # what happens at its stop is what happens at any
-            taken = self._await_trap(host)
-            parent = Thread(host, self.pid)
-            parent.capture()
-            parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
-            try:
-                self.sandbox.set_next_pid(thread)
-                newborn = birth.bear(parent, thread).thread
-            except (FarhomeError, OSError) as error:
-                log.warning("no thread is born: %s", error)
-                self.link.send(Control.UNBORN, 0, pack(thread=thread))
-                parent.restore()
-                self._cannot_bear.add(tid)
-            else:
-                self._threads[newborn.tid], self._tids[thread] = newborn, newborn.tid
-                self.link.add_thread(newborn.tid, thread)
-                newborn.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
-                newborn.restore()
-                newborn.resume()
-                parent.restore()
-            parent.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
-            parent.resume()
-            if self._stopped:
-                for stopped in {host, self._tids.get(thread, host)}:
-                    tracing.interrupt(stopped)
-        except ProcessLookupError:
-            log.debug("it ended while it made a thread")
-        for _, info in taken:
-            self._queue(int.from_bytes(info[:4], "little"), info, host)
+        self._threads[newborn.tid], self._tids[tid] = newborn, newborn.tid
+        self.link.add_thread(newborn.tid, tid)
 
     def _carry(self, told: dict[str, Any]) -> None:
         """What it has used before it came here, and may still use. Errors: ValueError, OSError."""
@@ -254,9 +215,9 @@ class Guest:
         host = self._tids.get(event.tid) if event.tid else None
         if event.tid and host is None:
             return
-        self._queue(int(fields["number"]), bytes(fields["info"]), host)
+        self.queue(int(fields["number"]), bytes(fields["info"]), host)
 
-    def _queue(self, number: int, info: bytes, host: int | None) -> None:
+    def queue(self, number: int, info: bytes, host: int | None) -> None:
         state = tracing.signal_state(self.pid, host or self.pid)
         if state.is_ignored(number) and not state.is_blocked(number):
             return
@@ -333,7 +294,7 @@ class Guest:
             self._thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
             self._signal_stop(stop)
-        elif self._stopped:
+        elif self.is_stopped:
             self._halted.add(stop.tid)
         else:
             if stop.tid in self._answered and not self._is_interruptible(stop.tid):
@@ -374,7 +335,7 @@ class Guest:
             # Such a call can be one that the signal is to end. So it is let in first, and the signal comes to it where it waits.
             tracing.proceed(tid)
             self._await_call(tid)
-            self._queue(number, true, tid)
+            self.queue(number, true, tid)
             return
         if state.is_caught(number):
             self._suspended.pop(tid, None)
@@ -422,7 +383,7 @@ class Guest:
         """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing."""
         if self.frozen is not None:
             return ""
-        if self._stopped:
+        if self.is_stopped:
             return "it is stopped"
         parked = self.link.parked()
         if under_way := [call.number for call in parked.values() if call.sent]:
@@ -436,7 +397,7 @@ class Guest:
                 # Calls that only home makes, and whatever was suspended just now: back to before the call.
                 self.link.answer(tid, error=-513)
             for tid in list(self._threads):
-                taken += self._await_trap(tid)
+                taken += self.await_trap(tid)
                 if tid not in self._threads:
                     continue  # its exit was under way
                 threads[tid] = Thread(tid, self.pid)
@@ -454,6 +415,8 @@ class Guest:
                 thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             put(frozen, [(self._program(tid), info) for tid, info in taken])
             self.frozen = frozen
+            if self._remote.tree.has_others(self._remote):
+                self.link.unpause()  # they go on; this one stands in its stops
         except (OSError, TimeoutError) as error:
             log.warning("the guest did not freeze", exc_info=True)
             for thread in threads.values():
@@ -465,7 +428,7 @@ class Guest:
             return str(error) or "the guest did not freeze"
         return ""
 
-    def _await_trap(self, tid: int) -> list[tuple[int, bytes]]:
+    def await_trap(self, tid: int) -> list[tuple[int, bytes]]:
         """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo)."""
         taken: list[tuple[int, bytes]] = []
         end = time.monotonic() + FREEZE_PATIENCE
@@ -568,7 +531,7 @@ def end_traced(pid: int, tids: list[int]) -> None:
             else:
                 tracing.proceed(stop.tid)
         if left:
-            select.select([pidfd] if pidfd is not None else [], [], [], 0.005)
+            ready([pidfd] if pidfd is not None else [], 0.005)
     if pidfd is not None:
         os.close(pidfd)
 

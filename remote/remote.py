@@ -1,16 +1,16 @@
-"""The remote of one guest: one loop that hears mosd, the deputy, and the stops of the guest."""
+"""The remote of one guest: what hears mosd, the deputy, and the stops of the guest, in the loop of its tree (remote/tree.py)."""
 
 from __future__ import annotations
 
 import logging
 import queue
-import select
 import selectors
 import socket
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, Kind
@@ -21,11 +21,13 @@ from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
-from wire.waking import Turns, Waker
+from wire.waking import ready
+
+if TYPE_CHECKING:
+    from remote.tree import Tree
 
 log = logging.getLogger("remote")
 
-TICK = 0.25
 SILENCE = 3.0
 """Seconds without a heartbeat after which a connection is given up; the deputy makes another."""
 LEASE = 15.0
@@ -50,47 +52,51 @@ class Options:
 
 
 class Remote:
-    """See the module."""
+    """See the module. `listener`: where the guest's home connects, if that is known already."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, tree: Tree, listener: socket.socket | None = None) -> None:
         self.options = options
+        self.tree = tree
         self.guest: Guest | None = None
         self.finished = False
         self.reason = ""
         self._heard = time.monotonic()
         self._connected = False
+        self._talks: set[socket.socket] = set()
+        """The conversations about moves."""
         self._since = time.time()
-        self.selector = selectors.DefaultSelector()
+        self.selector = tree.selector
         self._callers: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
-        self._waker = Waker(self.selector)
-        self.listener = socket.create_server((options.address, 0), backlog=8)
-        self.listener.settimeout(5.0)
+        self._waker = tree.waker
+        self.listener = listener or channel.listen(options.address)
         self.selector.register(self.listener, selectors.EVENT_READ, self._greet)
         self.server = LocalServer(options.socket, self.selector, self._on_message)
         self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})
 
-    def run(self) -> int:
-        """Until the guest has gone."""
-        turns = Turns(self.selector, log)
+    def end(self) -> None:
+        """Takes away all that was made for the guest, which has gone or goes now."""
         try:
-            while not self.finished:
-                turns.turn(TICK, self._tick)
-        finally:
             if self.guest is not None:
+                self.selector.unregister(self.guest.link.event_fd)
                 self.guest.destroy()
+        finally:
             departure.clean_up(self)
+            for connection in self._talks:
+                self.selector.unregister(connection)
+                connection.close()
             self.server.tell({"event": "gone", "reason": self.reason})
             self.server.close()
+            self.selector.unregister(self.listener)
             self.listener.close()
         log.info("guest %s:%d is gone: %s", self.options.home, self.options.pid, self.reason)
-        return 0 if self.guest is not None else 1
 
     def finish(self, reason: str) -> None:
-        """Ends this remote, and the guest with it."""
+        """Ends this remote at the end of this turn, and the guest with it."""
         if not self.finished:
             self.finished, self.reason = True, reason
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Once in each turn of the loop."""
         self._serve_callers()
         guest = self.guest
         if guest is None:
@@ -105,9 +111,16 @@ class Remote:
                     self._connected, self._heard = False, time.monotonic()
             else:
                 self._on_control(event, guest)
-        guest.poll()
+        if not self.finished:
+            guest.poll()
         if not self._connected and time.monotonic() - self._heard > self.options.link_timeout:
             self.finish(f"its home {self.options.home} has not been heard for {self.options.link_timeout:.0f} s")
+
+    def settle(self, guest: Guest) -> None:
+        """The guest is here: its link is heard from now on."""
+        self.guest = guest
+        self._heard = time.monotonic()
+        self.selector.register(guest.link.event_fd, selectors.EVENT_READ, lambda: None)
 
     # -- the deputy, over the link ------------------------------------------------------------------------------------
 
@@ -141,11 +154,11 @@ class Remote:
             try:
                 return self._callers.get_nowait()
             except queue.Empty:
-                ready = select.select(watched, [], [], left)[0]
-            if unless is not None and unless.fileno() in ready:
+                readable = ready(watched, left)
+            if unless is not None and unless.fileno() in readable:
                 return None
             self._waker.drain()
-            if self.listener.fileno() in ready:
+            if self.listener.fileno() in readable:
                 self._greet()
         raise TimeoutError("the home did not call again")
 
@@ -190,8 +203,10 @@ class Remote:
             except (OSError, WireError) as error:
                 log.debug("a move's conversation is over: %s", error)
                 self.selector.unregister(talk.connection)
+                self._talks.discard(talk.connection)
                 talk.close()
 
+        self._talks.add(talk.connection)
         self.selector.register(talk.connection, selectors.EVENT_READ, serve)
 
     # -- mosd -----------------------------------------------------------------------------------------------------------
@@ -218,4 +233,3 @@ class Remote:
         else:
             answer = {"id": number, "ok": False, "error": f"unknown operation {operation!r}"}
         self.server.tell(answer)
-

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
+from wire.waking import ready
 
 NUMBER_TIMEOUT = 5.0
 """Seconds for process 1 to set a number."""
@@ -82,6 +82,7 @@ class Sandbox:
     _cgroups: list[str] = field(default_factory=list)
     is_open: bool = False
     """between open_for_criu() and close_for_criu()"""
+    _guests: int = 1
 
     @classmethod
     def create(
@@ -124,11 +125,11 @@ class Sandbox:
                 keeper.stdin.close()
             except BrokenPipeError:
                 pass  # it says why
-            ready, _, _ = select.select([keeper.stdout], [], [], timeout)
-            line = keeper.stdout.readline() if ready else b""
+            answers = ready([keeper.stdout.fileno()], timeout)
+            line = keeper.stdout.readline() if answers else b""
             if not line:
                 keeper.kill()
-                reason = keeper.stderr.read().decode(errors="replace").strip() if ready else "it takes too long"
+                reason = keeper.stderr.read().decode(errors="replace").strip() if answers else "it takes too long"
                 raise FarhomeError(f"the sandbox of {key} cannot be made: {reason}")
         except BaseException:
             keeper.kill()
@@ -214,6 +215,16 @@ class Sandbox:
                     continue
         raise ProcessLookupError(f"no process {inner} in the sandbox of {self.key}")
 
+    def join(self) -> None:
+        """Another guest lives in it."""
+        self._guests += 1
+
+    def leave(self) -> None:
+        """A guest has ended. The last one takes the sandbox with it."""
+        self._guests -= 1
+        if not self._guests:
+            self.destroy()
+
     def destroy(self, timeout: float = 10.0) -> None:
         """Ends everything inside; when it returns, no process of it is left. Safe to call twice."""
         self._numbers.close()
@@ -225,7 +236,7 @@ class Sandbox:
             # Our child must be its parent still, else the number belongs to somebody else by now.
             if self._keeper.poll() is None:
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                select.select([descriptor], [], [], timeout)
+                ready([descriptor], timeout)
             os.close(descriptor)
         deadline = time.monotonic() + timeout
         try:

@@ -37,11 +37,12 @@ class Control(IntEnum):
     """the first frame of a link; what the guest has used on the nodes that it was on before: used; what its limit on processor time
     leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
-    """to tid, which wants a new thread: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
-    """error: empty when every thread of the guest stands still; pending: signals; used: in all, here and on nodes before"""
+    """error: empty when every thread of the guest stands still; again: that it cannot now, but soon may;
+    pending: signals; used: in all, here and on nodes before"""
     GO_HOME = 66
     """a call that only home can make: tid, number, name"""
     CANCEL = 67
@@ -55,7 +56,10 @@ class Control(IntEnum):
     NEW_THREAD = 71
     """tid is about to make a thread: so shall the stub; answered by BORN"""
     UNBORN = 72
-    """the guest has no such thread after all: thread"""
+    """the guest has no such thread or child after all: thread"""
+    NEW_PROCESS = 73
+    """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
+    exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
 
 
 def pack(**fields: Any) -> bytes:

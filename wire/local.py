@@ -40,6 +40,11 @@ class LocalServer:
         self._greeting = message
         self.tell(message)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a daemon is there."""
+        return self._connection is not None
+
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         self._drop()

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
+import select
 import selectors
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 MISHAPS = 20
 """So many in a row, and the loop gives up."""
+
+
+def ready(descriptors: Iterable[int], timeout: float) -> list[int]:
+    """Those that are readable, or closed, within `timeout` seconds. Any number of a descriptor is right, unlike with select(2)."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(max(0.0, timeout) * 1000)]
+
+
+def allow_many_descriptors() -> None:
+    """As many as this process may have: each process of a tree takes half a dozen."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Waker:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.moves.cluster import HOME, Cluster, Move, until
 from tests.moves.outcome import PATH, kill_session
+from tests.moves.storm import BUNDLES
 from tests.programs.build import program
 
 NUMBERS = itertools.count(1)
@@ -33,6 +34,8 @@ class Running:
         self.directory.mkdir(mode=0o777)
         self.directory.chmod(0o777)
         copy = self.directory / self.name
+        self.binary = f"/tmp/{self.name}/{self.name}"
+        """Its path in the node."""
         shutil.copyfile(program(name), copy)
         copy.chmod(0o755)
         self.output = tempfile.NamedTemporaryFile()  # noqa: SIM115
@@ -97,6 +100,8 @@ class Running:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
             print(f"{self.name} said: {self.said}")
+            self.cluster.logs(BUNDLES / self.name)
+            print(f"what all nodes said is kept in {BUNDLES / self.name}")
         if self.process.poll() is None:
             kill_session(self.process.pid)
             self.process.wait(10)

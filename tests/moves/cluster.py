@@ -120,7 +120,7 @@ class Cluster:
             return Move(at, pid, kind, source, target, False, f"exit {done.returncode}: {said}")
         answer = json.loads(done.stdout)
         if not answer.get("moved"):
-            return Move(at, pid, kind, source, target, False, f"stays: {answer.get('reason', said)}")
+            return Move(at, pid, kind, source, target, False, "it is there already")
         return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]),
                     str(answer.get("engine", "")))  # fmt: skip
 

@@ -22,6 +22,7 @@ def test_the_limit_is_met_away(cluster: Cluster, how: str, end: int) -> None:
         here = used(program)
         until("it has computed there", lambda: used(program) > here + 400, seconds=20)
         program.moved("n3")
+        (program.directory / "go").touch()
         assert f"status {end}\n" in program.end()
         assert used(program) > LIMIT * 1000 - 600, "too early"
         assert used(program) < LIMIT * 1000 + 1500, "too late"
@@ -31,6 +32,7 @@ def test_the_hard_limit_kills(cluster: Cluster) -> None:
     with Running(cluster, "limited", "handler", mosrun="ulimit -t 2 && mosrun -L") as program:
         program.works()
         program.moved("n2")
+        (program.directory / "go").touch()
         assert f"status {128 + 9}\n" in program.end()
 
 

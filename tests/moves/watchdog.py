@@ -92,7 +92,20 @@ def waits_of(cluster: Cluster, pid: int, node: str, state: str) -> Iterator[tupl
         except GONE:
             continue
         if thread.state == "t" or thread.waits_in.startswith("seccomp_do_user_notification"):
-            yield Wait(pid, tid, node, thread), "it is on its way" if state != "away" else why_it_waits(stub_thread(cluster, pid, tid))
+            reason = "it is on its way" if state != "away" else why_it_waits(stub_thread(cluster, pid, tid))
+            if thread.state == "t" and has_child_there(cluster, pid, node):
+                reason = "its child may have its memory (vfork)"
+            yield Wait(pid, tid, node, thread), reason
+
+
+def has_child_there(cluster: Cluster, pid: int, node: str) -> bool:
+    """Whether a child of the process is a guest of the same node: a parent is held in a stop as long as its child of vfork needs."""
+    try:
+        tasks = (cluster.home.root / "proc" / str(pid) / "task").iterdir()
+        children = [child for task in tasks for child in (task / "children").read_text().split()]
+    except GONE:
+        return False
+    return any(guest_of(cluster.place(node).root, int(child)) for child in children)
 
 
 def stub_thread(cluster: Cluster, pid: int, tid: int) -> Thread | None:
@@ -104,10 +117,10 @@ def stub_thread(cluster: Cluster, pid: int, tid: int) -> Thread | None:
 
 
 def guest_of(root: Path, pid: int) -> Path | None:
-    """Its directory in the node's /proc: found by its control group, which is named after home and pid."""
+    """Its directory in the node's /proc. Its control group is named after its home and its own pid, or an ancestor's."""
     for process in (root / "proc").glob("[0-9]*"):
         try:
-            if f"/guests/{HOME}-{pid}\n" in (process / "cgroup").read_text() and last_number(process) == pid:
+            if f"/guests/{HOME}-" in (process / "cgroup").read_text() and last_number(process) == pid:
                 return process
         except GONE:
             continue

@@ -104,6 +104,9 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("memory", "$RUN ./memory $STEPS", {"STEPS": 1000}, programs=("memory",), user=USER),
     Workload("threads", "$RUN ./threads $ROUNDS", {"ROUNDS": 50}, programs=("threads",)),
     Workload("births", "$RUN ./births $ROUNDS; rm scratch", {"ROUNDS": 90}, programs=("births",), user=USER),
+    Workload(
+        "family", "$RUN ./family $ROUNDS", {"ROUNDS": 9}, programs=("family",), user=USER, refusals="shares anonymous memory|\\(vfork\\)"
+    ),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
     Workload(
