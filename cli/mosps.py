@@ -90,6 +90,9 @@ def history(p: dict[str, Any], now: float) -> Iterator[str]:
         for h in p["recent"]:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(h["at"]))
             again = f" ({h['times']} times)" if h["times"] > 1 else ""
+            if h["what"] == "executed":
+                yield f"  {at}  {h['target']}: executed {h['reason']}"
+                continue
             verb = "->" if h["what"] == "moved" else "not to"
             reason = spoken({"reason": h["reason"], "call": h["what"] == "moved" and h["reason"] in calls(p)})
             yield f"  {at}  {h['source']} {verb} {h['target']}: {reason}{again}"

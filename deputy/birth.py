@@ -75,7 +75,7 @@ def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, ta
         stub.link.close()
         raise
     child.shares_memory = shares_memory
-    child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), list(deputy.files))
+    child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), deputy.mappings.inherited(stub.pid))
     phases.done("deputy")
     stub.settle()
     phases.done("memory")

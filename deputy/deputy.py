@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deputy import birth, homecoming, leaving
+from deputy import birth, execution, homecoming, leaving
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
+from deputy.mapping import Mappings
 from deputy.report import Report
 from deputy.signals import StubSignals
-from deputy.stub import Stub
-from engine.files import MappedFile
+from deputy.stub import Replaced, Stub
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.frames import Message, WireError
@@ -56,6 +56,15 @@ class Options:
     images: Path
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A move of a process that is away, asked for by the message `number`: a hop that is prepared, or home (None, with a reason)."""
+
+    number: int | None
+    preparation: Preparation | None = None
+    reason: str = ""
+
+
 class Deputy:
     """See the module. `where` is "home" or the node's name. Errors: ProcessLookupError."""
 
@@ -67,13 +76,17 @@ class Deputy:
         self.stub: Stub | None = None
         self.link: GuestLink | None = None
         self.signals: StubSignals | None = None
-        self.files: list[MappedFile] = []
+        self.mappings = Mappings(self.pid)
         self.finished = False
         self.shares_memory = False
         """Its guest has the memory of its parent's (vfork) until it calls exec."""
+        self.wanted: Wanted | None = None
+        self.held: execution.Held | None = None
+        """between two programs"""
+        self._later: list[Message] = []
         self._preparation: Preparation | None = None
         self._preparing: Callable[[], None] | None = None
-        self._go_home_reason: str | None = None
+        self.go_home_reason: str | None = None
         self._retry_home_at = 0.0
         self._idle_since = time.monotonic()
         self.selector = tree.selector
@@ -83,9 +96,9 @@ class Deputy:
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def be_away(self, stub: Stub, link: GuestLink, files: list[MappedFile]) -> None:
+    def be_away(self, stub: Stub, link: GuestLink, mappings: Mappings) -> None:
         """The process is a stub from here on, and its guest is where the link leads."""
-        self.stub, self.link, self.files = stub, link, files
+        self.stub, self.link, self.mappings = stub, link, mappings
         self.signals = StubSignals(self, stub)
         self.where = link.target.node
         self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
@@ -101,6 +114,8 @@ class Deputy:
         """Takes away what was made for the process, which is home or has ended."""
         self.server.close()
         self.drop_link()
+        if self.held is not None:
+            self.held.end_guest()
         if self._preparation is not None:
             self._preparation.abandon()
         self.selector.unregister(self._pidfd)
@@ -108,10 +123,16 @@ class Deputy:
 
     def tick(self) -> None:
         """Once in each turn of the loop."""
-        if self._preparing is not None:
-            self._preparing()
+        if self.tree.is_free(self):
+            self._do_later()
+            if self._preparing is not None:
+                self._preparing()
         if self.signals is not None:
             self.signals.poll()
+        if self.stub is not None and self.stub.executed is not None:
+            if self.tree.is_free(self):
+                execution.go_on(self)
+            return
         if self.link is not None and self.stub is not None and self.where != "home" and not self.finished:
             self.stub.settle(force=time.monotonic() - self._idle_since > SETTLE_PATIENCE)
             try:
@@ -121,13 +142,15 @@ class Deputy:
                 return
             for event in self.link.control_events():
                 self._on_control(event)
-            if self._go_home_reason and self._preparing is None and time.monotonic() >= self._retry_home_at:
-                self._come_home(self._go_home_reason, None)
+            if self.go_home_reason and self._preparing is None and self.tree.is_free(self) and time.monotonic() >= self._retry_home_at:
+                self._come_home(self.go_home_reason, None)
         if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
             self.finished = True  # nobody asked for a move
 
     def _process_ended(self) -> None:
-        if self.signals is None:
+        if self.held is not None:
+            self.held.killed()
+        elif self.signals is None:
             log.info("process %d ended", self.pid)
             self.server.tell({"event": "exit", "status": None})
             self.finished = True
@@ -138,34 +161,45 @@ class Deputy:
         operation, number = message.get("op"), message.get("id")
         if operation == "status":
             self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None})
+        elif operation in ("move", "home") and (self.held is not None or not self.tree.is_free(self)):
+            self._later.append(message)
         elif operation in ("move", "home") and self.shares_memory:
-            self._answer_failure(number, "it has its parent's memory (vfork)")
+            self.answer_failure(number, "it has its parent's memory (vfork)")
         elif operation == "move":
             if self._preparing is not None:
-                self._answer_failure(number, "another move of it is under way")
+                self.answer_failure(number, "another move of it is under way")
                 return
             try:
                 host, port = message["address"]
                 target = Target(str(message["to"]), (str(host), int(port)), bytes(message["secret"]))
             except (KeyError, TypeError, ValueError):
-                self._answer_failure(number, "the request names no target")
+                self.answer_failure(number, "the request names no target")
                 return
             self._prepare(target, number)
         elif operation == "home":
             if self.where == "home" or self._preparing is not None:
-                self._answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
+                self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
             else:
                 self._come_home(str(message.get("reason", "asked")), number)
         elif operation == "abort":
             if self.where == "home":
                 self.finished = True
         else:
-            self._answer_failure(number, f"unknown operation {operation!r}")
+            self.answer_failure(number, f"unknown operation {operation!r}")
 
-    def _answer_failure(self, number: int | None, sentence: str) -> None:
+    def answer_failure(self, number: int | None, sentence: str) -> None:
+        """To mosd."""
         self.server.tell({"id": number, "ok": False, "error": sentence, "where": self.where})
 
-    def _answer(self, number: int | None, report: Report) -> None:
+    def _do_later(self) -> None:
+        """What was asked for while a program was held."""
+        if self.held is None and self._later:
+            later, self._later = self._later, []
+            for message in later:
+                self._on_message(message)
+
+    def answer(self, number: int | None, report: Report) -> None:
+        """To mosd."""
         self.server.tell(
             {
                 "id": number, "ok": True, "where": report.where, "frozen_ms": round(report.frozen_ms, 2),
@@ -179,43 +213,58 @@ class Deputy:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
         preparation = Preparation(
-            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.files
+            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.mappings.files()
         )
-        self._preparation = preparation
-        worker = threading.Thread(target=preparation.run, args=(self.tree.wake,), daemon=True)
-        worker.start()
+        self.wanted = Wanted(number, preparation) if self.where != "home" else None
 
         def go_on() -> None:
-            if worker.is_alive():
-                return
-            self._preparing = self._preparation = None
-            self._idle_since = time.monotonic()
             try:
                 if self.finished:
                     raise FarhomeError("the process ended")
                 preparation.check()
                 report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
+            except Replaced:
+                return  # deputy/execution.py makes it
             except NotNow as reason:
                 if time.monotonic() - begun < MOMENT_PATIENCE:
-                    self._preparing, self._preparation = go_on, preparation
+                    self.await_prepared(preparation, go_on)
                     return
+                self.wanted = None
                 preparation.abandon()
-                self._answer_failure(number, f"the move to {target.node} failed: {reason}")
+                self.answer_failure(number, f"the move to {target.node} failed: {reason}")
                 return
             except (FarhomeError, WireError, OSError) as error:
+                self.wanted = None
                 preparation.abandon()
                 sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {error}"
                 log.warning("%s", sentence, exc_info=not isinstance(error, (MoveRefused, WireError)))
-                self._answer_failure(number, sentence)
+                self.answer_failure(number, sentence)
                 if self.where == "home":
                     self.finished = True
                 return
+            self.wanted = None
             self._idle_since = time.monotonic()
             log.info("process %d is on %s, frozen %.1f ms, %d bytes", self.pid, report.where, report.frozen_ms, report.size)
-            self._answer(number, report)
+            self.answer(number, report)
             self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": report.frozen_ms})
 
-        self._preparing = go_on
+        self.prepare(preparation, go_on)
+
+    def prepare(self, preparation: Preparation, then: Callable[[], None]) -> None:
+        """Runs the preparation in a worker, and calls `then` in the loop; no other move begins before."""
+        threading.Thread(target=preparation.run, args=(self.tree.wake,), daemon=True).start()
+        self.await_prepared(preparation, then)
+
+    def await_prepared(self, preparation: Preparation, then: Callable[[], None]) -> None:
+        """As prepare(), for one that runs already."""
+
+        def look() -> None:
+            if preparation.is_over:
+                self._preparing = self._preparation = None
+                self._idle_since = time.monotonic()
+                then()
+
+        self._preparation, self._preparing = preparation, look
 
     def _come_home(self, reason: str, number: int | None, begun: float = 0.0) -> None:
         begun, self._preparing = begun or time.monotonic(), None
@@ -225,21 +274,26 @@ class Deputy:
         except LinkLost as lost:
             self._lost(str(lost))
             return
+        except Replaced:
+            self.wanted = Wanted(number, reason=reason) if number is not None else None
+            return
         except NotNow as error:
             if time.monotonic() - begun < MOMENT_PATIENCE:
+                self.wanted = Wanted(number, reason=reason) if number is not None else None
                 self._preparing = lambda: self._come_home(reason, number, begun)
             else:
-                self._answer_failure(number, f"coming home from {was} failed: {error}")
+                self.wanted = None
+                self.answer_failure(number, f"coming home from {was} failed: {error}")
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)
-            self._retry_home_at = time.monotonic() + 0.5
+            self.wanted, self._retry_home_at = None, time.monotonic() + 0.5
             if number is not None:
-                self._answer_failure(number, f"coming home from {was} failed: {error}")
+                self.answer_failure(number, f"coming home from {was} failed: {error}")
             return
         log.info("process %d is home from %s (%s), frozen %.1f ms, %d bytes", self.pid, was, reason, report.frozen_ms, report.size)
         if number is not None:
-            self._answer(number, report)
+            self.answer(number, report)
         self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": report.frozen_ms})
         self.finished = True
 
@@ -256,11 +310,14 @@ class Deputy:
 
     def _on_control(self, event: Event) -> None:
         assert self.link is not None
+        if self.stub is not None and self.stub.executed is not None:
+            self.link.home.release()
+            return  # of a guest that is over
         if birth.handle(self, event):
             return
         go_home = self.link.handle(event, self)
         if go_home is not None:
-            self._go_home_reason = go_home
+            self.go_home_reason = go_home
 
     def guest_died(self, number: int) -> None:
         """The guest was killed by a signal of its own: the stub ends the same way."""

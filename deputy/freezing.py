@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from deputy.stub import Replaced
 from engine.pending import Pending
 from kernel_helpers.errors import FarhomeError
 from wire.control import Control
@@ -68,6 +69,8 @@ def _await_replies(deputy: Deputy) -> None:
         deputy.signals.poll()
         if deputy.finished:
             raise FarhomeError("the process ended")
+        if deputy.stub.executed is not None:
+            raise Replaced
         if time.monotonic() > end:
             raise TimeoutError(f"the call of thread {waiting[0]} was not answered within {PATIENCE:.0f} s")
         time.sleep(0.0001)  # microseconds as a rule: no descriptor tells of it

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from deputy import mapping
 from kernel_helpers import account
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, HomeLink, Kind
@@ -32,6 +33,14 @@ class LinkLost(FarhomeError):
     """The away node has not been heard for link_timeout, or its remote is gone."""
 
 
+@dataclass(frozen=True)
+class Announced:
+    """What the guest had set when a thread of it was about to execute a program: signals that the thread blocks, and that are ignored."""
+
+    blocked: int
+    ignored: int
+
+
 @dataclass
 class GuestLink:
     """A HomeLink to the remote on one node."""
@@ -43,6 +52,8 @@ class GuestLink:
     def __post_init__(self) -> None:
         self.still = False
         """the guest stands still, or is about to: nothing new begins"""
+        self.announced: dict[int, Announced] = {}
+        """by thread (the program's id)"""
         self._broken_since: float | None = None
         self._next_attempt = 0.0
         self._pending: list[Event] = []
@@ -142,6 +153,14 @@ class GuestLink:
         if event.kind == Control.CANCEL:
             assert deputy.stub is not None
             deputy.stub.cancel(event.tid)
+        elif event.kind in (Control.MAP, Control.FETCH):
+            mapping.serve(deputy, event)
+        elif event.kind == Control.EXECUTE:
+            try:
+                fields = unpack(event.data)
+                self.announced[event.tid] = Announced(int(fields["blocked"]), int(fields["ignored"]))
+            finally:
+                self.home.release()
         elif event.kind == Control.STOP_BY_DEFAULT:
             assert deputy.signals is not None
             deputy.signals.stop_by(int(str(unpack(event.data)["number"])))

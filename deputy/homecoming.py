@@ -53,7 +53,7 @@ def come_home(deputy: Deputy, begun: float) -> Report:
             phases.done("stop the stub")
             context = _with_restarts(with_pending(context, pending + deputy.signals.held()), stub)
             try:
-                refilled = refill(frozen, context, talk.connection, stub.reserved)
+                refilled = refill(frozen, context, talk.connection, stub.reserved, names=deputy.mappings.names())
             except RefillFailed as failure:
                 if not failure.stub_usable:
                     raise LinkLost(f"could not be left: {failure}") from failure

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from deputy import freezing
 from deputy.guestlink import GuestLink
+from deputy.mapping import Mappings
 from deputy.report import Report
-from deputy.stub import Stub
+from deputy.stub import OPTIONS, Stub
 from engine import criu, files
 from engine.capture import capture, send_pages
 from engine.context import with_pending
@@ -31,7 +32,7 @@ from engine.phases import Phases
 from engine.refusal import why_not, why_not_frozen
 from engine.restarts import name_restarted_calls, waiting_places
 from engine.vessel import obstacle
-from kernel_helpers import inject, tracing
+from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
@@ -47,6 +48,9 @@ log = logging.getLogger("deputy")
 RESTORE_TIMEOUT = 120.0
 """Seconds the target may take from the last byte of the images to `prepared`."""
 
+REPLACEMENT_TIMEOUT = 5.0
+"""Seconds that a new program is held for want of a word of the target."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -60,7 +64,11 @@ class Target:
 class Preparation:
     """Asks a target to prepare, in a worker thread, while the process runs on."""
 
-    def __init__(self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None) -> None:
+    def __init__(
+        self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, replaces: bool = False
+    ) -> None:
+        """known: what the guest that is to hop has mapped. replaces: the process is another program than the guest that stands still
+        there, and held by this deputy until it can go."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""
@@ -69,7 +77,11 @@ class Preparation:
         self.channel: Channel | None = None
         self.files = known or []
         self._is_hop = known is not None
+        self._replaces = replaces
+        self._patience = REPLACEMENT_TIMEOUT if replaces else 30.0
         self._error: BaseException | None = None
+        self.is_over = False
+        """nothing more is done in the worker"""
 
     def run(self, done: Callable[[], None]) -> None:
         """The worker's body; never raises, see check()."""
@@ -77,16 +89,19 @@ class Preparation:
             self._run()
         except BaseException as error:  # handed over to the main thread by check()
             self._error = error
+        self.is_over = True  # the thread itself is alive still when the loop turns
         done()
 
     def _run(self) -> None:
-        reason = None if self._is_hop else why_not(self.pid)
+        reason = None if self._is_hop else why_not(self.pid, os.getpid() if self._replaces else None)
         if reason is not None:
             raise MoveRefused(self.pid, reason)
-        self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=30.0))
+        self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=self._patience))
+        if self._replaces:
+            self.channel.send("replace")
         uname = os.uname()
         status = _status(self.pid)
-        if not self._is_hop:  # a guest maps nothing new
+        if not self._is_hop:
             self.files = files.mapped_files(self.pid)
         self.channel.send(
             "prepare", pid=_program_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
@@ -99,7 +114,7 @@ class Preparation:
     def _tell_clocks(self) -> None:
         """Until the target is ready: it asks how late it is here, for the guest's clocks are those of its home."""
         assert self.channel is not None
-        while (message := self.channel.next(timeout=30.0))["op"] == "clocks":
+        while (message := self.channel.next(timeout=self._patience))["op"] == "clocks":
             self.channel.send(
                 "clocks", monotonic=time.clock_gettime_ns(time.CLOCK_MONOTONIC), boottime=time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             )
@@ -109,7 +124,7 @@ class Preparation:
 
     def _send_wanted(self, offered: list[files.MappedFile]) -> None:
         assert self.channel is not None
-        wanted = set(self.channel.expect("wanted", timeout=30.0)["sha256"])
+        wanted = set(self.channel.expect("wanted", timeout=self._patience)["sha256"])
         for file in offered:
             if file.sha256 in wanted:
                 wanted.discard(file.sha256)
@@ -117,10 +132,9 @@ class Preparation:
                     self.channel.send("content", sha256=file.sha256, size=file.size)
                     self.channel.send_stream(file.size, source.read)
 
-    def send_late_files(self) -> None:
-        """Files that the process mapped after `prepare`; called while it is frozen."""
+    def send_late_files(self, now: list[files.MappedFile]) -> None:
+        """Those of the files that the process has mapped now, being frozen, that it mapped after `prepare`."""
         assert self.channel is not None
-        now = files.mapped_files(self.pid)
         known = {(file.path, file.sha256) for file in self.files}
         late = [file for file in now if (file.path, file.sha256) not in known]
         if late:
@@ -140,15 +154,16 @@ class Preparation:
             self.channel.close()
 
 
-def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
-    """From home to preparation.target. Errors: MoveRefused, WireError, OSError: the process runs on at home."""
+def leave(
+    deputy: Deputy, preparation: Preparation, begun: float, held: inject.Frozen | None = None, used: list[list[int]] | None = None
+) -> Report:
+    """From home to preparation.target. held: the process, if it stands still already (since `begun`), with what it has `used` away before.
+    Errors: MoveRefused, WireError, OSError: the process runs on at home."""
     assert preparation.channel is not None
     talk = preparation.channel
-    frozen_at = time.monotonic()
+    frozen_at = begun if held is not None else time.monotonic()
     phases = Phases()
-    places = waiting_places(deputy.pid)
-    frozen = inject.seize(deputy.pid)
-    name_restarted_calls(frozen, places)
+    frozen = held if held is not None else _seize(deputy.pid)
     phases.done("seize")
     try:
         reason = why_not(deputy.pid, traced_by=os.getpid())
@@ -158,13 +173,15 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
         phases.done("why not")
-        preparation.send_late_files()
+        preparation.send_late_files(files.mapped_files(deputy.pid))
+        mappings = Mappings.of(deputy.pid, preparation.files)
         phases.done("late files")
         engine, size = _send(frozen, deputy, preparation, phases)
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
         link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
+        link.used_away = used or []
         try:
             stub = Stub.prepare(frozen, link)
             phases.done("stub")
@@ -183,9 +200,9 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
     for thread in frozen.threads.values():
-        thread.set_options(tracing.PTRACE_O_EXITKILL)
+        thread.set_options(OPTIONS)
     guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
-    deputy.be_away(stub, guest_link, preparation.files)
+    deputy.be_away(stub, guest_link, mappings)
     stub.start()
     guest_link.start(connection)
     phases.done("commit")
@@ -195,6 +212,13 @@ def leave(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     stub.settle()
     talk.close()
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
+
+
+def _seize(pid: int) -> inject.Frozen:
+    places = waiting_places(pid)
+    frozen = inject.seize(pid)
+    name_restarted_calls(frozen, places)
+    return frozen
 
 
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
@@ -211,6 +235,8 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         pending = freezing.freeze_guest(deputy)
         phases.done("freeze")
         try:
+            preparation.send_late_files(deputy.mappings.files())
+            phases.done("late files")
             source.send(
                 "hop", address=list(preparation.target.address), secret=preparation.target.secret,
                 engine=preparation.engine, kernel=preparation.kernel,

@@ -38,8 +38,9 @@ class StubSignals:
 
     def poll(self) -> None:
         """Handles whatever has happened to the stub's threads."""
-        for stop in tracing.poll(list(self._stub.tids)):
-            self.handle(stop)
+        if self._stub.executed is None:
+            for stop in tracing.poll(list(self._stub.tids)):
+                self.handle(stop)
 
     def handle(self, stop: Stop) -> None:
         """One stop of one thread."""
@@ -47,6 +48,8 @@ class StubSignals:
             self._thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
             self._signal(stop)
+        elif stop.cause is Cause.EXECUTED:
+            self._stub.executed = self._stub.program_tid(tracing.event_message(stop.tid))
         elif stop.cause is Cause.GROUP_STOP:
             if not self._stopped:
                 self._stopped = True
@@ -59,11 +62,12 @@ class StubSignals:
             self._proceed(stop.tid)
 
     def _thread_gone(self, stop: Stop) -> None:
+        by_itself = self._stub.is_exiting(stop.tid)
         self._stub.thread_gone(stop.tid)
         if stop.tid == self._stub.pid or not self._stub.tids:
             status = f"killed by signal {stop.number}" if stop.cause is Cause.KILLED else f"exit {stop.number}"
             self._deputy.ended(status)
-        elif stop.cause is Cause.EXITED:
+        elif stop.cause is Cause.EXITED and by_itself:  # else another thread executes a program, and the guest is over
             self._tell(Control.THREAD_EXITED, tid=self._stub.program_tid(stop.tid))
 
     def _signal(self, stop: Stop) -> None:

@@ -44,6 +44,12 @@ _RESUMABLE = (SYS.nanosleep, SYS.clock_nanosleep, SYS.poll)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Span = tuple[int, int]
+OPTIONS = tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_TRACEEXEC
+"""Of the threads of a stub, for ptrace."""
+
+
+class Replaced(FarhomeError):
+    """It executes another program."""
 
 
 class Stub:
@@ -70,6 +76,8 @@ class Stub:
         self._expected: set[int] = set()
         self._has_memory = True
         self._last_stop: Stop | None = None
+        self.executed: int | None = None
+        """the thread (the program's id) by whose call the process is another program now: nothing of this stub is left"""
 
     # -- becoming a stub -------------------------------------------------------------------------------------------------
 
@@ -206,6 +214,8 @@ class Stub:
             if time.monotonic() > end:
                 raise TimeoutError(f"call {self.link.standing(tid).number} of thread {tid} does not end")
             if self._interrupt(host, min(0.5, timeout)) is None:
+                if self._is_replaced():
+                    return False
                 continue
             registers = tracing.registers(host)
             suspended = False
@@ -239,6 +249,13 @@ class Stub:
     def _host(self, program: int) -> int | None:
         return next((host for host, tid in self._program.items() if tid == program and host in self.tids), None)
 
+    def _is_replaced(self) -> bool:
+        """Whether it executes another program, which may be why a thread does not stop: its others have to be seen to end."""
+        if self.executed is None and self.on_stop is not None:
+            for stop in tracing.poll(list(self.tids)):
+                self.on_stop(stop)
+        return self.executed is not None
+
     def _is_busy(self, program: int) -> bool:
         standing = self.link.standing(program)
         return bool(standing.busy) and not standing.done
@@ -268,7 +285,7 @@ class Stub:
                 return stop
             if self.on_stop is not None:
                 self.on_stop(stop)
-                if stop.cause in (Cause.EXITED, Cause.KILLED):
+                if stop.cause in (Cause.EXITED, Cause.KILLED, Cause.EXECUTED):
                     return None
             elif stop.cause is Cause.SIGNAL:
                 info = tracing.signal_info(tid)
@@ -295,10 +312,13 @@ class Stub:
             self._send_again(thread, number, info)
 
     @contextmanager
-    def _injecting(self, tid: int = 0) -> Iterator[Thread]:
-        """A thread that is stopped for injected calls and goes on with what it did: that one, or any."""
-        tid = tid or self.tids[0]
-        if self._interrupt(tid, 5.0) is None:
+    def injecting(self, program: int = 0) -> Iterator[Thread]:
+        """A thread (the program's id, or any) that is stopped for injected calls and goes on with what it did. Errors: Replaced,
+        TimeoutError."""
+        tid = self._host(program) or self.tids[0]
+        if self.executed is not None or self._interrupt(tid, 5.0) is None:
+            if self._is_replaced():
+                raise Replaced
             raise TimeoutError(f"stub {self.pid} does not stop")
         thread = Thread(tid, self.pid)
         thread.instruction = inject.find_instruction(self.pid)
@@ -325,7 +345,8 @@ class Stub:
         not known as such, and would go. True when it is done. force: now."""
         if self._has_memory and (force or all(self.link.standing(tid).sequence for tid in self._expected)):
             self._has_memory = False
-            self.give_up_memory()
+            with suppress(Replaced):
+                self.give_up_memory()
         return not self._has_memory
 
     def give_up_memory(self) -> None:
@@ -336,7 +357,7 @@ class Stub:
         # The guest may run already and wait in calls that have their buffers here.
         places = [(page, page + PAGE) for page in sorted(set(self.link.hold_places(True)))]
         try:
-            with self._injecting() as thread:
+            with self.injecting() as thread:
                 for span in _merged(_droppable(maps, self.reserved, arguments)):
                     for start, end in _without(span, places):
                         thread.call(SYS.munmap, start, end - start)
@@ -351,7 +372,7 @@ class Stub:
 
     def default_action(self, number: int) -> None:
         """The stub takes the default action of a signal from now on: it is about to die by it."""
-        with self._injecting() as thread:
+        with self.injecting() as thread:
             # The stack that the thread is on lies in the slot's page; its lower part is free for our structure.
             at = self._slot(thread.tid) + 1024
             inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
@@ -376,7 +397,7 @@ class Stub:
         before = self.link.size
         index = self.link.add_thread()
         try:
-            with self._injecting() as parent:
+            with self.injecting() as parent:
                 if self.link.size > before:
                     inject.check(parent.call(SYS.mremap, self._slots, before, self.link.size, 0), "more slots")
                 # In the page of the parent's slot, below the stack that the loop is on.
@@ -403,7 +424,7 @@ class Stub:
         host = self._host(parent)
         if host is None:
             raise ProcessLookupError(errno.ESRCH, f"thread {parent} has ended")
-        with self._injecting(host) as thread:
+        with self.injecting(parent) as thread:
             listing = f"/proc/{self.pid}/task/{host}/children"
             known = {int(word) for word in Path(listing).read_text().split()}
             at = self._slot(host) + 1024
@@ -430,7 +451,7 @@ class Stub:
             child._has_memory = self._has_memory
             child._map_slots(frozen, page)
             frozen.call(SYS.munmap, page, PAGE)
-            newborn.set_options(tracing.PTRACE_O_EXITKILL)
+            newborn.set_options(OPTIONS)
             child._frozen = None
             child._enter_loop(frozen)
         except BaseException:
@@ -444,7 +465,7 @@ class Stub:
         os.kill(child.pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(child.pid, _WALL)
-        with self._injecting() as thread:
+        with self.injecting() as thread:
             thread.call(SYS.wait4, child.program_tid(child.pid), 0, _WALL, 0)
 
     def end_thread(self, program: int) -> None:
@@ -460,6 +481,10 @@ class Stub:
         with suppress(ProcessLookupError):
             thread.call(SYS.exit, 0)
         self.thread_gone(host)
+
+    def is_exiting(self, tid: int) -> bool:
+        """Whether a thread was in a call to end, or its process's."""
+        return tid in self.tids and self.link.standing(self._program[tid]).number in (SYS.exit, SYS.exit_group)
 
     def thread_gone(self, tid: int) -> None:
         """A thread was reported ended."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import selectors
+import signal
 from dataclasses import replace
 
 from deputy.deputy import Deputy, Options
@@ -37,6 +38,7 @@ class Tree:
         except ProcessLookupError:
             log.error("process %d is gone", self._first.pid)
             return 1
+        signal.signal(signal.SIGIO, lambda number, frame: None)  # of a lease that is held for a moment (deputy/mapping.py)
         turns = Turns(self.selector, log)
         try:
             while self.deputies:
@@ -55,6 +57,11 @@ class Tree:
             if deputy.finished:
                 self.deputies.remove(deputy)
                 deputy.end()
+
+    def is_free(self, deputy: Deputy) -> bool:
+        """Whether its guest's remote can be talked to: it serves all guests of the tree, and waits while a program comes in the place of
+        another."""
+        return all(other is deputy or other.held is None for other in self.deputies)
 
     def bear(self, parent: Deputy, pid: int) -> Deputy:
         """The deputy of a child that the stub of `parent` has had. Errors: OSError."""

@@ -103,8 +103,8 @@ class _Files:
     """Tells whether a mapping of the stub and one of the context show the same file.
 
     Paths of both are those of home; but a file may have been renamed at home meanwhile, which the stub's path shows
-    and the context's does not. The program cannot have mapped a file while it was away, so a pair of paths each
-    unknown to the other side is such a file.
+    and the context's does not. Whoever knows the stub's files tells their names to refill(). Without that, a pair of
+    paths each unknown to the other side is such a file.
     """
 
     def __init__(self, stub: Sequence[Mapping], wanted: Sequence[Mapping]) -> None:

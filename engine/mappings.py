@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping as Dictionary
+from dataclasses import dataclass, field, replace
 
 PAGE = 4096
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
@@ -17,8 +18,9 @@ SPECIAL = frozenset({"[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobe
 # VmFlags that a program can ask for, with mmap, madvise or mlock, and that a move carries.
 CARRIED_FLAGS = frozenset({"gd", "nr", "ac", "dc", "dd", "wf", "hg", "nh", "mg", "sr", "rr", "lo", "lf", "dp"})
 
-# The kernel's marks of names that lost their file, and CRIU's names for files that had none.
-_LOST_NAME = re.compile(r"(?:\.cr\.[0-9a-f]+\.ghost)?(?: \(deleted\))?$")
+# The kernel's mark of names that lost their file, and CRIU's names for files that had none.
+_LOST = " (deleted)"
+_LOST_NAME = re.compile(r"(?:\.cr\.[0-9a-f]+\.ghost|\.cr_link)?(?: \(deleted\))?$")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Mapping:
     """One mapping [start, end): prot as PROT_*, flags MAP_SHARED or MAP_PRIVATE, offset in the file in bytes.
 
     path: the file's, or the kernel's name in brackets, or empty. own: bytes of pages of the process's own, swapped
-    ones too, as of the moment of reading. vmflags: those of CARRIED_FLAGS.
+    ones too, as of the moment of reading. vmflags: those of CARRIED_FLAGS. identity: device and inode of the file, which mean
+    something on this node only.
     """
 
     start: int
@@ -38,6 +41,7 @@ class Mapping:
     is_file: bool
     vmflags: frozenset[str] = frozenset()
     own: int = 0
+    identity: str = field(default="", compare=False)
 
     @property
     def special(self) -> bool:
@@ -56,8 +60,9 @@ class Mapping:
 
     @property
     def file(self) -> str:
-        """The path without what the kernel or CRIU append when the file has lost its name."""
-        return _LOST_NAME.sub("", self.path)
+        """The path, with the same mark behind it whatever the kernel or CRIU append when the file has lost its name."""
+        bare = _LOST_NAME.sub("", self.path)
+        return bare if bare == self.path else bare + _LOST
 
     @property
     def name(self) -> str:
@@ -66,7 +71,7 @@ class Mapping:
 
 
 _HEADER = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) ([r-])([w-])([x-])([ps]) ([0-9a-f]+) \S+ (\d+) *(.*)\n(?:[A-Z].*\n)*", re.MULTILINE
+    r"^([0-9a-f]+)-([0-9a-f]+) ([r-])([w-])([x-])([ps]) ([0-9a-f]+) (\S+) (\d+) *(.*)\n(?:[A-Z].*\n)*", re.MULTILINE
 )
 _OWN = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
 _FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
@@ -78,7 +83,7 @@ def read_mappings(pid: int) -> tuple[Mapping, ...]:
         text = smaps.read()
     found = []
     for match in _HEADER.finditer(text):
-        start, end, r, w, x, sharing, offset, inode, path = match.groups()
+        start, end, r, w, x, sharing, offset, device, inode, path = match.groups()
         if path == "[vsyscall]":
             continue
         body = match.group()
@@ -95,9 +100,15 @@ def read_mappings(pid: int) -> tuple[Mapping, ...]:
                 is_file=is_file,
                 vmflags=CARRIED_FLAGS.intersection(flags.group(1).split()) if flags else frozenset(),
                 own=1024 * sum(int(size) for size in _OWN.findall(body)),
+                identity=f"{device} {inode}" if is_file else "",
             )
         )
     return tuple(found)
+
+
+def renamed(mappings: Iterable[Mapping], names: Dictionary[str, str]) -> tuple[Mapping, ...]:
+    """The same mappings, files having the names that are known for their identities."""
+    return tuple(replace(m, path=names[m.identity]) if m.identity in names else m for m in mappings)
 
 
 def free_address(taken: Iterable[tuple[int, int]], length: int, lowest: int = 0x10000000) -> int:

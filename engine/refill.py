@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Mapping as Dictionary
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from engine.context import (
     fit_extended_state,
 )  # fmt: skip
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, subtract
-from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings
+from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings, renamed
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
@@ -111,13 +112,21 @@ class Refilled:
             raise RefillFailed(f"the stub could not be emptied again: {error}", stub_usable=False) from error
 
 
-def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved: Sequence[Span], timeout: float = 30.0) -> Refilled:
+def refill(
+    stub: Frozen,
+    context: Context,
+    stream: int | socket.socket,
+    reserved: Sequence[Span],
+    timeout: float = 30.0,
+    names: Dictionary[str, str] | None = None,
+) -> Refilled:
     """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends), not a byte
     more.
 
     stub: all threads stopped, stub.instruction in one of `reserved`, the ranges that the stub has for itself and that
     the caller removes afterwards. The stub keeps its file mappings, all other memory of it counts as given up. When
-    this returns, everything that can fail has been done. timeout: seconds without progress of the stream.
+    this returns, everything that can fail has been done. timeout: seconds without progress of the stream. names: by identity
+    (see Mapping), how the context names files that the stub maps, whatever they are called by now.
 
     Errors: layout.ReservedOverlap (the caller moves the reserved range and tries again), RefillFailed.
     """
@@ -126,7 +135,7 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
     seconds: dict[str, float] = {}
     reserved = sorted(reserved)
     try:
-        maps = read_mappings(stub.pid)
+        maps = renamed(read_mappings(stub.pid), names or {})
         plan = make_plan(maps, context.maps, reserved)
         if any(start <= stub.instruction < end for start, end in plan.remove):
             raise LayoutImpossible("the stub's system-call instruction is not in its reserved pages")
@@ -147,7 +156,7 @@ def refill(stub: Frozen, context: Context, stream: int | socket.socket, reserved
     taken = [(m.start, m.end) for m in (*maps, *context.maps)] + reserved
     try:
         with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
-            _shape(stub, plan, [*taken, (scratch, scratch + _SCRATCH)], notes)
+            _shape(stub, plan, maps, [*taken, (scratch, scratch + _SCRATCH)], notes)
             started = _lap(seconds, "mappings", started)
             pages = receive_own_pages(stub.pid, plan.pages, descriptor, timeout)
             started = _lap(seconds, "pages", started)
@@ -210,14 +219,18 @@ def _check_kernel_code(stub: Frozen, maps: Sequence[Mapping], context: Context) 
             raise RefillFailed(f"thread {thread.tid} is inside the other kernel's code", stub_usable=True, again=True)
 
 
-def _shape(stub: Frozen, plan: Plan, taken: Sequence[Span], notes: list[str]) -> None:
+def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], taken: Sequence[Span], notes: list[str]) -> None:
     """Mappings as wanted, without a page yet."""
     moves = []
     room = sum(d.length + d.grow + PAGE for d in plan.duplicates)
     at = free_address(taken, room) if room else 0
     for d in plan.duplicates:
-        # Not straight to the destination, which may be another one's source. DONTUNMAP leaves the source mapped, so
-        # this is a second mapping of the same open file, without a descriptor and whatever has become of the name.
+        # DONTUNMAP leaves the source mapped, so this is a second mapping of the same open file, without a descriptor and
+        # whatever has become of the name. Not straight to the destination if that may be another one's source.
+        end = d.destination + d.length
+        if not d.grow and not any(m.start < end and d.destination < m.end for m in maps):
+            stub.call(SYS.mremap, d.source, d.length, d.length, _MREMAP_MOVE | _MREMAP_DONTUNMAP, d.destination)
+            continue
         stub.call(SYS.mremap, d.source, d.length, d.length, _MREMAP_MOVE | _MREMAP_DONTUNMAP, at)
         if d.grow:
             stub.call(SYS.mremap, at, d.length, d.length + d.grow, 0)

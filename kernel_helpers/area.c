@@ -7,6 +7,7 @@
 #include "area.h"
 
 #define PAGE 4096u
+#define STRING_LIMIT (32 * PAGE)     /* MAX_ARG_STRLEN, with the NUL */
 
 int guest_read(int tid, uint64_t address, void *to, size_t length) {
     struct iovec here = {to, length}, there = {(void *)address, length};
@@ -145,4 +146,64 @@ int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t ro
     if (at >= 0)
         memcpy(m->image + at, text, length);
     return at;
+}
+
+/* The length of a string with its NUL, STRING_LIMIT + 1 of a longer one, 0: it cannot be read. `text` has that much room. */
+static uint32_t read_string(int tid, uint64_t address, char *text) {
+    uint32_t length = 0;
+    while (length < STRING_LIMIT) {
+        uint32_t part = PAGE - ((address + length) & (PAGE - 1));
+        if (part > 256 && length == 0)
+            part = 256;
+        if (part > STRING_LIMIT - length)
+            part = STRING_LIMIT - length;
+        if (guest_read(tid, address + length, text + length, part))
+            return 0;
+        char *end = memchr(text + length, 0, part);
+        if (end)
+            return end - text + 1;
+        length += part;
+    }
+    text[length] = 0;
+    return length + 1;
+}
+
+/* How many pointers there are before the NULL; -1: not all can be read, -2: more than a CALL relocates. */
+static int64_t count_pointers(int tid, uint64_t address) {
+    uint64_t part[PAGE / 8];
+    for (uint64_t count = 0; count < RELOCATIONS_LIMIT;) {
+        uint64_t at = address + count * 8, n = (PAGE - (at & (PAGE - 1))) / 8;
+        if (!n)
+            n = 1;              /* across the border of two pages */
+        if (guest_read(tid, at, part, n * 8))
+            return -1;
+        for (uint64_t i = 0; i < n; i++, count++)
+            if (!part[i])
+                return count;
+    }
+    return -2;
+}
+
+int64_t copy_strings(struct marshalled *m, int tid, uint64_t address) {
+    char *text = malloc(STRING_LIMIT + 1);
+    int64_t count = count_pointers(tid, address), at = -1;
+    if (!text || count == -2)
+        m->failed = text ? -E2BIG : -ENOMEM;
+    else
+        at = count < 0 ? -2 : copy_in(m, tid, address, (count + 1) * 8);
+    if (at >= 0)
+        set_u64(m, at + count * 8, 0);      /* other threads may write there */
+    for (int64_t i = 0; i < count && at >= 0 && !m->failed; i++) {
+        uint64_t pointer;
+        memcpy(&pointer, m->image + at + i * 8, 8);
+        uint32_t length = read_string(tid, pointer, text);
+        int64_t string = length ? image_room(m, 0, length) : -1;
+        if (string >= 0) {
+            memcpy(m->image + string, text, length);
+            point(m, at + i * 8, string);
+        } else
+            set_u64(m, at + i * 8, fault(pointer));
+    }
+    free(text);
+    return m->failed ? -1 : at;
 }

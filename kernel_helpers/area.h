@@ -32,5 +32,8 @@ int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length
 /* Copies a string into the image. One that does not end within `room` is sent without an end, so that the kernel at home
  * says ENAMETOOLONG itself; if it must be `whole`, only home can make the call. */
 int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room, int whole);
+/* Copies pointers up to a NULL, and the string behind each; answers as copy_in(). One that cannot be read, or is longer than
+ * a program may be given, is left for the kernel at home to refuse. */
+int64_t copy_strings(struct marshalled *m, int tid, uint64_t address);
 #pragma GCC visibility pop
 #endif

@@ -140,34 +140,37 @@ static uint64_t moment(struct away *a, struct guest_thread *t, uint64_t clock) {
     return (int)clock == CLOCK_THREAD_CPUTIME_ID ? t->calls : __atomic_load_n(&a->frames, __ATOMIC_SEQ_CST);
 }
 
+/* Has the call that was marshalled under way. 0, or -ENOMEM. */
+static int send_call(struct away *a, struct guest_thread *t) {
+    t->m.call.sequence++;
+    if (told_of(t, t->m.call.number, t->m.call.arguments[0]))
+        t->asked_at = moment(a, t, t->m.call.arguments[0]);
+    else {
+        t->calls++;
+        __atomic_add_fetch(&a->frames, 1, __ATOMIC_SEQ_CST);
+    }
+    struct outgoing *o = marshal_frame(&t->m, t->tid);
+    if (!o)
+        return -ENOMEM;
+    session_post(a->session, o, SEND_NOW);
+    return 0;
+}
+
 static void forward(struct away *a, struct guest_thread *t, const struct seccomp_notif *n,
                     const struct call_entry *entry) {
     uint64_t arguments[6];
     for (int i = 0; i < 6; i++)
         arguments[i] = n->data.args[i];
-    struct outgoing *o = NULL;
-    int marshalled = !marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments);
-    if (marshalled) {
+    int sent = 0;
+    if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments)) {
         /* Parked first, then asked: a signal that comes meanwhile finds the call parked. */
         pthread_mutex_lock(&a->lock);
         t->state = SENT_HOME;
         pthread_mutex_unlock(&a->lock);
-        if (!t->m.has_mask || !waits_for_mask(t->host_tid, t->m.signal_mask)) {
-            t->m.call.sequence++;
-            if (told_of(t, n->data.nr, arguments[0]))
-                t->asked_at = moment(a, t, arguments[0]);
-            else {
-                t->calls++;
-                __atomic_add_fetch(&a->frames, 1, __ATOMIC_SEQ_CST);
-            }
-            o = marshal_frame(&t->m, t->tid);
-        }
+        sent = (!t->m.has_mask || !waits_for_mask(t->host_tid, t->m.signal_mask)) && !send_call(a, t);
     }
-    if (!o) {                   /* too much for a slot, or a mask that only home can wait with */
+    if (!sent)                  /* too much for a slot, or a mask that only home can wait with */
         hand_over(a, t, n);
-        return;
-    }
-    session_post(a->session, o, SEND_NOW);
 }
 
 /* A cpu clock whose home share is known is answered at once. Whether it was. */
@@ -213,7 +216,7 @@ static void take(struct away *a, const struct seccomp_notif *n) {
     t->notification = n->id;
     t->class = entry->class;
     t->m.call.number = n->data.nr;
-    if (entry->class == CLASS_GO_HOME)
+    if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE)
         hand_over(a, t, n);
     else
         forward(a, t, n, entry);    /* an exit too: the stub's thread ends, and Python lets the guest's do so */
@@ -550,6 +553,44 @@ int away_answer(struct away *a, int tid, int64_t value, int native) {
     pthread_mutex_unlock(&a->lock);
     answer(a, id, value, native);
     return 0;
+}
+
+/* Puts a descriptor of ours into the guest, as this number, before a parked call of this thread goes on there. 0, or a negative errno:
+ * -ENOENT: nothing is parked. */
+int away_give_descriptor(struct away *a, int tid, int descriptor, int number) {
+    struct guest_thread *t = by_tid(a, tid);
+    pthread_mutex_lock(&a->lock);
+    int is_parked = t && t->state != IDLE;
+    uint64_t id = is_parked ? t->notification : 0;
+    pthread_mutex_unlock(&a->lock);
+    if (!is_parked)
+        return -ENOENT;
+    struct seccomp_notif_addfd give = {.id = id, .flags = SECCOMP_ADDFD_FLAG_SETFD, .srcfd = descriptor, .newfd = number,
+                                       .newfd_flags = O_CLOEXEC};
+    return ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0 ? -errno : 0;
+}
+
+/* Sends a call home that Python has been handed, with the arguments that it was told. 0, -ENOENT: none is parked, or why it cannot
+ * be sent (-E2BIG, -ENOMEM): it stays parked. */
+int away_forward(struct away *a, int tid, int number, const uint64_t arguments[6]) {
+    struct guest_thread *t = by_tid(a, tid);
+    pthread_mutex_lock(&a->lock);
+    int parked = t && t->state == WAITS_FOR_PYTHON && t->m.call.number == number;
+    pthread_mutex_unlock(&a->lock);
+    if (!parked)
+        return -ENOENT;
+    int error = marshal_call(&t->m, t->host_tid, link_entry(number, arguments), number, arguments);
+    if (error)
+        return error;
+    pthread_mutex_lock(&a->lock);
+    t->state = SENT_HOME;
+    pthread_mutex_unlock(&a->lock);
+    if ((error = send_call(a, t))) {
+        pthread_mutex_lock(&a->lock);
+        t->state = WAITS_FOR_PYTHON;
+        pthread_mutex_unlock(&a->lock);
+    }
+    return error;
 }
 
 /* The guest will not make the suspended call of this thread again. */

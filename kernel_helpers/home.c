@@ -175,6 +175,15 @@ static int map_place(struct home *h, struct home_thread *t, uint32_t watched) {
     return 0;
 }
 
+/* Whether a thread may be about to give the stub another memory, in which nothing has its place. */
+static int executes(struct home *h) {
+    for (unsigned i = 0; i < h->count; i++)
+        if (h->threads[i]->state == BUSY &&
+            link_class(h->threads[i]->call.number, h->threads[i]->call.arguments) == CLASS_EXECUTE)
+            return 1;
+    return 0;
+}
+
 /* Gives the call to the loop. Called with the lock held. */
 static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
     struct slot *slot = t->slot;
@@ -182,7 +191,7 @@ static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
     if (t->placing != PLACED && map_place(h, t, watched))
         return;
     t->placed = 0;
-    if (t->call.place_argument < NO_PLACE && t->call.place_length && t->placing == PLACED) {
+    if (t->call.place_argument < NO_PLACE && t->call.place_length && t->placing == PLACED && !executes(h)) {
         struct iovec here = {place_data(t), t->call.place_length}, there = {(void *)t->call.place, t->call.place_length};
         t->placed = process_vm_writev(h->stub_pid, &here, 1, &there, 1, 0) == (ssize_t)t->call.place_length;
     }

@@ -53,7 +53,7 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 };
 
 #define OUTS_LIMIT 4096
-#define RELOCATIONS_LIMIT 8192
+#define RELOCATIONS_LIMIT 65536   /* so many arguments may execve have */
 /* In place of a pointer that the guest could not read: nothing is mapped there (mmap_min_addr), and the kernel finds out
  * only when it gets to it, so that a vector's parts before it still count. */
 #define FAULT_ADDRESS 16ULL
@@ -61,10 +61,10 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 /* ---- the table ---- */
 
 enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE,
-                  CLASS_SUM };
+                  CLASS_SUM, CLASS_EXECUTE };
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
              SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
-             SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX };
+             SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS };
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
 
 struct call_argument {

@@ -7,6 +7,7 @@ events. All methods are for one Python thread at a time; none but flush(), pause
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import select
@@ -102,7 +103,9 @@ def _native() -> ctypes.CDLL:
         ("away_pause", None, [pointer]), ("away_unpause", None, [pointer]),
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
         ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
+        ("away_forward", i, [pointer, i, i, pointer]),
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
+        ("away_give_descriptor", i, [pointer, i, i, i]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
         ("home_new", pointer, [pointer, unsigned, i, i, ctypes.c_uint32]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
@@ -385,6 +388,20 @@ class AwayLink(SessionLink):
         """Answers a parked call: with a value, a negative errno or restart code (only when something is pending for the
         thread: otherwise errno 512 reaches the program), or by letting the node's kernel make it. False: none parked."""
         return bool(_native().away_answer(self.handle, tid, error or value, int(proceed)) == 0)
+
+    def give_descriptor(self, tid: int, descriptor: int, number: int) -> None:
+        """Puts a descriptor of ours into the guest as `number`, in place of what may be there, before it makes the parked call of
+        this thread itself. Errors: OSError (FileNotFoundError: nothing is parked; EBADF: a number beyond its limit)."""
+        _check(_native().away_give_descriptor(self.handle, tid, descriptor, number), f"descriptor {number}")
+
+    def forward(self, tid: int, number: int, arguments: Sequence[int]) -> bool:
+        """Sends a call home that GO_HOME_CALL told of. False: none is parked. Errors: OSError E2BIG, it is too big; MemoryError."""
+        result = _native().away_forward(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments))
+        if result == -errno.ENOENT:
+            return False
+        if result == -errno.ENOMEM:
+            raise MemoryError
+        return not _check(result, f"call {number}")
 
     def add_thread(self, host: int, tid: int) -> None:
         """A thread that was born here, before it runs. Errors: OSError, MemoryError."""

@@ -32,7 +32,8 @@ const struct call_entry *link_entry(long number, const uint64_t arguments[6]) {
 int link_class(long number, const uint64_t arguments[6]) { return link_entry(number, arguments)->class; }
 
 static int at_home(int class) {
-    return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END || class == CLASS_SUM;
+    return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END || class == CLASS_SUM ||
+           class == CLASS_EXECUTE;
 }
 
 int link_forwardable(long number) {
@@ -265,6 +266,9 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
     case SHAPE_STRING:
     case SHAPE_TEXT:
         set_offset(m, i, copy_string(m, tid, address, a->size_add ? a->size_add : PATH_ROOM, a->shape == SHAPE_TEXT));
+        return;
+    case SHAPE_STRINGS:
+        set_offset(m, i, copy_strings(m, tid, address));
         return;
     case SHAPE_EVENT:
         at = copy_in(m, tid, address, sizeof(struct sigevent));

@@ -1,7 +1,8 @@
 /* sandbox: the namespaces and the small root that a guest lives in, and what has to happen inside them.
  *
  *   sandbox create [CGROUP...]            reads requests from stdin, prints the id of the sandbox's process 1, and stays
- *   sandbox mount PID                     reads `bind` requests and carries them out in the sandbox of process 1 PID
+ *   sandbox mount PID                     reads `bind` requests and carries them out in the sandbox of process 1 PID, also if its
+ *                                         root is read-only
  *   sandbox unmount PID PATH...           lazily; PATH "-" makes the root read-only
  *   sandbox run PID UID GID LAST [CGROUP...] -- PROGRAM [ARGUMENT...]
  *                                         PID 0: no sandbox. UID -1: as we are. Otherwise as that user with every capability
@@ -12,7 +13,7 @@
  *
  * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
  * many ns ahead of the caller's they are inside), `numbers FD` (a socket through which process 1 is told the last pid, in digits,
- * answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
+ * or is given the mount of a file and told where the guest shall see it, answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
  * (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
  * root has become the only root: no target can lead out of it. CGROUP is the directory of a cgroup to join.
  *
@@ -37,6 +38,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -180,36 +182,43 @@ static struct requests read_requests(void)
 
 /* ---- inside the sandbox */
 
-static void make_parents(const char *path)
+static int make_parents(const char *path)
 {
     char copy[4096];
     if (path[0] != '/' || strlen(path) >= sizeof copy) {
         errno = EINVAL;
-        fail(path);
+        return -1;
     }
     strcpy(copy, path);
     for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         if (mkdir(copy, 0755) && errno != EEXIST)
-            fail(copy);
+            return -1;
         *slash = '/';
     }
+    return 0;
 }
 
-static void place(const struct bind *bind)
+static int try_to_place(const struct bind *bind)
 {
-    make_parents(bind->target);
+    if (make_parents(bind->target))
+        return -1;
     if (bind->is_directory) {
         if (mkdir(bind->target, 0755) && errno != EEXIST)
-            fail(bind->target);
+            return -1;
     } else {
         int fd = open(bind->target, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
         if (fd >= 0)
             close(fd);
         else if (errno != EEXIST)
-            fail(bind->target);
+            return -1;
     }
-    if (syscall(SYS_move_mount, bind->tree, "", AT_FDCWD, bind->target, MOVE_MOUNT_F_EMPTY_PATH))
+    return syscall(SYS_move_mount, bind->tree, "", AT_FDCWD, bind->target, MOVE_MOUNT_F_EMPTY_PATH);
+}
+
+static void place(const struct bind *bind)
+{
+    if (try_to_place(bind))
         fail(bind->target);
     close(bind->tree);
 }
@@ -268,11 +277,44 @@ static int set_next_pid(int last_pid, const char *text, ssize_t length)
     return length > 0 && pwrite(last_pid, text, length, 0) == length;
 }
 
-/* Reaps orphans, and sets the last pid to each number that comes through `numbers`, answered by '+' or '-'. */
+static int remount_root(int read_only)
+{
+    return mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | (read_only ? MS_RDONLY : 0), NULL);
+}
+
+/* One more file, in a sandbox that is sealed. The guest makes no file call here: it does not meet a root that can be written. */
+static int show_file(int tree, const char *target)
+{
+    struct bind bind = {tree, 0, target};
+    if (remount_root(0))
+        return 0;
+    int is_placed = !try_to_place(&bind);
+    return !remount_root(1) && is_placed;
+}
+
+/* What came through the socket, and a descriptor if one came along. */
+static ssize_t take_request(int numbers, char *text, size_t room, int *descriptor)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec where = {text, room - 1};
+    struct msghdr message = {.msg_iov = &where, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t length = recvmsg(numbers, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *given = length > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    text[length > 0 ? length : 0] = 0;
+    *descriptor = -1;
+    if (given && given->cmsg_type == SCM_RIGHTS)
+        memcpy(descriptor, CMSG_DATA(given), sizeof *descriptor);
+    return length;
+}
+
+/* Reaps orphans, and does what comes through `numbers`, answered by '+' or '-': sets the last pid to a number, or shows a file. */
 static void serve_forever(int children, int numbers, int last_pid)
 {
     struct pollfd watched[2] = {{children, POLLIN, 0}, {numbers, POLLIN, 0}};
-    char text[128];
+    char text[4096];
     for (;;) {
         while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
             ;
@@ -280,8 +322,11 @@ static void serve_forever(int children, int numbers, int last_pid)
         if (watched[0].revents && read(children, text, sizeof text) < 0 && errno != EAGAIN)
             watched[0].fd = -1;
         if (watched[1].revents) {
-            ssize_t length = read(numbers, text, sizeof text);
-            char answer = set_next_pid(last_pid, text, length) ? '+' : '-';
+            int tree;
+            ssize_t length = take_request(numbers, text, sizeof text, &tree);
+            char answer = (tree < 0 ? set_next_pid(last_pid, text, length) : show_file(tree, text)) ? '+' : '-';
+            if (tree >= 0)
+                close(tree);
             if (length <= 0 || write(numbers, &answer, 1) != 1)
                 watched[1].fd = -1;
         }
@@ -394,12 +439,26 @@ static void enter(const char *pid, int namespaces)
     close(fd);
 }
 
+static void set_root(int read_only)
+{
+    if (remount_root(read_only))
+        fail("the root's mount");
+}
+
 static int mount_into(const char *pid)
 {
     struct requests q = read_requests();
+    struct statvfs root;
     enter(pid, CLONE_NEWNS);
+    if (statvfs("/", &root))
+        fail("/");
+    int is_sealed = root.f_flag & ST_RDONLY;
+    if (is_sealed)
+        set_root(0);            /* places have to be made */
     for (int i = 0; i < q.count; i++)
         place(&q.binds[i]);
+    if (is_sealed)
+        set_root(1);
     return 0;
 }
 
@@ -407,10 +466,9 @@ static int unmount(const char *pid, char **paths)
 {
     enter(pid, CLONE_NEWNS);
     for (; *paths; paths++) {
-        if (!strcmp(*paths, "-")) {
-            if (mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL))
-                fail("making the root read-only");
-        } else if (umount2(*paths, MNT_DETACH) && errno != EINVAL && errno != ENOENT)
+        if (!strcmp(*paths, "-"))
+            set_root(1);
+        else if (umount2(*paths, MNT_DETACH) && errno != EINVAL && errno != ENOENT)
             fail(*paths);
     }
     return 0;
@@ -490,13 +548,21 @@ static int run(char **arguments)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* A task with that pid in the namespace that children are born into; its parent is the caller. */
+#define REAPING_MS 500
+
+/* A task with that pid in the namespace that children are born into; its parent is the caller. One that had it before may have to be
+ * reaped by process 1. */
 static pid_t clone_with_pid(pid_t pid)
 {
     struct {
         unsigned long long flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
     } a = {.exit_signal = SIGCHLD, .set_tid = (unsigned long long)&pid, .set_tid_size = 1};
-    return syscall(SYS_clone3, &a, sizeof a);
+    for (int tries = 0;; tries++) {
+        pid_t child = syscall(SYS_clone3, &a, sizeof a);
+        if (child >= 0 || errno != EEXIST || tries >= REAPING_MS * 4)
+            return child;
+        usleep(250);
+    }
 }
 
 static int vessel(char **arguments)

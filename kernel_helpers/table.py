@@ -26,6 +26,7 @@ class Class(IntEnum):
     END = 4
     REFUSE = 5
     SUM = 6
+    EXECUTE = 7
 
 
 class Shape(IntEnum):
@@ -52,6 +53,7 @@ class Shape(IntEnum):
     PROGRAM = 18
     EVENT = 19
     TIMEX = 20
+    STRINGS = 21
 
 
 class SizeKind(IntEnum):
@@ -118,7 +120,8 @@ class Row:
 _CLASSES = {name.lower().replace("_", "-"): member for name, member in Class.__members__.items()}
 _VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT}
 _SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "sigmask": Shape.MASK,
-           "sigmask6": Shape.MASK6, "zero": Shape.ZERO, "text": Shape.TEXT, "event": Shape.EVENT}
+           "sigmask6": Shape.MASK6, "zero": Shape.ZERO, "text": Shape.TEXT, "event": Shape.EVENT,
+           "strings": Shape.STRINGS}
 _TIMEX = "inout(208,always)"
 _STRUCTURES = {"xattrin": Shape.XATTR_IN, "xattrout": Shape.XATTR_OUT, "program": Shape.PROGRAM}
 _SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?$")
@@ -267,7 +270,8 @@ def documentation() -> str:
     words = {Class.LOCAL: "natively on the node", Class.FORWARD: "by the stub at home",
              Class.BOTH: "at home, then natively", Class.GO_HOME: "brings the process home",
              Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS",
-             Class.SUM: "by the stub at home, and what was used away is added"}
+             Class.SUM: "by the stub at home, and what was used away is added",
+             Class.EXECUTE: "by the stub at home, and the new program comes here"}
     always, sometimes = taken_home()
     lines = ["# System calls of a process that is away", "",
              "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",

@@ -23,12 +23,15 @@ PTRACE_CONT = 7
 PTRACE_GETREGS = 12
 PTRACE_SETREGS = 13
 PTRACE_SETOPTIONS = 0x4200
+PTRACE_GETEVENTMSG = 0x4201
 PTRACE_GETSIGINFO = 0x4202
 PTRACE_SETSIGINFO = 0x4203
 PTRACE_INTERRUPT = 0x4207
 PTRACE_LISTEN = 0x4208
+PTRACE_O_TRACEEXEC = 1 << 4
 PTRACE_O_EXITKILL = 1 << 20
 PTRACE_O_SUSPEND_SECCOMP = 1 << 21
+PTRACE_EVENT_EXEC = 4
 PTRACE_EVENT_STOP = 128
 
 SIGINFO_SIZE = 128
@@ -52,6 +55,8 @@ class Cause(Enum):
     GROUP_STOP = "group stop"
     TRAP = "trap"
     """what PTRACE_INTERRUPT, or the end of a group stop, causes"""
+    EXECUTED = "executed"
+    """it has another program; the thread has its process's id now, and the others have ended (PTRACE_O_TRACEEXEC)"""
     EXITED = "exited"
     KILLED = "killed"
     OTHER = "other"
@@ -77,6 +82,8 @@ def decode(tid: int, status: int) -> Stop:
     number, event = os.WSTOPSIG(status), status >> 16
     if event == PTRACE_EVENT_STOP:
         return Stop(tid, Cause.GROUP_STOP if number in STOPPING else Cause.TRAP, number)
+    if event == PTRACE_EVENT_EXEC:
+        return Stop(tid, Cause.EXECUTED, number)
     return Stop(tid, Cause.OTHER if event else Cause.SIGNAL, number)
 
 
@@ -99,6 +106,13 @@ def signal_info(tid: int) -> bytes:
     buffer = ctypes.create_string_buffer(SIGINFO_SIZE)
     ptrace(PTRACE_GETSIGINFO, tid, 0, ctypes.addressof(buffer))
     return buffer.raw
+
+
+def event_message(tid: int) -> int:
+    """What the event that a thread stands in tells; of EXECUTED, the thread's id before."""
+    message = ctypes.c_ulong()
+    ptrace(PTRACE_GETEVENTMSG, tid, 0, ctypes.addressof(message))
+    return message.value
 
 
 def set_signal_info(tid: int, info: bytes) -> None:

@@ -14,12 +14,13 @@ KEPT_REASONS = 40
 OTHERS = "other reasons"
 LONGEST = 200
 
-MOVED, FAILED = "moved", "failed"
+MOVED, FAILED, EXECUTED = "moved", "failed", "executed"
 
 
 @dataclass(frozen=True)
 class Happening:
-    """A move that was made, or one that was not; `at` in seconds since the epoch, the last time if it came `times` times in a row."""
+    """A move that was made, one that was not, or a program that was executed away (`reason` is its command line). `at` in seconds
+    since the epoch, the last time if it came `times` times in a row."""
 
     at: float
     what: str
@@ -60,6 +61,10 @@ class History:
             failed=_counted(self.failed, reason, at),
             recent=_appended(self.recent, Happening(at, FAILED, source, target, reason)),
         )
+
+    def executed(self, at: float, where: str, command: str) -> History:
+        """With one more program that was executed away, and came to where the process was."""
+        return replace(self, recent=_appended(self.recent, Happening(at, EXECUTED, where, where, command[:LONGEST])))
 
     def row(self, happenings: bool = True) -> dict[str, Any]:
         """What `mosps --json` shows: reasons, the most frequent first, and the happenings if they are asked for."""

@@ -301,6 +301,8 @@ class Mover:
             # A move that we asked for has been answered before it is told of: where it is then is nothing new.
             if where != entry.where:
                 self._moved_by_itself(entry, where, reason, message.get("frozen_ms", 0.0))
+        elif event == "executed":
+            self._executed(entry, str(message.get("where")))
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
 
@@ -333,6 +335,12 @@ class Mover:
         )  # fmt: skip
         log.info("process %d: %s -> %s (%s)", entry.pid, entry.where, where, reason)
         self._moved(entry.where, where, 1.0)
+
+    def _executed(self, entry: HomeProcess, where: str) -> None:
+        """A process that is away has executed another program, and is where it was."""
+        command = process.command_line(entry.pid) or entry.command
+        self._registry.update(entry.pid, command=command, history=entry.history.executed(time.time(), where, command))
+        log.info("process %d executes %s on %s", entry.pid, command, where)
 
     def _gone(self, pid: int) -> None:
         """A deputy went away; in order only if its process is home or has ended."""

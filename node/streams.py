@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 from wire.frames import MESSAGE_LIMIT, Message, WireError, decode_body, encode
 
@@ -33,9 +34,13 @@ async def read_message(reader: asyncio.StreamReader, limit: int = MESSAGE_LIMIT,
 
 async def write_message(writer: asyncio.StreamWriter, message: Message, timeout: float | None = 10.0) -> None:
     """Sends one message. Errors: WireError (too long), OSError, TimeoutError if the peer does not take it."""
-    writer.write(encode(message))
-    async with asyncio.timeout(timeout):
-        await writer.drain()
+    data = encode(message)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(timeout):
+            await writer.drain()
+    except RuntimeError as error:  # uvloop's word for a transport that it has closed already
+        raise ConnectionResetError(errno.ECONNRESET, "the connection is closed") from error
 
 
 def close(writer: asyncio.StreamWriter) -> None:

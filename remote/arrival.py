@@ -63,15 +63,21 @@ class _Poured:
     context: Context
 
 
-def arrive(remote: Remote, talk: Channel) -> None:
-    """The whole conversation of role move that brings a guest. Errors: all of them mean that nothing has come."""
-    request = talk.expect("prepare")
+def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
+    """The whole conversation of role move that brings a guest. left: the sandbox of the guest that it replaces, which has ended.
+    Errors: all of them mean that nothing has come."""
+    try:
+        request = talk.expect("prepare")
+    except BaseException:
+        if left is not None:
+            left.leave()
+        raise
     pid = int(request["pid"])
     phases = Phases()
     store = FileStore(remote.options.cache)
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
-    sandbox: Sandbox | None = None
+    sandbox = left
     vessel: Vessel | None = None
     frozen: inject.Frozen | None = None
     cargo: _Images | _Poured | Message | None = None
@@ -80,11 +86,14 @@ def arrive(remote: Remote, talk: Channel) -> None:
         directory.mkdir(parents=True, mode=0o700)
         files = _fetch(talk, store, request)
         phases.done("files")
-        clocks = _clocks_of_home(talk)
-        phases.done("clocks")
-        sandbox = Sandbox.create(
-            key, files, clocks=clocks, nodename=str(request["nodename"]), cgroup=remote.options.cgroup or None, images=directory
-        )
+        if left is not None:
+            left.add_files(files)
+            clocks = left.clocks
+        else:
+            clocks = _clocks_of_home(talk)
+            phases.done("clocks")
+            sandbox = _sandbox(remote, key, files, clocks, request, directory)
+        assert sandbox is not None
         phases.done("sandbox")
         if request.get("engine") != "criu":
             vessel = Vessel.board(sandbox.vessel(pid))
@@ -92,17 +101,24 @@ def arrive(remote: Remote, talk: Channel) -> None:
             phases.done("vessel")
         talk.send("ready", kernel=vessel.kernel_pages if vessel is not None else "")
         while isinstance(cargo := _next(remote, talk), dict):
-            sandbox.add_files(_fetch(talk, store, cargo))
+            late = _fetch(talk, store, cargo)
+            files += late
+            sandbox.add_files(late)
             talk.send("ready")
         phases.done("cargo")
         if isinstance(cargo, _Poured):
             frozen = _pour(vessel, cargo, int(request["uid"]))
             phases.done("pour")
-            sandbox.seal()
+            if left is None:
+                sandbox.seal()
             phases.done("seal")
         else:
             if frozen is not None:
                 end_traced(frozen.pid, list(frozen.threads))
+            if left is not None:  # it is sealed
+                sandbox = None
+                left.leave()
+                sandbox = _sandbox(remote, key, files, clocks, request, directory)
             host_pid = criu.restore(directory, sandbox, pid)
             phases.done("restore")
             sandbox.seal()
@@ -138,7 +154,7 @@ def arrive(remote: Remote, talk: Channel) -> None:
         if frozen is not None:
             end_traced(frozen.pid, list(frozen.threads))
         if sandbox is not None:
-            sandbox.destroy()
+            sandbox.leave()
         if isinstance(error, (FarhomeError, OSError, WireError)):
             _refuse(talk, str(error))
         raise
@@ -158,6 +174,14 @@ def arrive(remote: Remote, talk: Channel) -> None:
     remote.server.tell({"event": "running", "uid": guest.uid, "command": guest.command})
     log.info("guest %s runs as %d", key, frozen.pid)
     store.trim(CACHE_LIMIT)  # now that the guest's own files are mounted: it keeps those even if they go
+
+
+def _sandbox(
+    remote: Remote, key: str, files: list[tuple[str, str]], clocks: tuple[int, int] | None, request: Message, images: Path
+) -> Sandbox:
+    """Errors: FarhomeError."""
+    cgroup = remote.options.cgroup or None
+    return Sandbox.create(key, files, clocks=clocks, nodename=str(request["nodename"]), cgroup=cgroup, images=images)
 
 
 def _clocks_of_home(talk: Channel) -> tuple[int, int] | None:

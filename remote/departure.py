@@ -57,6 +57,8 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             _hop(remote, guest, message, talk)
         elif operation == "discard":
             remote.finish("it moved on")
+        elif operation == "replace":
+            remote.replace(talk)
         else:
             raise WireError(f"unknown request {operation!r}")
     except (FarhomeError, OSError) as error:

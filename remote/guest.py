@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
+from engine.files import FileStore
 from engine.pending import Pending, put
 from kernel_helpers import account, inject, tracing
 from kernel_helpers.inject import Frozen, Thread
@@ -25,7 +26,9 @@ from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
 from remote.births import Births
+from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
+from remote.mapping import Mappings
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.waking import ready
@@ -82,6 +85,8 @@ class Guest:
         self._suspended: dict[int, int] = {}
         """host tid -> restart code of the call that home has suspended for the move that is under way"""
         self._is_pausing = False
+        self._mappings = Mappings(self, FileStore(remote.options.cache))
+        self._executions = Executions(self)
         self._is_limited = False
         self._looked = 0.0
         self._signalled: float | None = None
@@ -119,11 +124,20 @@ class Guest:
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
+        self.end().leave()
+
+    def end(self) -> Sandbox:
+        """Ends the guest, and leaves its place in the sandbox to another."""
         self.births.close()
         self.link.close()
-        end_traced(self.pid, list(self._threads))
-        self._threads.clear()
-        self.sandbox.leave()
+        self._mappings.close()
+        self._kill()
+        return self.sandbox
+
+    def _kill(self) -> None:
+        if self._threads:
+            end_traced(self.pid, list(self._threads))
+            self._threads.clear()
 
     def child(self, remote: Remote, frozen: Frozen, link: AwayLink, shares_memory: bool) -> Guest:
         """A process that was born of this guest, and has not run yet."""
@@ -157,7 +171,9 @@ class Guest:
         elif event.kind == Kind.SUSPENDED:
             self._suspension(event.tid, event.code)
         elif event.kind == Kind.GO_HOME_CALL:
-            if not self.births.ask(event):
+            if self._executions.takes(event):
+                self._executions.begin(event, waits=self._is_pausing)
+            elif not self.births.ask(event) and not self._mappings.ask(event):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
@@ -171,6 +187,8 @@ class Guest:
             self.link.send(Control.FROZEN, 0, pack(error=error, again=again, pending=pending, used=used))
         elif event.kind == Control.THAW:
             self.thaw()
+        elif event.kind == Control.EXECUTED:
+            self._over()
         elif event.kind == Control.STOPPED:
             self.is_stopped = True
             for tid in self._threads:
@@ -180,6 +198,8 @@ class Guest:
             halted, self._halted = self._halted, set()
             for tid in halted:
                 tracing.proceed(tid)
+        elif event.kind in (Control.MAPPED, Control.CONTENT):
+            self._mappings.handle(event)
         elif event.kind == Control.BORN:
             born = unpack(event.data)
             self.births.born(event.tid, int(born["thread"]), bool(born["again"]))
@@ -188,9 +208,9 @@ class Guest:
         else:
             log.debug("event %s ignored", event.kind)
 
-    def go_home(self, tid: int, number: int) -> None:
+    def go_home(self, tid: int, number: int, reason: str = "") -> None:
         """Asks home to take the guest back, for a thread's call that only home can make."""
-        self.link.send(Control.GO_HOME, tid, pack(number=number, name=NAMES.get(number, str(number))))
+        self.link.send(Control.GO_HOME, tid, pack(number=number, name=reason or NAMES.get(number, str(number))))
 
     def host_tid(self, tid: int) -> int | None:
         """A thread's id as this process sees it."""
@@ -379,14 +399,27 @@ class Guest:
 
     # -- standing still -----------------------------------------------------------------------------------------------------
 
-    def _freeze(self) -> str:
-        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing."""
+    def _over(self) -> None:
+        """The process executes another program at home: what waits for it, and what it has used, is told, and nothing of it runs any
+        more. Who waits for its memory (vfork) goes on."""
+        self._is_pausing = True
+        self.link.pause()
+        error = self._freeze(is_over=True)
+        pending = [] if error else self.pending()
+        ignored = tracing.signal_state(self.pid, self.pid).ignored
+        self.link.send(Control.OVER, 0, pack(pending=pending, used=self.link.account.used(), ignored=ignored))
+        self._kill()
+        self._remote.tree.released(self._remote)
+
+    def _freeze(self, is_over: bool = False) -> str:
+        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing. is_over: for good, whatever
+        its calls are at."""
         if self.frozen is not None:
             return ""
-        if self.is_stopped:
+        if self.is_stopped and not is_over:
             return "it is stopped"
         parked = self.link.parked()
-        if under_way := [call.number for call in parked.values() if call.sent]:
+        if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
             return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
         threads: dict[int, Thread] = {}
         taken: list[tuple[int, bytes]] = []
@@ -476,7 +509,10 @@ class Guest:
         self._is_pausing = False
         if self.frozen is None:
             self.link.unpause()
+            for event in self._executions.again():
+                self.handle(event)
             return
+        self._executions.forget()
         self.run()
         self.link.unpause()
 

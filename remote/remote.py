@@ -197,17 +197,35 @@ class Remote:
             return
         guest = self.guest
 
-        def serve() -> None:
-            try:
-                departure.serve(self, guest, talk)
-            except (OSError, WireError) as error:
-                log.debug("a move's conversation is over: %s", error)
-                self.selector.unregister(talk.connection)
-                self._talks.discard(talk.connection)
-                talk.close()
-
         self._talks.add(talk.connection)
-        self.selector.register(talk.connection, selectors.EVENT_READ, serve)
+        self.selector.register(talk.connection, selectors.EVENT_READ, lambda: self._serve(guest, talk))
+
+    def _serve(self, guest: Guest, talk: Channel) -> None:
+        try:
+            departure.serve(self, guest, talk)
+        except (OSError, WireError) as error:
+            log.debug("a move's conversation is over: %s", error)
+            self._forget(talk)
+            talk.close()
+
+    def _forget(self, talk: Channel) -> None:
+        self.selector.unregister(talk.connection)
+        self._talks.discard(talk.connection)
+
+    def replace(self, talk: Channel) -> None:
+        """The process executes another program: the guest is over, and what the process is now comes in its place. If it does not
+        come after all, this remote ends."""
+        guest, self.guest = self.guest, None
+        assert guest is not None
+        self._forget(talk)
+        self.selector.unregister(guest.link.event_fd)
+        self._connected, self._heard = False, time.monotonic()
+        try:
+            arrival.arrive(self, talk, guest.end())
+        except (FarhomeError, WireError, OSError) as error:
+            log.warning("the new program does not come: %s", error, exc_info=not isinstance(error, WireError))
+            talk.close()
+            self.finish(f"its new program could not arrive: {error}")
 
     # -- mosd -----------------------------------------------------------------------------------------------------------
 

@@ -15,14 +15,16 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
+from remote import mounts
 from wire.waking import ready
 
 NUMBER_TIMEOUT = 5.0
-"""Seconds for process 1 to set a number."""
+"""Seconds for process 1 to set a number, or to show a file."""
 _FORBIDDEN = ("/proc", "/sys", "/.farhome")
 
 log = logging.getLogger("remote.sandbox")
@@ -55,6 +57,12 @@ def _file_requests(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> bytes
     return b"".join(_bind("ro", local, checked_target(path)) for path, local in files)
 
 
+def _identity(local: str | os.PathLike[str]) -> tuple[object, ...]:
+    """Tells a file from whatever may have its name later. Errors: OSError."""
+    status = os.stat(local)
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+
 def cgroup_directories(name: str | None) -> list[str]:
     """The directories of cgroup `name` (relative to each hierarchy's mount point) that exist."""
     if not name:
@@ -80,6 +88,10 @@ class Sandbox:
     _keeper: subprocess.Popen[bytes] = field(repr=False)
     _numbers: socket.socket = field(repr=False)
     _cgroups: list[str] = field(default_factory=list)
+    clocks: tuple[int, int] | None = None
+    """how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's"""
+    _shown: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    """what is mounted at a path"""
     is_open: bool = False
     """between open_for_criu() and close_for_criu()"""
     _guests: int = 1
@@ -100,6 +112,7 @@ class Sandbox:
         """`clocks`: how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's.
         `files`: (path at home, local file). `images`: directory that CRIU shall restore from; until seal() it is
         there, and CRIU too. Errors: FarhomeError; nothing is left then."""
+        files = list(files)
         requests = _file_requests(files) + _bind("dev", "/dev/null", "/dev/null")
         for word, value in (("hostname", nodename), ("domainname", domainname)):
             if value and value != "(none)":
@@ -140,7 +153,7 @@ class Sandbox:
             raise
         keeper.stdout.close()
         keeper.stderr.close()
-        sandbox = cls(key, int(line), keeper, numbers, cgroups)
+        sandbox = cls(key, int(line), keeper, numbers, cgroups, clocks, {path: _identity(local) for path, local in files})
         if images is not None:
             criu.hand_over_kernel_data(Path(f"/proc/{sandbox.first}/root"))
         return sandbox
@@ -156,10 +169,11 @@ class Sandbox:
             raise FarhomeError(f"the sandbox of {self.key}: {result.stderr.decode(errors='replace').strip()}")
 
     def add_files(self, files: Iterable[tuple[str, str | os.PathLike[str]]]) -> None:
-        """More files, before seal(). Errors: FarhomeError."""
-        requests = _file_requests(files)
-        if requests:
-            self._work("mount", str(self.first), requests=requests)
+        """More files; what is shown at such a path is hidden by them, unless it is the same. Errors: FarhomeError, OSError."""
+        new = [(path, local) for path, local in files if self._shown.get(path) != _identity(local)]
+        if new:
+            self._work("mount", str(self.first), requests=_file_requests(new))
+            self._shown |= {path: _identity(local) for path, local in new}
 
     def open_for_criu(self, images: str | os.PathLike[str]) -> None:
         """CRIU and an image directory appear inside, for a dump. Errors: FarhomeError."""
@@ -198,6 +212,25 @@ class Sandbox:
         self._numbers.sendall(b"%d" % (number - 1))
         if self._numbers.recv(1) != b"+":
             raise FarhomeError(f"the sandbox of {self.key} cannot give out the number {number}")
+
+    def show_file(self, path: str, local: str | os.PathLike[str]) -> None:
+        """One more file, after seal(), where nothing is shown yet. Errors: FarhomeError, OSError."""
+        request = os.fsencode(checked_target(path))
+        tree = mounts.detached(local)
+        try:
+            socket.send_fds(self._numbers, [request], [tree])
+            if self._numbers.recv(1) != b"+":
+                raise FarhomeError(f"the sandbox of {self.key} cannot show {path}")
+        finally:
+            os.close(tree)
+
+    def open_file(self, path: str) -> BinaryIO | None:
+        """A file that is shown, as the guest would open it; None: there is none. Errors: FarhomeError, OSError."""
+        inside = f"/proc/{self.first}/root{checked_target(path)}"
+        try:
+            return open(inside, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def host_pid(self, inner: int) -> int:
         """The process that is `inner` inside, as this process's pid namespace sees it. Errors: ProcessLookupError."""

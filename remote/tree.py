@@ -57,9 +57,13 @@ class Tree:
                 try:
                     remote.end()
                 finally:
-                    for other in self.remotes:
-                        if other.guest is not None:
-                            other.guest.births.released_by(remote.options.pid)
+                    self.released(remote)
+
+    def released(self, one: Remote) -> None:
+        """The guest of that one has let go of its memory: its parent goes on if it has waited for that."""
+        for other in self.remotes:
+            if other is not one and other.guest is not None:
+                other.guest.births.released_by(one.options.pid)
 
     def bear(self, parent: Remote, pid: int, listener: socket.socket, secret: bytes) -> Remote:
         """The remote of a child that `parent`'s guest is about to have, for whose link `listener` waits."""

@@ -38,6 +38,13 @@ class Control(IntEnum):
     leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
     BORN = 41
     """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
+    MAPPED = 50
+    """what comes of MAP, one of: error (an errno; 0: none), again (ask again), home (why only home can map it), file (what the guest
+    maps; see engine/files.py)"""
+    CONTENT = 51
+    """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
+    EXECUTED = 42
+    """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
@@ -60,6 +67,14 @@ class Control(IntEnum):
     NEW_PROCESS = 73
     """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
     exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
+    MAP = 80
+    """tid is about to map a file: so shall the stub; arguments: those of mmap(2); answered by MAPPED"""
+    FETCH = 81
+    """a part of a file that was named in MAPPED: path, offset; answered by CONTENT"""
+    EXECUTE = 74
+    """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
+    OVER = 75
+    """what the new program takes over: pending, used (as in FROZEN), ignored"""
 
 
 def pack(**fields: Any) -> bytes:

@@ -64,7 +64,8 @@ class Mover(threading.Thread):
         processes = sorted(self.cluster.processes(self.job), key=lambda process: int(process["pid"]))
         if not processes:
             return None
-        process = self.chance.choice(processes)
+        # The others may be short; the first of a job is there as long as it is.
+        process = self.chance.choice(processes) if any(move.done for move in self.moves) else processes[0]
         source = self.cluster.where(process)
         move = self.cluster.migrate(process["pid"], source, self.target(source), at=at)
         if not move.done and self.cluster.process(process["pid"], self.job) is None:

@@ -7,7 +7,7 @@ import pytest
 from tests.moves.cluster import Cluster
 from tests.moves.objects import move_at_every_step, move_once_at_each_step, parameters
 
-SCENARIOS = parameters("objects_memory", "objects_process", "objects_signals", "objects_threads")
+SCENARIOS = parameters("objects_mappings", "objects_memory", "objects_process", "objects_signals", "objects_threads")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

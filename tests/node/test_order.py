@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from node.programs import Program, ProgramError
-from node.streams import BUFFER, read_message
+from node.streams import BUFFER, read_message, write_message
 from tests.node.nodes import Cluster
 from wire.frames import Message, encode
 
@@ -83,3 +85,18 @@ def test_a_daemon_that_was_held_up_hears_all_of_it_in_order(pair: Cluster) -> No
     assert (told["where"], told["state"]) == ("home", "home")
     pair[1].behave()
     pair[1].ok("migrate", str(pid), "n2")
+
+
+def test_what_is_written_to_a_closed_connection_is_an_error_of_the_system() -> None:
+    """The loop that mosd runs in has an exception of its own for it."""
+
+    async def write() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            _, writer = await asyncio.open_unix_connection(sock=ours)
+            writer.transport.abort()
+            await asyncio.sleep(0)
+            with pytest.raises(OSError, match="closed"):
+                await write_message(writer, {"op": "status"})
+
+    uvloop.run(asyncio.wait_for(write(), 5))

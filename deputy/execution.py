@@ -1,0 +1,227 @@
+"""The process executes a program while it is away.
+
+The stub makes the call, so that home's kernel does all of it: descriptors that close, threads that end, names, rights. If it fails the
+guest has the errno, as of any call. If it succeeds the stub is the new program, at its first instruction: the one copy that there is.
+It is held there, gets what it takes over of the guest (masks, waiting signals), and leaves again for where the guest was, in place of it,
+by the ordinary way out; what is sent is the stack and a few pages. If it cannot leave it goes on at home, natively.
+
+    remote                                        deputy
+      |--- EXECUTE, CALL (execve) ------------------>|  the stub's thread makes it: PTRACE_EVENT_EXEC
+      | <-- EXECUTED --------------------------------|
+      |--- OVER (waiting signals, ...) ------------->|  the guest stands still for good
+      | <-- replace, prepare ... (as out) -----------|  it ends there, the new program comes
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import struct
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from deputy import leaving
+from deputy.guestlink import Announced, GuestLink, LinkLost
+from deputy.report import Report
+from engine.pending import Pending, put
+from engine.phases import Phases
+from kernel_helpers import account, tracing
+from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.inject import SYS, Frozen, Thread
+from kernel_helpers.numbers import NUMBERS
+from wire.control import Control
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy, Wanted
+
+log = logging.getLogger("deputy")
+
+_AT_SECURE = 23
+_SI_TIMER = -2
+_ACTION = struct.Struct("<QQQQ")
+"""The kernel's struct sigaction: handler, flags, restorer, mask."""
+_SIG_DFL, _SIG_IGN = 0, 1
+_SIGNALS = 64
+_UNCATCHABLE = (signal.SIGKILL, signal.SIGSTOP)
+
+
+@dataclass(frozen=True)
+class Heritage:
+    """What the new program takes over of the guest: signals blocked and ignored (masks), waiting signals, and what was used away."""
+
+    blocked: int
+    ignored: int
+    pending: Pending
+    used: list[list[int]]
+
+
+def go_on(deputy: Deputy) -> None:
+    """The stub is another program: it is held, and leaves again as soon as the target is ready, or goes on at home. A move that was
+    asked for meanwhile is made with that."""
+    begun = time.monotonic()
+    stub, link = deputy.stub, deputy.link
+    assert stub is not None and link is not None and stub.executed is not None
+    phases = Phases()
+    reason = deputy.go_home_reason if deputy.go_home_reason not in NUMBERS else None  # that of a thread is none any more
+    try:
+        frozen = _at_first_instruction(deputy.pid)
+        phases.done("stop")
+        heritage = _inherit(deputy, link, stub.executed, stub.program_tid(deputy.pid))
+        phases.done("guest is over")
+        try:
+            _bequeath(frozen, heritage)
+            reason = reason or _why_home(deputy.pid)
+            frozen.park()  # should we die, it goes on here
+        except TimeoutError as error:
+            reason = str(error)
+        phases.done("bequeath")
+    except ProcessLookupError:
+        _ended(deputy)
+        return
+    finally:
+        deputy.stub, deputy.signals, deputy.go_home_reason = None, None, None
+    phases.tell(log, "execution")
+    deputy.selector.unregister(link.home.event_fd)
+    held = deputy.held = Held(deputy, frozen, link, deputy.where, heritage, deputy.wanted, begun)
+    deputy.wanted, deputy.where, deputy.link, deputy.shares_memory = None, "home", None, False
+    if reason is None and (held.wanted is None or held.wanted.preparation is not None):
+        held.leave()
+    else:
+        held.stay(reason or "")
+
+
+@dataclass(frozen=True)
+class Held:
+    """The program at its first instruction, and what is left of the one before. place: where that was; begun: when it ended."""
+
+    deputy: Deputy
+    frozen: Frozen
+    link: GuestLink
+    place: str
+    heritage: Heritage
+    wanted: Wanted | None
+    begun: float
+
+    def leave(self) -> None:
+        """As soon as the target is ready."""
+        deputy, options = self.deputy, self.deputy.options
+        wanted = self.wanted.preparation if self.wanted is not None else None
+        if wanted is not None:
+            deputy.await_prepared(wanted, lambda: self._left(wanted))
+        else:
+            preparation = leaving.Preparation(deputy.pid, self.link.target, options.node, options.engine, replaces=True)
+            deputy.prepare(preparation, lambda: self._left(preparation))
+
+    def _left(self, preparation: leaving.Preparation) -> None:
+        deputy, wanted = self.deputy, self.wanted
+        try:
+            preparation.check()
+            report = leaving.leave(deputy, preparation, self.begun, self.frozen, self.heritage.used)
+        except (FarhomeError, WireError, OSError) as error:
+            preparation.abandon()
+            self.stay(error.reason if isinstance(error, MoveRefused) else str(error))
+            return
+        log.info("process %d executes a program on %s, held %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
+        if wanted is not None:
+            self.link.kill_guest()
+            deputy.answer(wanted.number, report)
+            deputy.server.tell({"event": "state", "where": deputy.where, "reason": "moved", "frozen_ms": report.frozen_ms})
+        self._let_go()  # where the program has come in its place, the guest has ended
+        deputy.server.tell({"event": "executed", "where": deputy.where})
+
+    def stay(self, reason: str) -> None:
+        """It goes on at home. reason: why it cannot leave; empty if it shall not."""
+        deputy, wanted = self.deputy, self.wanted
+        self.frozen.detach()
+        ms = (time.monotonic() - self.begun) * 1e3
+        log.info("process %d executes a program, and not on %s: %s; held %.1f ms", deputy.pid, self.place, reason or "asked", ms)
+        if wanted is not None and wanted.preparation is None:
+            deputy.answer(wanted.number, Report("home", ms, ms, 0, "execve"))
+        elif wanted is not None:
+            deputy.answer_failure(wanted.number, reason)
+        why = f"execve: {reason}" if reason else wanted.reason if wanted is not None else "execve"
+        deputy.server.tell({"event": "state", "where": "home", "reason": why, "frozen_ms": ms})
+        self.end_guest()
+        deputy.finished = True
+
+    def killed(self) -> None:
+        """The program has ended where it was held: its tracer takes its end, so that its parent sees it."""
+        self.frozen.detach()
+        self.end_guest()
+        self.deputy.ended("killed")
+
+    def end_guest(self) -> None:
+        """What was left of it."""
+        self.link.kill_guest()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.deputy.held = None
+        self.link.close()
+
+
+def _at_first_instruction(pid: int) -> Frozen:
+    """From the event, which is inside of execve, to a stop in user mode. Errors: OSError (ProcessLookupError: it was killed)."""
+    thread = Thread(pid, pid)
+    tracing.interrupt(pid)
+    tracing.proceed(pid)
+    thread.wait_stopped()
+    thread.set_options(0)
+    return Frozen(pid, {pid: thread})
+
+
+def _inherit(deputy: Deputy, link: GuestLink, caller: int, leader: int) -> Heritage:
+    """Asks the remote. If it does not answer any more, the masks are known from before, and what waited there is lost with its node.
+
+    caller: the thread that executed (its id then), which has the leader's id now."""
+    before = link.announced.get(caller, Announced(0, tracing.signal_state(deputy.pid, deputy.pid).ignored))
+    heritage = Heritage(before.blocked, before.ignored, [], link.home.used_away)
+    link.send(Control.EXECUTED, caller)
+    try:
+        told = link.wait(Control.OVER, deputy, deputy.options.link_timeout)
+        kept = [(int(tid), bytes(info)) for tid, info in told["pending"]]
+        used = account.check(told["used"])
+        heritage = replace(
+            heritage, ignored=int(told["ignored"]),
+            pending=[(leader if tid == caller else 0, info) for tid, info in kept if tid in (0, caller) and _survives(info)],
+            used=[[leader if row[0] == caller else row[0], *row[1:]] for row in used if row[0] in (account.WHOLE, caller)],
+        )  # fmt: skip
+    except (LinkLost, TimeoutError, WireError, KeyError, TypeError, ValueError) as error:
+        log.warning("what waited for the guest on %s is lost: %s", deputy.where, error)
+    return heritage
+
+
+def _survives(info: bytes) -> bool:
+    """The timers of timer_create(2) go with the program, and their signals with them (exec.c, flush_itimer_signals)."""
+    return tracing.signal_code(info) != _SI_TIMER
+
+
+def _bequeath(frozen: Frozen, heritage: Heritage) -> None:
+    """Errors: OSError."""
+    frozen.leader.signal_mask = heritage.blocked
+    wrong = tracing.signal_state(frozen.pid, frozen.pid).ignored ^ heritage.ignored
+    with frozen.scratch(_ACTION.size) as scratch:
+        for number in range(1, _SIGNALS + 1):
+            if wrong >> number - 1 & 1 and number not in _UNCATCHABLE:
+                handler = _SIG_IGN if heritage.ignored >> number - 1 & 1 else _SIG_DFL
+                frozen.write(scratch, _ACTION.pack(handler, 0, 0, 0))
+                frozen.call(SYS.rt_sigaction, number, scratch, 0, 8)
+    put(frozen, heritage.pending)
+
+
+def _why_home(pid: int) -> str | None:
+    """Why a new program goes on at home, beyond what keeps any process there. Errors: OSError."""
+    with open(f"/proc/{pid}/auxv", "rb") as vector:
+        values = dict(struct.iter_unpack("<QQ", vector.read()))
+    return "its program has rights of its own (setuid)" if values.get(_AT_SECURE) else None
+
+
+def _ended(deputy: Deputy) -> None:
+    """It was killed meanwhile: the tracer takes its end, so that its parent sees it."""
+    stops = tracing.poll([deputy.pid])
+    deputy.ended(f"killed by signal {stops[0].number}" if stops else "killed")
+
+
+__all__ = ["go_on"]

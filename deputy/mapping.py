@@ -1,0 +1,302 @@
+"""Files that a guest maps while it is away.
+
+The stub makes the same mapping of its own descriptor: so the errors are those of home's kernel, and home has the very same file when
+the process comes back. The guest gets the file by its content. The stub's mapping lies aside, where nothing else is; it stays for as
+long as the process is away and serves whenever the same part of the file is mapped again: engine/layout.py finds it when the process
+comes home, as it finds what a program has moved by mremap(2).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from engine.files import FileMapping, MappedFile, hashes, mappings
+from engine.mappings import MAP_SHARED, PAGE
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import SYS
+from kernel_helpers.link import Event
+from wire.control import Control, unpack
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy
+    from deputy.stub import Stub
+
+log = logging.getLogger("deputy")
+
+LARGEST = 256 << 20
+"""Bytes of a file that is mapped away: a greater one is not worth its way."""
+MOST_MAPPINGS = 16384
+"""That are made for a guest; at home the process is rid of what it does not use any more."""
+CHUNK = 512 << 10
+"""Bytes of a file in one frame."""
+_HUGE_PAGE = 2 << 20
+_ASIDE = 0x4B00_0000_0000
+"""Behind all places that the stub's loop may have (deputy/stub.py), and below those that the kernel chooses."""
+_MAP_FIXED_NOREPLACE = 0x100000
+_MAP_KEPT = 0xF | 0x4000  # the type, and NORESERVE: what the stub's mapping has of the guest's
+
+_Inode = tuple[int, int]
+"""st_dev, st_ino"""
+
+
+class OnlyHome(FarhomeError):
+    """A reason why this file is mapped at home."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a file that the stub has mapped aside."""
+
+    address: int
+    offset: int
+    length: int
+    shared: bool
+
+
+@dataclass
+class _File:
+    """A file of the guest's. protections: those that home's kernel has agreed to."""
+
+    name: str
+    parts: list[_Part] = field(default_factory=list)
+    protections: set[tuple[int, bool]] = field(default_factory=set)
+
+    def has(self, offset: int, length: int, protection: int, shared: bool) -> bool:
+        """Whether there is such a mapping already."""
+        if (protection, shared) not in self.protections or offset % PAGE or not length:
+            return False
+        return any(p.shared == shared and p.offset <= offset and offset + length <= p.offset + p.length for p in self.parts)
+
+
+class Mappings:
+    """The files of one process that is away. A guest knows a file by what it was called when the guest got it; no two files have one
+    name."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._sent: dict[str, MappedFile] = {}
+        """what the guest has, by name"""
+        self._names: dict[str, str] = {}
+        """by identity (see engine.mappings.Mapping): what it left with"""
+        self._files: dict[_Inode, _File] | None = None
+        self._made = 0
+        self._next = _ASIDE
+
+    @classmethod
+    def of(cls, pid: int, files: Sequence[MappedFile]) -> Mappings:
+        """Those of a process that is about to leave, `files` going along. Errors: ProcessLookupError."""
+        found = cls(pid)
+        found._sent = {file.path: file for file in files}
+        for mapping in mappings(pid):
+            if mapping.inode:
+                found._names.setdefault(_identity(mapping), mapping.path)
+        return found
+
+    def inherited(self, pid: int) -> Mappings:
+        """Those of a child that has just been born."""
+        child = Mappings(pid)
+        child._sent, child._names = dict(self._sent), dict(self._names)
+        if self._files is not None:
+            child._files = {
+                inode: _File(file.name, list(file.parts), set(file.protections)) for inode, file in self._files.items()
+            }
+        child._made, child._next = self._made, self._next
+        return child
+
+    def names(self) -> dict[str, str]:
+        """By identity, what a context of the guest calls each file. Errors: ProcessLookupError."""
+        return {identity: name.replace("\n", "\\012") for identity, (name, _) in self._now().items()}
+
+    def files(self) -> list[MappedFile]:
+        """All that the guest has mapped, for another node, as it is now. Errors: OSError."""
+        sources = {name: _source(self._pid, mapping) for name, mapping in self._now().values()}
+        return [_described(file.path, sources[path]) if path in sources else file for path, file in self._sent.items()]
+
+    def _now(self) -> dict[str, tuple[str, FileMapping]]:
+        """By identity: the guest's name, and a mapping of it."""
+        aside = {part.address: file.name for file in (self._files or {}).values() for part in file.parts}
+        found: dict[str, tuple[str, FileMapping]] = {}
+        for mapping in mappings(self._pid):
+            if mapping.inode:
+                name = aside.get(mapping.start) or self._names.get(_identity(mapping))
+                if name is not None:
+                    found.setdefault(_identity(mapping), (name, mapping))
+        return found
+
+    def map(self, stub: Stub, tid: int, arguments: Sequence[int]) -> dict[str, Any]:
+        """The stub's thread (the program's id) makes the mmap(2) of the guest's. Returns the fields of MAPPED."""
+        try:
+            result = self._map(stub, tid, arguments)
+            return {"error": -result} if isinstance(result, int) else {"file": result.to_wire()}
+        except OnlyHome as reason:
+            return {"home": str(reason)}
+        except OSError as error:
+            log.info("no file is mapped away: %s", error)
+            return {"home": "mmap"}
+
+    def content(self, path: str, offset: int) -> bytes:
+        """A part of a file that the guest has been told of, empty if it is gone. Errors: OSError."""
+        file = next((file for file in (self._files or {}).values() if file.name == path and file.parts), None)
+        if file is None or offset < 0:
+            return b""
+        with self._open(file.parts[0]) as opened:
+            return os.pread(opened.fileno(), CHUNK, offset)
+
+    def _map(self, stub: Stub, tid: int, arguments: Sequence[int]) -> MappedFile | int:
+        """What the guest maps, or a negative errno. Errors: OnlyHome, OSError."""
+        _, length, protection, flags, number, offset = arguments
+        number, shared = number & 0xFFFF_FFFF, flags & 0xF == MAP_SHARED
+        length = -(-length // PAGE) * PAGE
+        inode = self._look_at_descriptor(number, shared)
+        file = self._known().get(inode) if inode else None
+        if file is None or not file.has(offset, length, protection, shared):
+            if self._made >= MOST_MAPPINGS:
+                raise OnlyHome("it has mapped too many files one after the other")
+            place, self._next = self._next, self._next + length + PAGE
+            with stub.injecting(tid) as thread:
+                kept = flags & _MAP_KEPT | _MAP_FIXED_NOREPLACE
+                result = thread.call(SYS.mmap, place, length, protection, kept, arguments[4], offset)
+            if result in (-errno.ENOMEM, -errno.EEXIST):
+                raise OnlyHome("it maps more than its stub can")
+            if result < 0:
+                return result
+            part = _Part(place, offset, length, shared)
+            file = self._add(part, inode)
+            file.protections.add((protection, shared))
+        with self._open(file.parts[-1]) as opened:
+            self._check_open(opened, shared)
+            known = MappedFile(file.name, os.fstat(opened.fileno()).st_size, hashes.hash(opened))
+        self._sent[file.name] = known
+        return known
+
+    def _look_at_descriptor(self, number: int, shared: bool) -> _Inode | None:
+        """The file behind a descriptor that can be read. Errors: OnlyHome, OSError."""
+        try:
+            status = os.stat(f"/proc/{self._pid}/fd/{number}")
+            with open(f"/proc/{self._pid}/fdinfo/{number}", encoding="ascii") as lines:
+                flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))
+        except FileNotFoundError:
+            return None
+        _check(status)
+        if shared and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OnlyHome("it maps a file shared that it may write")
+        return (status.st_dev, status.st_ino) if not flags & (os.O_WRONLY | os.O_PATH) else None
+
+    def _known(self) -> dict[_Inode, _File]:
+        """Files that have a name here. Errors: OSError."""
+        if self._files is None:
+            self._files = {}
+            for mapping in mappings(self._pid):
+                if (name := self._names.get(_identity(mapping))) is not None:
+                    status = os.stat(_source(self._pid, mapping))
+                    self._files.setdefault((status.st_dev, status.st_ino), _File(name))
+        return self._files
+
+    def _add(self, part: _Part, expected: _Inode | None) -> _File:
+        """Errors: OnlyHome, OSError."""
+        link = self._link(part)
+        status, path = os.stat(link), os.readlink(link)
+        inode = (status.st_dev, status.st_ino)
+        if inode != expected or not path.startswith("/"):
+            raise OnlyHome("it maps a file that has no path")
+        known = self._known()
+        if inode not in known:
+            taken = {name.removesuffix(" (deleted)") for name in (*self._names.values(), *(file.name for file in known.values()))}
+            while path in taken:
+                path += f".{status.st_ino}"
+            known[inode] = _File(path)
+        known[inode].parts.append(part)
+        self._made += 1
+        return known[inode]
+
+    def _link(self, part: _Part) -> str:
+        return f"/proc/{self._pid}/map_files/{part.address:x}-{part.address + part.length:x}"
+
+    def _open(self, part: _Part) -> BinaryIO:
+        return open(self._link(part), "rb", buffering=0)
+
+    def _check_open(self, file: BinaryIO, shared: bool) -> None:
+        """Errors: OnlyHome, OSError."""
+        status = os.fstat(file.fileno())
+        _check(status)
+        if os.fstatvfs(file.fileno()).f_bsize >= _HUGE_PAGE:
+            raise OnlyHome("it maps huge pages of hugetlbfs")
+        if shared and not self._only_others_write(status, os.readlink(f"/proc/self/fd/{file.fileno()}")):
+            raise OnlyHome("it maps a file shared that it may write")
+        if _is_open_for_writing(file):
+            raise OnlyHome("it maps a file that is open for writing")
+
+    def _only_others_write(self, status: os.stat_result, path: str) -> bool:
+        """Whether a shared mapping will not show writes: only root may write the file, and the process is not root's, or the file
+        is a part of the system, where files are replaced and not written."""
+        with open(f"/proc/{self._pid}/status", encoding="utf-8", errors="replace") as lines:
+            user = next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
+        return status.st_uid == 0 and not status.st_mode & 0o022 and (user != 0 or path.startswith("/usr/"))
+
+
+def serve(deputy: Deputy, event: Event) -> None:
+    """MAP or FETCH. Errors: WireError."""
+    assert deputy.link is not None and deputy.stub is not None
+    fields = unpack(event.data)
+    try:
+        if event.kind == Control.FETCH:
+            path, offset = os.fsdecode(fields["path"]), int(fields["offset"])
+            try:
+                data = deputy.mappings.content(path, offset)
+            except OSError as error:
+                log.warning("%s cannot be sent: %s", path, error)
+                data = b""
+            deputy.link.send(Control.CONTENT, 0, path=os.fsencode(path), offset=offset, data=data)
+            return
+        number, arguments = int(fields["number"]), [int(argument) for argument in fields["arguments"]]
+        if len(arguments) != 6 or any(not 0 <= argument < 1 << 64 for argument in arguments):
+            raise ValueError("arguments")
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"{deputy.where} asks for a file in a way that is none: {error}") from None
+    answer: dict[str, Any] = {"again": True} if deputy.link.still else deputy.mappings.map(deputy.stub, event.tid, arguments)
+    deputy.link.send(Control.MAPPED, event.tid, number=number, **answer)
+
+
+def _described(name: str, source: str) -> MappedFile:
+    """Errors: OSError."""
+    with open(source, "rb", buffering=0) as file:
+        return MappedFile(name, os.fstat(file.fileno()).st_size, hashes.hash(file), source)
+
+
+def _check(status: os.stat_result) -> None:
+    """Errors: OnlyHome."""
+    if not stat.S_ISREG(status.st_mode):
+        raise OnlyHome("it maps what is no regular file")
+    if not status.st_nlink:
+        raise OnlyHome("it maps a file that has no name")
+    if status.st_size > LARGEST:
+        raise OnlyHome(f"it maps a file of more than {LARGEST >> 20} MiB")
+
+
+def _is_open_for_writing(file: BinaryIO) -> bool:
+    """Whether anybody has it open so: then no read lease is to be had (fcntl(2), F_SETLEASE). A file system that has no leases
+    tells nothing."""
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    with suppress(OSError):
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
+def _identity(mapping: FileMapping) -> str:
+    return f"{mapping.device} {mapping.inode}"
+
+
+def _source(pid: int, mapping: FileMapping) -> str:
+    return f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"

@@ -1,0 +1,67 @@
+"""A guest's thread executes a program: home makes the call, by the stub itself, and its kernel says whether it can be.
+
+If it cannot, the guest has the errno and goes on. If it can, the stub is the new program, and the guest is over: it stands still, tells
+what of it the new program takes over, and makes room.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from typing import TYPE_CHECKING
+
+from kernel_helpers import tracing
+from kernel_helpers.inject import SYS
+from kernel_helpers.link import AwayLink, Event
+from wire.control import Control, pack
+
+if TYPE_CHECKING:
+    from remote.guest import Guest
+
+log = logging.getLogger("remote")
+
+CALLS = (SYS.execve, SYS.execveat)
+
+
+class Executions:
+    """The calls of one guest."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._waiting: list[Event] = []
+
+    def takes(self, event: Event) -> bool:
+        """Whether the call that is parked is to execute a program, and is made in this way."""
+        return event.code in CALLS and isinstance(self._guest.link, AwayLink) and event.tid != 0
+
+    def begin(self, event: Event, waits: bool) -> None:
+        """`waits`: for again(), the guest being about to stand still."""
+        if waits:
+            self._waiting.append(event)
+            return
+        link, host = self._guest.link, self._guest.host_tid(event.tid)
+        if host is None:
+            return
+        assert isinstance(link, AwayLink)
+        try:
+            state = tracing.signal_state(self._guest.pid, host)
+        except ProcessLookupError:
+            return
+        link.send(Control.EXECUTE, event.tid, pack(blocked=state.blocked, ignored=state.ignored), barrier=True)
+        try:
+            link.forward(event.tid, event.code, struct.unpack("<6Q", event.data))
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            self._guest.go_home(event.tid, event.code)
+
+    def again(self) -> list[Event]:
+        """The calls that waited, if they still do: the move that the guest was to stand still for is off."""
+        waiting, self._waiting = self._waiting, []
+        parked = self._guest.link.parked()
+        return [event for event in waiting if event.tid in parked and parked[event.tid].number == event.code]
+
+    def forget(self) -> None:
+        """The guest has stood still: its calls are made again."""
+        self._waiting.clear()

@@ -1,0 +1,264 @@
+"""Files that the guest maps while it is here: it gets them by their content, as those that came along with it.
+
+    remote                                        deputy
+      |--- MAP (the arguments of a call that waits) ->|  the stub makes the same mapping
+      | <-- MAPPED (path, size and SHA-256 ) ---------|  or: an error of home's kernel; only home can; before a move: ask again
+      |--- FETCH ... <-- CONTENT ... ---------------- |  if nobody here has such a file
+      |  the file appears in the sandbox, a descriptor of it in the guest, and the guest makes the call itself
+
+The guest's own number of the descriptor is that of home, and is of no use to it but for this: every call that takes a descriptor
+is made at home. It stays there until another file has that number.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+from engine.files import FileStore, MappedFile, hashes
+from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
+from kernel_helpers import tracing
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import SYS
+from kernel_helpers.link import AwayLink, Event
+from wire.control import Control, pack, unpack
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from remote.guest import Guest
+
+log = logging.getLogger("remote")
+
+AHEAD = 4
+"""Parts of a file that are asked for at once."""
+_CHUNK = 512 << 10
+"""Bytes of a part; the home may send less."""
+_KNOWN = 0xF | 0x10 | 0x40 | 0x800 | 0x1000 | 0x4000 | 0x8000 | 0x10000 | 0x20000 | 0x100000
+"""The type, FIXED, 32BIT, DENYWRITE, EXECUTABLE, NORESERVE, POPULATE, NONBLOCK, STACK, FIXED_NOREPLACE."""
+_ERESTARTNOINTR = -513
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A MAP that has not been answered: its number, and the descriptor's."""
+
+    number: int
+    descriptor: int
+
+
+@dataclass
+class _Fetch:
+    """A file on its way; the threads (tid, number of the MAP) that want it."""
+
+    file: MappedFile
+    arriving: BinaryIO
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    asked: int = 0
+    arrived: int = 0
+
+
+class Mappings:
+    """The files of one guest."""
+
+    def __init__(self, guest: Guest, store: FileStore) -> None:
+        self._guest = guest
+        self._store = store
+        self._asked: dict[int, _Asked] = {}
+        self._numbers = 0
+        self._fetches: dict[str, _Fetch] = {}
+        self._checked: dict[str, tuple[int, int, str]] = {}
+        """path -> device, inode and hash of what is shown there"""
+
+    def ask(self, event: Event) -> bool:
+        """Whether a call that waits is one to map a file that may be mapped here; home has been asked then."""
+        if event.code != SYS.mmap or not isinstance(self._guest.link, AwayLink) or self._guest.shares_memory:
+            return False
+        arguments = struct.unpack("<6Q", event.data)
+        protection, flags = arguments[2], arguments[3]
+        kind = flags & 0xF
+        if flags & ~_KNOWN or kind not in (MAP_PRIVATE, MAP_SHARED) or (kind == MAP_SHARED and protection & PROT_WRITE):
+            return False
+        self._numbers += 1
+        self._asked[event.tid] = _Asked(self._numbers, arguments[4] & 0xFFFF_FFFF)
+        self._guest.link.send(Control.MAP, event.tid, pack(number=self._numbers, arguments=arguments))
+        return True
+
+    def handle(self, event: Event) -> None:
+        """MAPPED or CONTENT."""
+        try:
+            fields = unpack(event.data)
+            if event.kind == Control.CONTENT:
+                self._arrived(os.fsdecode(fields["path"]), int(fields["offset"]), bytes(fields["data"]))
+                return
+            number = int(fields["number"])
+            if fields.get("error"):
+                self._answer(event.tid, number, error=-int(fields["error"]))
+            elif fields.get("again"):
+                self._again(event.tid, number)
+            elif "file" in fields:
+                self._serve(event.tid, number, MappedFile.from_wire(fields["file"]))
+            else:
+                self._home(event.tid, number, str(fields.get("home", "mmap")))
+        except (FarhomeError, WireError, KeyError, TypeError, ValueError):
+            log.warning("home's answer about a file is none", exc_info=True)
+            if event.tid in self._asked:
+                self._home(event.tid, self._asked[event.tid].number, "mmap")
+
+    # -- answers --------------------------------------------------------------------------------------------------------
+
+    def _waits(self, tid: int, number: int) -> _Asked | None:
+        """What the thread has asked, if it still waits for the answer to that."""
+        asked = self._asked.get(tid)
+        call = self._guest.link.parked().get(tid)
+        if asked is None or asked.number != number or call is None or call.number != SYS.mmap:
+            return None
+        return asked
+
+    def _answer(self, tid: int, number: int, error: int = 0) -> None:
+        if self._waits(tid, number):
+            del self._asked[tid]
+            self._guest.link.answer(tid, error=error, proceed=not error)
+
+    def _again(self, tid: int, number: int) -> None:
+        """The call is put back to before it; what happens at its stop is what happens at any."""
+        host = self._guest.host_tid(tid)
+        if host is not None and self._waits(tid, number):
+            tracing.interrupt(host)
+            self._answer(tid, number, error=_ERESTARTNOINTR)
+
+    def _home(self, tid: int, number: int, reason: str) -> None:
+        if self._waits(tid, number):
+            del self._asked[tid]
+            self._guest.go_home(tid, SYS.mmap, reason)
+
+    # -- files ----------------------------------------------------------------------------------------------------------
+
+    def _serve(self, tid: int, number: int, file: MappedFile) -> None:
+        asked = self._waits(tid, number)
+        if asked is None:
+            return
+        try:
+            opened = self._open(file)
+            if opened is None:
+                self._fetch(file, tid, number)
+                return
+            with opened:
+                self._give(tid, opened.fileno(), asked.descriptor)
+        except (FarhomeError, OSError) as error:
+            log.info("%s is not mapped here: %s", file.path, error)
+            self._home(tid, number, "mmap")
+            return
+        self._answer(tid, number)
+
+    def _open(self, file: MappedFile) -> BinaryIO | None:
+        """The file as the guest sees it; None: it has to come from home. Errors: FarhomeError, OSError."""
+        sandbox = self._guest.sandbox
+        opened = sandbox.open_file(file.path)
+        if opened is None:
+            local = self._store.find(file)
+            if local is None:
+                return None
+            sandbox.show_file(file.path, local)
+            opened = sandbox.open_file(file.path)
+            if opened is None:
+                raise FarhomeError("it does not show")
+        try:
+            status = os.fstat(opened.fileno())
+            checked = (status.st_dev, status.st_ino, file.sha256)
+            if self._checked.get(file.path) != checked:
+                if status.st_size != file.size or hashes.hash(opened) != file.sha256:
+                    raise FarhomeError("it is shown with other content")
+                self._checked[file.path] = checked
+            if os.fstatvfs(opened.fileno()).f_flag & os.ST_NOEXEC:
+                raise FarhomeError("it lies where nothing may be executed")
+            return opened
+        except BaseException:
+            opened.close()
+            raise
+
+    def _give(self, tid: int, descriptor: int, number: int) -> None:
+        """Errors: OSError."""
+        link = self._guest.link
+        assert isinstance(link, AwayLink)
+        try:
+            link.give_descriptor(tid, descriptor, number)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            resource.prlimit(self._guest.pid, resource.RLIMIT_NOFILE, (number + 1, number + 1))  # home's limit is what counts
+            link.give_descriptor(tid, descriptor, number)
+
+    # -- content --------------------------------------------------------------------------------------------------------
+
+    def _fetch(self, file: MappedFile, tid: int, number: int) -> None:
+        fetch = self._fetches.get(file.sha256)
+        if fetch is None:
+            self._store.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fetch = _Fetch(file, tempfile.TemporaryFile(dir=self._store.directory, buffering=0))  # noqa: SIM115
+            self._fetches[file.sha256] = fetch
+            fetch.waiting.append((tid, number))
+            for _ in range(AHEAD):
+                self._ask_for_more(fetch)
+            self._look_whether_complete(fetch)
+        else:
+            fetch.waiting.append((tid, number))
+
+    def _ask_for_more(self, fetch: _Fetch) -> None:
+        if fetch.asked < fetch.file.size:
+            self._guest.link.send(Control.FETCH, 0, pack(path=os.fsencode(fetch.file.path), offset=fetch.asked))
+            fetch.asked += min(_CHUNK, fetch.file.size - fetch.asked)
+
+    def _arrived(self, path: str, offset: int, data: bytes) -> None:
+        fetch = next((fetch for fetch in self._fetches.values() if fetch.file.path == path), None)
+        if fetch is None:
+            return
+        wanted = min(_CHUNK, fetch.file.size - offset)
+        if offset % _CHUNK or not 0 <= offset < fetch.asked or len(data) != wanted:
+            self._give_up(fetch, "home does not have it any more")
+            return
+        try:
+            os.pwrite(fetch.arriving.fileno(), data, offset)
+            fetch.arrived += len(data)
+            self._ask_for_more(fetch)
+            self._look_whether_complete(fetch)
+        except (FarhomeError, OSError) as error:
+            self._give_up(fetch, str(error))
+
+    def _look_whether_complete(self, fetch: _Fetch) -> None:
+        """Errors: FarhomeError, OSError."""
+        if fetch.arrived < fetch.file.size:
+            return
+        fetch.arriving.seek(0)
+        self._store.receive(fetch.file, _chunks(fetch.arriving))
+        self._forget(fetch)
+        for tid, number in fetch.waiting:
+            self._serve(tid, number, fetch.file)
+
+    def _give_up(self, fetch: _Fetch, reason: str) -> None:
+        log.info("%s does not come: %s", fetch.file.path, reason)
+        self._forget(fetch)
+        for tid, number in fetch.waiting:
+            self._home(tid, number, "mmap")
+
+    def _forget(self, fetch: _Fetch) -> None:
+        with suppress(OSError):
+            fetch.arriving.close()
+        self._fetches.pop(fetch.file.sha256, None)
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        for fetch in list(self._fetches.values()):
+            self._forget(fetch)
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while data := file.read(_CHUNK):
+        yield data
