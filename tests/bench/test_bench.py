@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import freeze
-from bench.nodes import bench_lab
+from bench.nodes import bench_lab, build
 from bench.result import BenchFailed, Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def test_start_prints_exactly_one_json_object() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(os.geteuid() != 0, reason="virtual nodes need root")
 def test_moves_and_plain_criu_bring_the_memory_whole_to_where_it_is_to_be() -> None:
-    program = freeze._build()
+    program = build("freeze")
     ours = freeze.Ours()
     with bench_lab(3) as lab:
         freeze.moves(lab, program, 10, ours)

@@ -21,17 +21,15 @@ from tests.programs.build import program
 
 pytestmark = pytest.mark.timeout(120)
 
-FORKING = """
+CALLING = """
 import os, sys, time
 with open("lines", "a", buffering=1) as lines:
     for number in range(int(sys.argv[1])):
         print(number, file=lines)
         time.sleep(0.05)
-        if os.path.exists("fork"):
-            os.remove("fork")
-            if not os.fork():
-                os._exit(0)
-            os.wait()
+        if os.path.exists("call"):
+            os.remove("call")
+            os.setuid(os.getuid())
 sys.exit(42)
 """
 
@@ -71,12 +69,12 @@ class Native:
         done = self.cluster.home.run("mosps", "-v", "--json", user=self.user)
         return next((row for row in json.loads(done.stdout) if row["pid"] == self.pid), None)
 
-    def forks(self) -> dict[str, int]:
-        """How often which call that makes a process has taken it home."""
+    def taken_home(self) -> dict[str, int]:
+        """How often which call that sets user ids has taken it home."""
         shown = self.shown()
         assert shown is not None
         counts = {count["reason"]: int(count["times"]) for count in shown["taken_home"] if count["call"]}
-        return {call: times for call, times in counts.items() if call in ("clone", "clone3", "fork", "vfork")}
+        return {call: times for call, times in counts.items() if call.startswith("set")}
 
     def end(self) -> str:
         self.process.wait(60)
@@ -91,18 +89,18 @@ class Native:
 
 @pytest.fixture
 def directory(cluster: Cluster) -> Iterator[Path]:
-    """A fresh directory of the home node that all may write in, with a counter and a program that forks when it is told to."""
+    """A fresh directory of the home node that all may write in, with a counter, and a program that makes a call of home when told to."""
     made = Path(tempfile.mkdtemp(prefix="adopt-", dir=cluster.home.root / "tmp"))
     made.chmod(0o777)
     shutil.copy(program("counter"), made / "counter")
-    (made / "forking.py").write_text(FORKING)
+    (made / "calling.py").write_text(CALLING)
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
 def test_it_moves_comes_home_leaves_again_and_its_parent_has_its_status(cluster: Cluster, directory: Path, user: str) -> None:
-    native = Native(cluster, directory, "python3 forking.py 160", user)
+    native = Native(cluster, directory, "python3 calling.py 160", user)
     try:
         native.works()
         assert native.shown() is None
@@ -132,14 +130,14 @@ def test_killed_away_its_parent_has_the_signal(cluster: Cluster, directory: Path
 
 
 def test_what_took_it_home_is_told_by_call_and_survives_mosd(cluster: Cluster, directory: Path) -> None:
-    native = Native(cluster, directory, "python3 forking.py 1000")
+    native = Native(cluster, directory, "python3 calling.py 1000")
     try:
         for turn in range(2):
             native.works()
             assert native.move("n2").done
-            (directory / "fork").touch()
-            until("a fork takes it home", lambda turn=turn: sum(native.forks().values()) == turn + 1)  # type: ignore[misc]
-        ((call, times),) = native.forks().items()
+            (directory / "call").touch()
+            until("the call takes it home", lambda turn=turn: sum(native.taken_home().values()) == turn + 1)  # type: ignore[misc]
+        ((call, times),) = native.taken_home().items()
         assert times == 2
         node = cluster.lab.node(HOME)
         node.stop_mosd(signal.SIGKILL)
