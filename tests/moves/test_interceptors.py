@@ -39,7 +39,7 @@ def test_blocked_signals_with_the_reference_interceptor(reference: Cluster, how:
 
 @pytest.mark.timeout(240)
 def test_a_process_sees_itself_with_the_reference_interceptor(reference: Cluster) -> None:
-    test_itself.test_a_process_sees_itself_wherever_it_is(reference, "")
+    test_itself.sees_itself_wherever_it_is(reference, "", "0 50 plain")  # files are mapped at home then
     test_itself.test_a_path_that_begins_in_proc_takes_it_home(reference)
 
 

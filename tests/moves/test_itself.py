@@ -13,7 +13,11 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
 def test_a_process_sees_itself_wherever_it_is(cluster: Cluster, user: str) -> None:
-    with Running(cluster, "itself", "0 50", user) as itself:
+    sees_itself_wherever_it_is(cluster, user, "0 50")
+
+
+def sees_itself_wherever_it_is(cluster: Cluster, user: str, arguments: str) -> None:
+    with Running(cluster, "itself", arguments, user) as itself:
         itself.works(30)
         for target in ("n2", "n3", HOME, "n2"):
             itself.moved(target)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
-from tests.moves.workloads import USER
+from tests.moves.storm import storm
+from tests.moves.workloads import BY_NAME, USER, scale
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -52,6 +54,16 @@ def test_lines_come_on_standard_error_and_the_output_stays(cluster: Cluster) -> 
     assert any(re.search(r"write\(3, .*\) = \d+ .*<\d+\.\d{6} at home>", line) for line in lines)
     assert "'/proc/self/mem'" in lines[-1]
     assert lines[-1].endswith("= ? <takes it home from n2>")
+
+
+@pytest.mark.parametrize("name", ["signals", "births"])
+def test_a_storm_of_what_is_traced(cluster: Cluster, name: str) -> None:
+    """Each move finds threads at the begin and the end of calls."""
+    workload = BY_NAME[name]
+    script = f"RUN=${{RUN/mosrun/mosrun --trace=calls}}; {workload.script}; rm -f calls"
+    verdict = storm(cluster, replace(workload, script=script), user=workload.user, scale=0.7 * scale(), every=(0.1, 0.5), slack=60)
+    print(verdict)
+    assert not verdict.wrong, str(verdict)
 
 
 def test_a_trace_that_cannot_be_written_is_refused(cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
 // Looks at itself in /proc, over and over: what it reads there is at every time what it read natively, before it was moved, or what it
 // has just done to itself. Writes a line after each look into `lines`, and says what is wrong and ends if something is.
-// itself ROUNDS [MS]; ROUNDS 0: until there is a file `enough`
+// itself ROUNDS [MS [plain]]; ROUNDS 0: until there is a file `enough`; plain: and maps no file meanwhile
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -92,6 +92,24 @@ static void *waits(void *pipe) {
     return NULL;
 }
 
+static void map_a_file(void) {
+    struct stat file;
+    int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    char *piece = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, program, 4096);
+    char line[4300], name[4096];
+    ssize_t length = readlink("/proc/self/exe", name, sizeof name - 1);
+    if (fstat(program, &file) || close(program) || piece == MAP_FAILED || length < 0)
+        wrong("its program cannot be mapped: %s", strerror(errno));
+    name[length] = 0;
+    slurp("/proc/self/maps");
+    snprintf(line, sizeof line, "\n%08lx-%08lx r--p 00001000 %02x:%02x %lu ", (unsigned long)piece, (unsigned long)piece + 4096,
+             major(file.st_dev), minor(file.st_dev), (unsigned long)file.st_ino);
+    char *there = strstr(text, line), *end = there ? strchr(there + 1, '\n') : NULL;
+    if (!end || strncmp(end - length, name, length))
+        wrong("no mapping%s of %s in\n%s", line, name, text);
+    munmap(piece, 4096);
+}
+
 static void nothing(int number) { (void)number; }
 
 int main(int argc, char **argv) {
@@ -161,21 +179,8 @@ int main(int argc, char **argv) {
         if (!strstr(text, "[rollup]"))
             wrong("smaps_rollup is %s", text);
 
-        struct stat file;
-        int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-        char *piece = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, program, 4096);
-        char line[4300], name[4096];
-        ssize_t length = readlink("/proc/self/exe", name, sizeof name - 1);
-        if (fstat(program, &file) || close(program) || piece == MAP_FAILED || length < 0)
-            wrong("its program cannot be mapped: %s", strerror(errno));
-        name[length] = 0;
-        slurp("/proc/self/maps");
-        snprintf(line, sizeof line, "\n%08lx-%08lx r--p 00001000 %02x:%02x %lu ", (unsigned long)piece, (unsigned long)piece + 4096,
-                 major(file.st_dev), minor(file.st_dev), (unsigned long)file.st_ino);
-        char *there = strstr(text, line), *end = there ? strchr(there + 1, '\n') : NULL;
-        if (!end || strncmp(end - length, name, length))
-            wrong("no mapping%s of %s in\n%s", line, name, text);
-        munmap(piece, 4096);
+        if (argc < 4)
+            map_a_file();
 
         pthread_getattr_np(pthread_self(), &attributes);
         pthread_attr_getstack(&attributes, &found, &size);
