@@ -106,13 +106,14 @@ class OwnProc:
         guest = reading.decompress(_bytes(fields["text"]), TEXT_MOST)
         if not reading.eof:
             raise ValueError("more than any such file has")
-        place = f"/proc/{self._deputy.pid}"
+        process = place = f"/proc/{self._deputy.pid}"
+        hosts = {stub.program_tid(host): host for host in stub.tids}
         if thread:
-            host = next((host for host in stub.tids if stub.program_tid(host) == thread), None)
-            if host is None:
+            if thread not in hosts:
                 return b""
-            place += f"/task/{host}"
-        if os.readlink(f"{place}/root") != "/":
+            place += f"/task/{hosts[thread]}"
+        # By the thread that asks: the first may have ended, and has no root directory then.
+        if os.readlink(f"{process}/task/{hosts.get(tid, stub.pid)}/root") != "/":
             raise OSError(f"process {self._deputy.pid} has a root directory of its own")
         try:
             status = os.stat(f"{place}/{name}")
