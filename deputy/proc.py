@@ -123,7 +123,7 @@ class OwnProc:
         used = selfsight.Used.of(account.check(fields["used"]), thread or stub.program_tid(stub.pid), bool(thread))
         names = self._deputy.mappings.names()
         text = selfsight.compose(name, place, guest, names, used, asks_itself)
-        path = self._directory() / secrets.token_hex(16)
+        path = self._directory() / f"{os.getpid()}-{secrets.token_hex(16)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
         self._made.append(_Snapshot(path, tid, stub.link.standing(tid).sequence))
         with open(descriptor, "wb") as file:
@@ -135,10 +135,19 @@ class OwnProc:
     def _directory(self) -> Path:
         directory = self._deputy.options.socket.parent.parent / "proc"
         directory.mkdir(mode=0o711, exist_ok=True)
+        if not self._made:
+            _remove_orphans(directory)
         room = os.statvfs(directory)
         if room.f_bavail * FREE_LEAST < room.f_blocks:
             raise OSError(f"{directory} is about to be full")
         return directory
+
+
+def _remove_orphans(directory: Path) -> None:
+    """What deputies have left that were killed."""
+    for path in directory.iterdir():
+        if not os.path.exists(f"/proc/{path.name.partition('-')[0]}"):
+            path.unlink(missing_ok=True)
 
 
 def _bytes(value: object) -> bytes:

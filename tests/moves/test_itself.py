@@ -58,3 +58,17 @@ def test_a_path_that_begins_in_proc_takes_it_home(cluster: Cluster) -> None:
         mirror.works()
         (mirror.directory / "enough").touch()
         assert "looked 1 times\nstatus 0" in mirror.end()
+
+
+def test_looks_go_on_when_the_link_is_cut_and_made_again(cluster: Cluster) -> None:
+    """Each look takes several frames, and the lowest descriptor: one that was opened twice would be found."""
+    with Running(cluster, "itself", "0 1") as itself:
+        itself.moved("n2")
+        for _ in range(2):
+            itself.works(40)
+            cluster.lab.cut(HOME, "n2", 5)
+            itself.works(40)
+        itself.works(40)
+        assert itself.where() == "n2"
+        (itself.directory / "enough").touch()
+        assert "status 0" in itself.end(), itself.said
