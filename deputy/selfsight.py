@@ -88,10 +88,12 @@ def _same(files: list[FileMapping], start: int, end: int, offset: int, path: byt
     return here or next((m for m in files if os.fsencode(m.path) == path), None)
 
 
-def _state(guest: bytes, asks_itself: bool) -> bytes:
-    """Letter and word; a stop is ours, and of a moment."""
+def _state(home: bytes, guest: bytes, asks_itself: bool) -> bytes:
+    """Letter and word; a stop is ours, and of a moment. What has ended at home has ended."""
     if asks_itself:
         return _RUNS
+    if home[:1] in (b"Z", b"X"):
+        return home
     return b"S (sleeping)" if guest[:1] in (b"t", b"T", b"") else guest
 
 
@@ -103,7 +105,7 @@ def _status(home: bytes, guest: bytes, used: Used, asks_itself: bool) -> bytes:
     """/proc/PID/status."""
     there, here = _fields(guest), _fields(home)
     changed = {name: there[name] for name in here if _OF_GUEST.fullmatch(name) and name in there}
-    changed[b"State"] = _state(there.get(b"State", b""), asks_itself)
+    changed[b"State"] = _state(here.get(b"State", b""), there.get(b"State", b""), asks_itself)
     changed[b"TracerPid"] = b"0"
     for name, more in ((b"voluntary_ctxt_switches", used.voluntary), (b"nonvoluntary_ctxt_switches", used.involuntary)):
         if name in here:
@@ -130,5 +132,5 @@ def _stat(home: bytes, guest: bytes, used: Used, asks_itself: bool) -> bytes:
         fields[number - 3] = there[number - 3]
     for number, more in ((10, used.minor), (12, used.major), (14, used.user), (15, used.system)):
         fields[number - 3] = b"%d" % (int(fields[number - 3]) + more)
-    fields[0] = _state(there[0], asks_itself)[:1]
+    fields[0] = _state(fields[0], there[0], asks_itself)[:1]
     return head + b") " + b" ".join(fields) + b"\n"
