@@ -231,15 +231,14 @@ class Mover:
             log.info("the place on %s ends by itself: %s", target, error)
 
     async def _deputy(self, entry: HomeProcess) -> Program:
-        """The deputy of a process, started if it has none. Errors: ProgramError, OSError."""
+        """The deputy of a process, started if it has none. Errors: ProgramError, OSError, MoveRefused."""
         pid, config, paths = entry.pid, self._config(), self._paths
         known = self._deputies.get(pid)
         if known is not None:
             if entry.where != HOME:
                 return known
-            if not await known.wait_gone(EXIT_TIMEOUT):       # the one of the move before
-                known.kill()
-                await known.wait_gone(EXIT_TIMEOUT)
+            if not await known.wait_gone(EXIT_TIMEOUT):       # the one of the move before, busy with others of its tree perhaps
+                raise MoveRefused(pid, "the deputy of its move before is still at work")
         path = paths.deputies / f"{pid}.sock"
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
@@ -355,12 +354,15 @@ class Mover:
             self._mourn(entry, deputy)
 
     async def _last_word(self, entry: HomeProcess, deputy: Program) -> None:
-        """Learns where a process is whose deputy has ended in order without our having heard that it came home: its word is lost
-        when the connection breaks because we write to it at that moment."""
+        """Learns where a process is whose deputy has left in order without our having heard that it came home: its word is lost
+        when the connection breaks because we write to it at that moment. A deputy that goes on for other processes, or that a daemon
+        before us has started, has no status to tell by; but the kernel ends a stub with its tracer: who lives untraced is home."""
         known = self._registry.get(entry.pid)
         if known is None or known.where == HOME or known.starttime != entry.starttime:
             return
-        if await deputy.ended_in_order(ORPHAN_TIME) and process.is_alive(entry.pid, entry.starttime):
+        status = await deputy.status(ORPHAN_TIME)
+        is_home = not process.is_traced(entry.pid) if status is None else status == 0
+        if is_home and process.is_alive(entry.pid, entry.starttime):
             self._found(entry.pid, HOME)
 
     def _mourn(self, entry: HomeProcess, deputy: Program | None) -> None:

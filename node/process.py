@@ -63,6 +63,15 @@ def real_uid(pid: int) -> int | None:
     return None
 
 
+def is_traced(pid: int) -> bool:
+    """Whether a process has a tracer."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as source:
+            return any(line.startswith(b"TracerPid:") and int(line.split()[1]) != 0 for line in source)
+    except OSError:
+        return False
+
+
 def children(pid: int) -> list[int]:
     """Pids of the children of all threads of a process."""
     found: list[int] = []

@@ -230,14 +230,14 @@ class Program:
             return False
         return True
 
-    async def ended_in_order(self, timeout: float) -> bool:
-        """Whether it ends within timeout seconds, with status 0. Only a child of ours tells that."""
+    async def status(self, timeout: float) -> int | None:
+        """The status that it ends with within timeout seconds; None: it goes on, or is no child of ours, and tells nobody."""
         try:
             async with asyncio.timeout(timeout):
                 await self._ended.wait()
         except TimeoutError:
-            return False
-        return self._child is not None and self._child.returncode == 0
+            return None
+        return self._child.returncode if self._child is not None else None
 
     def kill(self) -> None:
         """Ends the program at once, if it is our child."""

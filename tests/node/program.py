@@ -73,6 +73,8 @@ class Deputy(Program):
             pass
         elif self.where != "home" and self.behaviour == "last word lost":
             os._exit(0)
+        elif self.where != "home" and self.behaviour == "last word lost, others stay":
+            self.leave_without_a_word()
         elif operation == "home" and self.behaviour == "call first":
             self.come_home("vfork")              # and goes, without having heard what it was asked
         elif operation == "move":
@@ -102,8 +104,18 @@ class Deputy(Program):
             return
         if self.behaviour == "last word lost":
             os._exit(0)
+        if self.behaviour == "last word lost, others stay":
+            self.leave_without_a_word()
         if message["op"] == "go-home":
             self.come_home(str(message["reason"]))
+
+    def leave_without_a_word(self) -> None:
+        """One process of a tree is home; the program goes on for the others."""
+        assert self.link is not None
+        self.link.close()
+        self.server.close()
+        time.sleep(5)
+        os._exit(0)
 
     def come_home(self, reason: str) -> None:
         assert self.link is not None
