@@ -95,8 +95,8 @@ class OwnProc:
         return found.startswith(f"/proc/{pid}/")
 
     def _make(self, tid: int, fields: dict[str, object]) -> bytes:
-        """The path of the file; empty: home has no such thing, which an open of it will tell. Errors: OSError: none can be made here;
-        ValueError and its like: nonsense was asked for."""
+        """The path of the file; empty: home's own is as good, or home has no such thing, which its open will tell. Errors: OSError:
+        none can be made here; ValueError and its like: nonsense was asked for."""
         stub = self._deputy.stub
         assert stub is not None
         name, thread = str(fields["name"]), int(str(fields["thread"]))
@@ -123,6 +123,8 @@ class OwnProc:
         used = selfsight.Used.of(account.check(fields["used"]), thread or stub.program_tid(stub.pid), bool(thread))
         names = self._deputy.mappings.names()
         text = selfsight.compose(name, place, guest, names, used, asks_itself)
+        if text == Path(f"{place}/{name}").read_bytes():
+            return b""
         path = self._directory() / f"{os.getpid()}-{secrets.token_hex(16)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o400)
         self._made.append(_Snapshot(path, tid, stub.link.standing(tid).sequence))

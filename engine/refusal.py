@@ -18,7 +18,7 @@ _DESCRIPTORS = {
     "/secretmem": "it holds secret memory",
 }
 _OWN_PROC = re.compile(
-    r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|cmdline|environ|auxv|mem|pagemap|clear_refs)"
+    r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|mem|pagemap|clear_refs)"
 )
 _ITSELF = "it looks at itself through /proc/self/"
 _CAP_SYS_RESOURCE = 24

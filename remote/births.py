@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import socket
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from kernel_helpers.inject import SYS, Frozen, Thread
 from kernel_helpers.link import AwayLink, Event
 from remote import birth
 from remote.birth import Wanted
-from wire import channel
+from remote.reception import Reception
 from wire.control import Control, pack
 
 if TYPE_CHECKING:
@@ -40,13 +39,13 @@ class _Asked:
     """A birth that home has been asked for; of a process, where its deputy will connect."""
 
     wish: Wanted
-    listener: socket.socket | None = None
+    reception: Reception | None = None
     secret: bytes = b""
 
     def forget(self) -> None:
         """Nothing comes of it."""
-        if self.listener is not None:
-            self.listener.close()
+        if self.reception is not None:
+            self.reception.close()
 
 
 class Births:
@@ -83,11 +82,11 @@ class Births:
             self._asked[tid] = _Asked(wish)
             self._guest.link.send(Control.NEW_THREAD, tid)
             return
-        asked = self._asked[tid] = _Asked(wish, channel.listen(self._remote.options.address), secrets.token_bytes(SECRET))
-        assert asked.listener is not None
-        port = int(asked.listener.getsockname()[1])
+        secret = secrets.token_bytes(SECRET)
+        reception = Reception(self._remote.options.address, secret, self._remote.tree.waker.wake)
+        self._asked[tid] = _Asked(wish, reception, secret)
         self._guest.link.send(
-            Control.NEW_PROCESS, tid, pack(port=port, secret=asked.secret, exit_signal=wish.exit_signal, shares=wish.shares_memory)
+            Control.NEW_PROCESS, tid, pack(port=reception.port, secret=secret, exit_signal=wish.exit_signal, shares=wish.shares_memory)
         )
 
     def born(self, tid: int, number: int, again: bool) -> None:
@@ -151,8 +150,8 @@ class Births:
         """The new task runs. Errors: OSError, FarhomeError: it has ended again."""
         guest = self._guest
         try:
-            if asked.listener is not None:
-                self._begin_process(newborn, number, asked.listener, asked)
+            if asked.reception is not None:
+                self._begin_process(newborn, number, asked.reception, asked)
                 return
             guest.add_thread(newborn, number)
         except (OSError, MemoryError) as error:
@@ -164,12 +163,12 @@ class Births:
         newborn.resume()
         guest.follow(newborn.tid)
 
-    def _begin_process(self, newborn: Thread, number: int, listener: socket.socket, asked: _Asked) -> None:
+    def _begin_process(self, newborn: Thread, number: int, reception: Reception, asked: _Asked) -> None:
         guest, remote = self._guest, self._remote
         assert isinstance(guest.link, AwayLink)
         link = AwayLink(guest.link, newborn.pid, {newborn.tid: number})
         try:
-            child = remote.tree.bear(remote, number, listener, asked.secret)
+            child = remote.tree.bear(remote, number, reception, asked.secret)
         except BaseException:
             link.close()
             raise

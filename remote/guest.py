@@ -258,12 +258,13 @@ class Guest:
         if self.frozen is not None:
             return
         for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
-            self._handle_stop(stop)
+            self.handle_stop(stop)
         self.signals.look()
         if self.trace is not None:
             self.trace.flush()
 
-    def _handle_stop(self, stop: Stop) -> None:
+    def handle_stop(self, stop: Stop) -> None:
+        """A thread has stopped, or ended."""
         if self.link.stopped(stop):
             return
         if stop.cause in (Cause.EXITED, Cause.KILLED):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import queue
 import selectors
 import socket
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, Kind
 from remote import arrival, departure
 from remote.guest import Guest
-from wire import channel
+from remote.reception import Reception
 from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
@@ -52,9 +50,9 @@ class Options:
 
 
 class Remote:
-    """See the module. `listener`: where the guest's home connects, if that is known already."""
+    """See the module. `reception`: where the guest's home connects, if that is known already."""
 
-    def __init__(self, options: Options, tree: Tree, listener: socket.socket | None = None) -> None:
+    def __init__(self, options: Options, tree: Tree, reception: Reception | None = None) -> None:
         self.options = options
         self.tree = tree
         self.guest: Guest | None = None
@@ -68,12 +66,10 @@ class Remote:
         self._cpu_before = 0.0
         """Seconds: of the programs that the guest has replaced here."""
         self.selector = tree.selector
-        self._callers: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
         self._waker = tree.waker
-        self.listener = listener or channel.listen(options.address)
-        self.selector.register(self.listener, selectors.EVENT_READ, self._greet)
+        self._reception = reception or Reception(options.address, options.secret, tree.waker.wake)
         self.server = LocalServer(options.socket, self.selector, self._on_message)
-        self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})
+        self.server.greet({"event": "listening", "port": self._reception.port})
 
     def end(self) -> None:
         """Takes away all that was made for the guest, which has gone or goes now."""
@@ -88,8 +84,7 @@ class Remote:
                 connection.close()
             self.server.tell({"event": "gone", "reason": self.reason})
             self.server.close()
-            self.selector.unregister(self.listener)
-            self.listener.close()
+            self._reception.close()
         log.info("guest %s:%d is gone: %s", self.options.home, self.options.pid, self.reason)
 
     def finish(self, reason: str) -> None:
@@ -134,39 +129,24 @@ class Remote:
 
     # -- callers --------------------------------------------------------------------------------------------------------
 
-    def _greet(self) -> None:
-        """Lets a caller prove itself, in a thread of its own: one that says nothing must not hold up the guest's signals."""
-        connection, _ = self.listener.accept()
-
-        def greet() -> None:
-            try:
-                self._callers.put((connection, channel.greet(connection, self.options.secret)))
-                self._waker.wake()
-            except (OSError, WireError) as error:
-                log.warning("a caller was refused: %s", error)
-
-        threading.Thread(target=greet, daemon=True).start()
-
     def next_caller(self, timeout: float, unless: socket.socket | None = None) -> tuple[socket.socket, str] | None:
         """The next proven connection and its role, while a guest is about to arrive; None as soon as `unless` has something.
         Errors: TimeoutError."""
         end = time.monotonic() + timeout
-        watched = [self.listener.fileno(), self._waker.fileno(), *([unless.fileno()] if unless is not None else [])]
+        watched = [self._waker.fileno(), *([unless.fileno()] if unless is not None else [])]
         while (left := end - time.monotonic()) > 0:
-            try:
-                return self._callers.get_nowait()
-            except queue.Empty:
-                readable = ready(watched, left)
+            caller = self._reception.next()
+            if caller is not None:
+                return caller
+            readable = ready(watched, left)
             if unless is not None and unless.fileno() in readable:
                 return None
             self._waker.drain()
-            if self.listener.fileno() in readable:
-                self._greet()
         raise TimeoutError("the home did not call again")
 
     def _serve_callers(self) -> None:
-        while not self._callers.empty():
-            self._caller(*self._callers.get())
+        while (caller := self._reception.next()) is not None:
+            self._caller(*caller)
 
     def _caller(self, connection: socket.socket, role: str) -> None:
         self._heard = time.monotonic()

@@ -157,10 +157,14 @@ class GuestSignals:
 
     def _await_call(self, host: int) -> None:
         """Until the call that a thread is about to make is on its way home, or a moment has passed."""
-        program = self._guest.program_tid(host)
+        guest = self._guest
+        program = guest.program_tid(host)
         end = time.monotonic() + DOOR_PATIENCE
-        while program not in self._guest.link.parked() and time.monotonic() < end:
+        while program not in guest.link.parked() and time.monotonic() < end:
             time.sleep(0.0001)  # no descriptor tells of it
+            if guest.trace is not None:  # it stops on its way there
+                for stop in tracing.poll([host]):
+                    guest.handle_stop(stop)
 
 
 def _cookie(info: bytes) -> int:

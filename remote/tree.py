@@ -17,7 +17,7 @@ from wire.newborns import Newborns
 from wire.waking import Turns, Waker
 
 if TYPE_CHECKING:
-    import socket
+    from remote.reception import Reception
 
 log = logging.getLogger("remote")
 
@@ -65,10 +65,10 @@ class Tree:
             if other is not one and other.guest is not None:
                 other.guest.births.released_by(one.options.pid)
 
-    def bear(self, parent: Remote, pid: int, listener: socket.socket, secret: bytes) -> Remote:
-        """The remote of a child that `parent`'s guest is about to have, for whose link `listener` waits."""
+    def bear(self, parent: Remote, pid: int, reception: Reception, secret: bytes) -> Remote:
+        """The remote of a child that `parent`'s guest is about to have, whose home connects at `reception`."""
         path = Path(parent.options.socket).with_name(f"{parent.options.home}-{pid}.sock")
-        child = Remote(replace(parent.options, pid=pid, socket=path, secret=secret), self, listener)
+        child = Remote(replace(parent.options, pid=pid, socket=path, secret=secret), self, reception)
         self.remotes.append(child)
         return child
 

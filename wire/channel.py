@@ -83,9 +83,7 @@ def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float =
 
 def listen(address: str) -> socket.socket:
     """Where the home of a guest connects; a free port. Errors: OSError."""
-    listener = socket.create_server((address, 0), backlog=8)
-    listener.settimeout(5.0)
-    return listener
+    return socket.create_server((address, 0), backlog=8)
 
 
 def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.moves.outcome import PATH
 from tests.moves.storm import EXCUSED, Mover, new_seed
 from tests.moves.workloads import USER
 
@@ -156,6 +158,25 @@ def test_what_a_shell_starts_is_executed_where_the_shell_is(cluster: Cluster) ->
         assert log.count("executes a program on n2") == 60
         (one.directory / "end").touch()
         assert one.end() == "".join(f"child {number} ended with {number}\n" for number in range(60)) + "status 0\n"
+
+
+def test_pipelines_are_started_away(cluster: Cluster) -> None:
+    """While one of a tree arrives the deputy connects the link of another: neither waits for the other."""
+    script = "read go; for i in 1 2 3 4 5 6; do echo $i | cat | cat & done; wait; echo over"
+    job = "pipelines"
+    argv = ["env", "-i", f"PATH={PATH}", "mosrun", "-L", "-J", job, "--", "bash", "-c", script]
+    with cluster.home.popen(argv, "", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            shell = until("it is registered", lambda: next(iter(cluster.processes(job)), None))
+            move = cluster.migrate(shell["pid"], HOME, "n2")
+            assert move.done, str(move)
+            said, _ = process.communicate("\n", timeout=60)
+        finally:
+            process.kill()
+    assert sorted(said.split()) == ["1", "2", "3", "4", "5", "6", "over"]
+    log = (cluster.place("n2").root / "run" / "farhome" / "log" / f"remote-n1-{shell['pid']}.log").read_text()
+    assert "a caller was refused" not in log
+    assert "WARNING" not in log.replace("WARNING the link to n1 is broken: closed by the other side", "")
 
 
 def test_no_signal_is_lost_between_programs(cluster: Cluster) -> None:

@@ -107,7 +107,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "family", "$RUN ./family $ROUNDS", {"ROUNDS": 16}, programs=("family",), user=USER, refusals="shares anonymous memory|\\(vfork\\)"
     ),
-    Workload("itself", "$RUN ./itself $ROUNDS 10", {"ROUNDS": 90}, programs=("itself",), user=USER, refusals="looks at itself"),
+    Workload("itself", "$RUN ./itself $ROUNDS 10", {"ROUNDS": 260}, programs=("itself",), user=USER, refusals="looks at itself"),
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
     Workload(
