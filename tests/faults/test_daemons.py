@@ -77,7 +77,7 @@ def test_mosd_dies_while_migrate_waits(cluster: Cluster) -> None:
 
 
 def test_a_process_that_ended_and_waits_for_its_parent_is_said_to_have_ended(cluster: Cluster) -> None:
-    parent = cluster.home.popen(["sh", "-c", "mosrun -J short true & echo $!; exec sleep 60"], "", stdout=-1)
+    parent = cluster.home.popen(["sh", "-c", "mosrun -J short sleep 0.5 & echo $!; exec sleep 60"], "", stdout=-1)
     try:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
