@@ -221,6 +221,8 @@ class Guests:
     async def _take_child(self, parent: Guest, pid: int) -> None:
         """A guest's child was born here; its remote is a part of its parent's."""
         guest = replace(parent, pid=pid, since=time.time(), memory=0)
+        if guest.key in self._guests:                           # it has left, and come again as any other
+            return
         try:
             program = await self._attach(self._paths.remotes / f"{guest.key}.sock", guest.key)
         except ProgramError:

@@ -308,6 +308,8 @@ class Mover:
 
     async def _take_child(self, parent: HomeProcess, pid: int, where: str) -> None:
         """A child of a process that is away was born there; its deputy is a part of its parent's."""
+        if pid in self._deputies:                               # it has come home, and left again with another
+            return
         path = self._paths.deputies / f"{pid}.sock"
         try:
             deputy = await self._attach(path, pid)

@@ -102,36 +102,34 @@ class Births:
             guest.go_home(tid, call.number)
             return
         taken: list[tuple[int, bytes]] = []
+        has_begun = False
         phases = Phases()
         try:
             tracing.interrupt(host)
             guest.link.answer(tid, error=-513)
             if not number:
-                asked.forget()
                 return  # what happens at its stop is what happens at any
             taken = guest.await_trap(host)
             parent = Thread(host, guest.pid)
             parent.capture()
             parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
-            awaited = False
             phases.done("stop")
             try:
                 guest.sandbox.set_next_pid(number)
                 newborn = birth.bear(parent, asked.wish, number, guest.sandbox.first)
                 phases.done("call")
                 self._begin(newborn, number, asked)
+                has_begun = True
             except (FarhomeError, OSError, StopIteration) as error:
                 log.warning("nothing is born: %s", error)
-                asked.forget()
                 guest.link.send(Control.UNBORN, tid, pack(thread=number))
                 self._impossible.add(tid)
             else:
-                awaited = asked.wish.is_awaited
                 if guest.trace is not None:
                     guest.trace.ended(host, number)
             parent.restore()
             parent.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
-            if awaited:
+            if has_begun and asked.wish.is_awaited:
                 self.awaited[host] = (number, parent)
             else:
                 parent.resume()
@@ -143,6 +141,9 @@ class Births:
                     tracing.interrupt(stopped)
         except ProcessLookupError:
             log.debug("it ended in a birth")
+        finally:
+            if not has_begun:  # who calls for a child that there is not finds nobody, and knows it
+                asked.forget()
         for _, info in taken:
             guest.signals.queue(int.from_bytes(info[:4], "little"), info, host)
 

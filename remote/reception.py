@@ -10,6 +10,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -42,7 +43,7 @@ class Reception:
                 if not self._is_open:
                     return
                 log.warning("a caller did not get in: %s", error)  # no descriptor is left, say
-                threading.Event().wait(0.1)
+                time.sleep(0.1)
                 continue
             threading.Thread(target=self._greet, args=(connection,), name="greeting", daemon=True).start()
 
