@@ -237,7 +237,7 @@ class Deputy:
             except Replaced:
                 return  # deputy/execution.py makes it
             except NotNow as reason:
-                if time.monotonic() - begun < MOMENT_PATIENCE:
+                if time.monotonic() - preparation.over_since < MOMENT_PATIENCE:
                     self.await_prepared(preparation, go_on)
                     return
                 self.wanted = None

@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from deputy.stub import Replaced
+from engine import writing
 from engine.pending import Pending
 from kernel_helpers.errors import FarhomeError
 from wire.control import Control
@@ -30,6 +31,13 @@ PATIENCE = 10.0
 
 class NotNow(FarhomeError):
     """Only the moment is wrong, and our own loop has to turn for a better one to come: {reason}"""
+
+
+def await_writes(pid: int, since: float) -> None:
+    """pid: the process, or its stub, which a move could stop `since` then (time.monotonic()). Errors: NotNow while it is in the middle
+    of a write, and that has not taken too long."""
+    if time.monotonic() - since < writing.PATIENCE and writing.is_under_way(pid):
+        raise NotNow("it is in the middle of a write")
 
 
 def freeze_guest(deputy: Deputy) -> Pending:

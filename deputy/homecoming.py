@@ -37,6 +37,7 @@ def come_home(deputy: Deputy, begun: float) -> Report:
     """Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     link, stub = deputy.link, deputy.stub
+    freezing.await_writes(deputy.pid, begun)
     talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))
     try:
         frozen_at = time.monotonic()
@@ -82,12 +83,20 @@ def come_home(deputy: Deputy, begun: float) -> Report:
 
 def _with_restarts(context: Context, stub: Stub) -> Context:
     """Threads that were interrupted in a sleep or poll whose remaining time the kernel still keeps in the stub's own thread finish it
-    by restart_syscall(2) instead of beginning it anew."""
+    by restart_syscall(2) instead of beginning it anew. An epoll_wait is begun anew, with the milliseconds that are left: the register
+    keeps them afterwards, which no compiled call of it looks at."""
 
     def resumed(thread: ThreadContext) -> ThreadContext:
         registers = Registers.from_buffer_copy(thread.registers)
-        number = stub.resumable(thread.tid)
-        stands_there = number is not None and registers.orig_rax == number and inject.signed(registers.rax) in inject.RESTART_CODES
-        return replace(thread, resume_with_restart_syscall=True) if stands_there else thread
+        stands_in = inject.signed(registers.orig_rax)
+        if stands_in < 0 or inject.signed(registers.rax) not in inject.RESTART_CODES:
+            return thread
+        if stub.resumable(thread.tid) == stands_in:
+            return replace(thread, resume_with_restart_syscall=True)
+        left = stub.milliseconds_left(thread.tid, stands_in)
+        if left is not None:
+            registers.r10 = left
+            return replace(thread, registers=bytes(registers))
+        return thread
 
     return replace(context, threads=tuple(resumed(thread) for thread in context.threads))

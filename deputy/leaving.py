@@ -31,7 +31,7 @@ from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import put, take
 from engine.phases import Phases
 from engine.refusal import passes, why_not, why_not_frozen
-from engine.restarts import name_restarted_calls, waiting_places
+from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
 from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -85,6 +85,8 @@ class Preparation:
         self._error: BaseException | None = None
         self.is_over = False
         """nothing more is done in the worker"""
+        self.over_since = 0.0
+        """when that began, as time.monotonic()"""
 
     def run(self, done: Callable[[], None]) -> None:
         """The worker's body; never raises, see check()."""
@@ -92,6 +94,7 @@ class Preparation:
             self._run()
         except BaseException as error:  # handed over to the main thread by check()
             self._error = error
+        self.over_since = time.monotonic()
         self.is_over = True  # the thread itself is alive still when the loop turns
         done()
 
@@ -164,9 +167,11 @@ def leave(
     Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
     assert preparation.channel is not None
     talk = preparation.channel
+    if held is None:
+        freezing.await_writes(deputy.pid, preparation.over_since)
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases()
-    frozen = held if held is not None else _seize(deputy.pid)
+    frozen, ends = (held, {}) if held is not None else _seize(deputy.pid)
     phases.done("seize")
     try:
         reason = why_not(deputy.pid, traced_by=os.getpid())
@@ -188,7 +193,7 @@ def leave(
         link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
         link.used_away = used or []
         try:
-            stub = Stub.prepare(frozen, link)
+            stub = Stub.prepare(frozen, link, ends)
             phases.done("stub")
             waiting = take(frozen)
             try:
@@ -201,6 +206,7 @@ def leave(
             link.close()
             raise
     except BaseException:
+        shorten(frozen, ends)
         frozen.detach()
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
@@ -222,16 +228,19 @@ def leave(
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
 
 
-def _seize(pid: int) -> inject.Frozen:
+def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
+    """All threads stopped, and until when those of them wait that are in a call with a deadline."""
     places = waiting_places(pid)
+    waits = timed_waits(pid, places)
     frozen = inject.seize(pid)
     name_restarted_calls(frozen, places)
-    return frozen
+    return frozen, deadlines(frozen, waits)
 
 
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     """From one away node to another. Errors: as leave; the guest runs on where it was."""
     assert preparation.channel is not None and deputy.link is not None and deputy.signals is not None
+    freezing.await_writes(deputy.pid, preparation.over_since)
     talk = preparation.channel
     old = deputy.link
     source = Channel(channel.connect(old.target.address, "move", old.target.secret, timeout=30.0))

@@ -13,9 +13,10 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from deputy import footprint
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
@@ -85,9 +86,10 @@ class Stub:
         return stub
 
     @classmethod
-    def prepare(cls, frozen: Frozen, link: HomeLink) -> Stub:
+    def prepare(cls, frozen: Frozen, link: HomeLink, deadlines: Mapping[int, int] = MappingProxyType({})) -> Stub:
         """Puts loop and slots into the frozen process; nothing else of it changes, and undo() takes them out again: all
-        that can fail is done here, before the commit. Errors: MoveRefused, OSError; nothing is left then."""
+        that can fail is done here, before the commit. deadlines: see engine.restarts. Errors: MoveRefused, OSError; nothing is left
+        then."""
         stub = cls(frozen, link)
         base = footprint.free_base(frozen.pid, PAGE + link.size)
         try:
@@ -103,7 +105,7 @@ class Stub:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise MoveRefused(frozen.pid, f"it is at a limit of its own ({error})") from error
             raise
-        stub._expect_restarts(frozen)
+        stub._expect_restarts(frozen, deadlines)
         return stub
 
     def _map_slots(self, frozen: Frozen, page: int) -> None:
@@ -119,16 +121,18 @@ class Stub:
             frozen.call(SYS.close, descriptor)
         link.set_stub(frozen.pid, self._slots)
 
-    def _expect_restarts(self, frozen: Frozen) -> None:
+    def _expect_restarts(self, frozen: Frozen, deadlines: Mapping[int, int]) -> None:
         """Sleeps and polls that the freeze interrupted go on with the time that is left, for the kernel keeps it in the
-        thread: the guest makes them again and finds them under way."""
+        thread: the guest makes them again and finds them under way. For calls with a deadline our end of the link keeps it."""
         for tid, thread in frozen.threads.items():
             found = inject.syscall_at(thread.registers)
-            if found is not None and found[1] == -516 and found[0] in _RESUMABLE:
-                r = thread.registers
-                arguments = (r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9)
-                self.link.expect_restart(self._program[tid], found[0], arguments)
+            if found is None:
+                continue
+            if found[1] == -516 and found[0] in _RESUMABLE:
+                self.link.expect_restart(self._program[tid], found[0], inject.arguments_of(thread.registers))
                 self._expected.add(self._program[tid])
+            elif tid in deadlines:
+                self.link.expect_restart(self._program[tid], found[0], inject.arguments_of(thread.registers), deadlines[tid])
 
     def undo(self) -> None:
         """Takes out what prepare() put in; the process is frozen still."""
@@ -232,6 +236,10 @@ class Stub:
         """The number of the suspended call of a thread (the program's id) that its kernel can go on with after a refill:
         then the thread has to make restart_syscall(2) in place of the call, if it still stands at it."""
         return self.link.resumable(tid)
+
+    def milliseconds_left(self, tid: int, number: int) -> int | None:
+        """How long the suspended call `number` of a thread (the program's id) has still to wait, if it takes that in a register."""
+        return self.link.milliseconds_left(tid, number)
 
     def rewind_interrupted(self, tid: int) -> None:
         """For a thread in a stop that is to go on as if nothing had been: a call that the mere stop ended with EINTR

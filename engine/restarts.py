@@ -1,16 +1,32 @@
-"""Which call a thread is in that the kernel has restarted by restart_syscall(2).
+"""What a thread's registers do not say of the call that a stop interrupts, and what is to be read while it still waits.
 
-A sleep or poll that was interrupted once already (a stop, an earlier move) shows as call 219, and its own number is nowhere in the
-registers. What the thread waits in tells it: /proc/PID/task/TID/wchan, read while it still waits.
+Which call the kernel has restarted by restart_syscall(2): a sleep or poll that was interrupted once already (a stop, an earlier move)
+shows as call 219, and its own number is nowhere in the registers. What the thread waits in tells it: /proc/PID/task/TID/wchan.
+
+How long it has waited: of epoll_wait and semtimedop the kernel keeps nothing, they would wait their whole time again. A thread that
+sleeps has done so since it last ran, and that is in /proc/PID/task/TID/sched, by the clock of its processor.
 """
 
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_helpers.inject import SYS, Frozen, signed
+from kernel_helpers.inject import SYS, Frozen, arguments_of, signed, syscall_at
 
 RESTARTED = -516
+_IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait)
+_IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop)
+_TIMED = ("ep_poll", "epoll_wait", "semtimedop")
+"""in the names of what they wait in"""
+_TIMEOUT = 3
+"""the argument"""
+_LONGEST = 1 << 31
+"""seconds"""
+_PROCESSOR_FIELD = 36
+"""of /proc/PID/stat, after the name"""
 _CLOCKS = 64
 """Clock ids are small numbers, addresses are not."""
 
@@ -40,3 +56,104 @@ def name_restarted_calls(frozen: Frozen, places: dict[int, str]) -> None:
             else:
                 # The functions of a restarted sleep do not show: they belong to the scheduler's section or are jumped to.
                 registers.orig_rax = SYS.clock_nanosleep if registers.rdi < _CLOCKS else SYS.nanosleep
+
+
+@dataclass(frozen=True)
+class TimedWait:
+    """A thread that waits in such a call: number and arguments, how often it had gone to sleep, until when (CLOCK_MONOTONIC, ns)."""
+
+    number: int
+    arguments: tuple[int, ...]
+    sleeps: int
+    deadline: int
+
+
+def timed_waits(pid: int, places: dict[int, str]) -> dict[int, TimedWait]:
+    """tid -> the call, for those of which all can be told. `places`: of waiting_places()."""
+    found = {}
+    for tid, place in places.items():
+        if any(name in place for name in _TIMED):
+            try:
+                wait = _timed_wait(pid, tid)
+            except (OSError, ValueError, KeyError, IndexError):
+                continue  # it has gone on; or this kernel does not tell: the call begins its time anew
+            if wait is not None:
+                found[tid] = wait
+    return found
+
+
+def deadlines(frozen: Frozen, waits: dict[int, TimedWait]) -> dict[int, int]:
+    """tid -> until when its call is to wait, for the threads that the freeze has taken out of the very call that was seen."""
+    found = {}
+    for tid, wait in waits.items():
+        thread = frozen.threads.get(tid)
+        at = syscall_at(thread.registers) if thread is not None else None
+        if thread is None or at is None or at[0] != wait.number or arguments_of(thread.registers) != wait.arguments:
+            continue
+        try:
+            sleeps = _sleeps(_scheduling(f"/proc/{frozen.pid}/task/{tid}/sched"))
+        except (OSError, ValueError, KeyError):
+            continue
+        if sleeps == wait.sleeps + 1:  # the stop itself
+            found[tid] = wait.deadline
+    return found
+
+
+def shorten(frozen: Frozen, ends: dict[int, int]) -> None:
+    """The process stays here: calls that take milliseconds in a register are made again with what is left."""
+    for tid, deadline in ends.items():
+        registers = frozen.threads[tid].registers
+        if signed(registers.orig_rax) in _IN_MILLISECONDS:
+            registers.r10 = max(0, -((time.monotonic_ns() - deadline) // 1_000_000))
+
+
+def _timed_wait(pid: int, tid: int) -> TimedWait | None:
+    task = Path(f"/proc/{pid}/task/{tid}")
+    scheduling = _scheduling(task / "sched")
+    words = (task / "syscall").read_text().split()
+    number, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
+    limit = _limit(pid, number, arguments[_TIMEOUT])
+    if not limit:
+        return None
+    processor = int((task / "stat").read_text().rpartition(")")[2].split()[_PROCESSOR_FIELD])
+    since = _clock_of(processor) - _last_ran(scheduling)
+    if since < 0 or _sleeps(_scheduling(task / "sched")) != _sleeps(scheduling):
+        return None
+    return TimedWait(number, arguments, _sleeps(scheduling), time.monotonic_ns() - since + limit)
+
+
+def _limit(pid: int, number: int, argument: int) -> int:
+    """How long the call may wait, ns; 0: it has no limit, or is another one. Errors: OSError."""
+    if number in _IN_MILLISECONDS:
+        milliseconds = argument & 0xFFFFFFFF
+        return milliseconds * 1_000_000 if milliseconds < 1 << 31 else 0
+    if number not in _IN_TIMESPEC or not argument:
+        return 0
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        limit = os.pread(memory.fileno(), 16, argument)
+    return min(int.from_bytes(limit[:8], "little"), _LONGEST) * 1_000_000_000 + int.from_bytes(limit[8:], "little")
+
+
+def _clock_of(processor: int) -> int:
+    """The scheduler's clock of a processor, ns: we go there, so that it is when we began to run. Errors: OSError."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {processor})
+    try:
+        return _last_ran(_scheduling("/proc/thread-self/sched"))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _scheduling(path: Path | str) -> dict[str, str]:
+    """Lines `name : value`. Errors: OSError."""
+    lines = Path(path).read_text().splitlines()
+    return {name.strip(): value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+def _last_ran(scheduling: dict[str, str]) -> int:
+    whole, _, rest = scheduling["se.exec_start"].partition(".")
+    return int(whole) * 1_000_000 + int(rest)
+
+
+def _sleeps(scheduling: dict[str, str]) -> int:
+    return int(scheduling["nr_voluntary_switches"])

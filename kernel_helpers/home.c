@@ -4,7 +4,10 @@
  * Places. When poll, nanosleep or clock_nanosleep is interrupted, the kernel keeps what is left of it in the thread's
  * restart block, user pointer included, for restart_syscall(2). Such a call can go on after a move: when the guest makes
  * it again, and even at home when the stub has become the process again. So that the pointer is right then as well, the
- * buffer is put at the guest's own address in the stub. */
+ * buffer is put at the guest's own address in the stub.
+ *
+ * Deadlines. Of epoll_wait and semtimedop the kernel keeps nothing: when such a call is interrupted by a move, its deadline is kept
+ * here, and the call made again gets what is left. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -28,6 +31,8 @@
 #define THREADS_LIMIT 32768u
 #define WAIT_LIMIT_NS 200000
 #define QUICK_CYCLES 500000u
+#define TIMEOUT_ARGUMENT 3          /* of all calls that have a deadline */
+#define TIMEOUT_LIMIT_S (1ll << 31)
 
 enum state { IDLE, BUSY };
 
@@ -43,10 +48,13 @@ struct home_thread {
     uint64_t begun;             /* cycles */
     int placed;                 /* the call's place is in use: the buffer is there and not in the slot */
     uint32_t placing;           /* bytes of the place that have been mapped or found mapped; PLACED: all */
-    /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. */
+    int64_t deadline;           /* of the call, if it has one: CLOCK_MONOTONIC, nanoseconds */
+    /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. Or one with a
+     * deadline. */
     struct call resumable;
     unsigned char *resumable_image;     /* NULL: of the time before the process left, known by its arguments */
     int resumable_placed;               /* the restart block points to the place, not into the slot */
+    int64_t resumable_deadline;
     int resuming;
 };
 
@@ -186,6 +194,50 @@ static int executes(struct home *h) {
     return 0;
 }
 
+static int64_t monotonic(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+/* Whether the time-out of the call is a number of milliseconds, or a struct timespec, relative to now. */
+static int in_milliseconds(const struct call *c) { return c->number == SYS_epoll_wait || c->number == SYS_epoll_pwait; }
+
+static int in_timespec(const struct call *c) { return c->number == SYS_epoll_pwait2 || c->number == SYS_semtimedop; }
+
+/* Nanoseconds that the call may wait; 0: it does not wait, has no limit, or the kernel keeps it itself. */
+static int64_t patience(struct home_thread *t) {
+    uint64_t value = t->call.arguments[TIMEOUT_ARGUMENT];
+    if (in_milliseconds(&t->call))
+        return (int32_t)value > 0 ? (int32_t)value * 1000000ll : 0;
+    if (!in_timespec(&t->call) || !(t->call.offsets >> TIMEOUT_ARGUMENT & 1) || value + sizeof(struct timespec) > t->call.image)
+        return 0;
+    struct timespec limit;
+    memcpy(&limit, data_of(t) + value, sizeof limit);
+    if (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1000000000)
+        return 0;
+    return (limit.tv_sec < TIMEOUT_LIMIT_S ? limit.tv_sec : TIMEOUT_LIMIT_S) * 1000000000ll + limit.tv_nsec;
+}
+
+/* Milliseconds, not less than what is left. */
+static int64_t milliseconds_to(int64_t deadline) {
+    int64_t left = deadline - monotonic();
+    return left > 0 ? (left + 999999) / 1000000 : 0;
+}
+
+/* Has the call in the slot wait only to its deadline. A struct timespec goes behind what the call has in the slot. */
+static void shorten(struct home *h, struct home_thread *t) {
+    uint64_t free = (t->call.area + 7ull) & ~7ull;
+    if (in_milliseconds(&t->call))
+        t->slot->arguments[TIMEOUT_ARGUMENT] = milliseconds_to(t->deadline);
+    else if (free + sizeof(struct timespec) <= SLOT_DATA) {
+        int64_t left = t->deadline - monotonic();
+        left = left > 0 ? left : 0;
+        memcpy(data_of(t) + free, &(struct timespec){left / 1000000000, left % 1000000000}, sizeof(struct timespec));
+        t->slot->arguments[TIMEOUT_ARGUMENT] = data_in_stub(h, t) + free;
+    }
+}
+
 /* Gives the call to the loop. Called with the lock held. */
 static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
     struct slot *slot = t->slot;
@@ -202,7 +254,9 @@ static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
         slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);
     if (t->placed)
         slot->arguments[t->call.place_argument] = t->call.place;
-    if (t->resuming && t->placed == t->resumable_placed) {
+    if (t->resuming && t->deadline)
+        shorten(h, t);
+    else if (t->resuming && t->placed == t->resumable_placed) {
         slot->number = RESTART_SYSCALL;
         memset(slot->arguments, 0, sizeof slot->arguments);
     }
@@ -316,6 +370,21 @@ static void forget_resumable(struct home_thread *t) {
     t->resumable.number = -1;
     free(t->resumable_image);
     t->resumable_image = NULL;
+    t->resumable_deadline = 0;
+}
+
+/* Notes how a suspended call is to be gone on with, if it is made again. */
+static void remember(struct home_thread *t, int64_t code) {
+    if (code != -516 && !t->deadline)
+        return;
+    if (t->call.image && !(t->resumable_image = malloc(t->call.image)))
+        return;
+    /* With what the interrupted call has written: the guest gets that too, and sends it again. */
+    if (t->call.image)
+        memcpy(t->resumable_image, data_of(t), t->call.image);
+    t->resumable = t->call;
+    t->resumable_placed = t->placed;
+    t->resumable_deadline = t->deadline;
 }
 
 static void start(struct home *h, struct home_thread *t) {
@@ -327,6 +396,8 @@ static void start(struct home *h, struct home_thread *t) {
     if (!place)
         t->call.place_length = 0;
     t->resuming = resumes(t);
+    int64_t limit = patience(t);
+    t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : monotonic() + limit;
     forget_resumable(t);
     t->state = BUSY;
     t->begun = __builtin_ia32_rdtsc();
@@ -549,12 +620,7 @@ int home_suspend(struct home *h, int tid, int64_t code) {
         o = make_reply(h, t, code, REPLY_SUSPENDED);
         t->slot->done = t->slot->request;
         t->state = IDLE;
-        if (code == -516 && t->call.image && (t->resumable_image = malloc(t->call.image))) {
-            /* With what the interrupted call has written: the guest gets that too, and sends it again. */
-            memcpy(t->resumable_image, data_of(t), t->call.image);
-            t->resumable = t->call;
-            t->resumable_placed = t->placed;
-        }
+        remember(t, code);
     }
     pthread_mutex_unlock(&h->lock);
     if (!o)
@@ -564,18 +630,19 @@ int home_suspend(struct home *h, int tid, int64_t code) {
 }
 
 /* The stub's thread was interrupted in this call (raw arguments of its registers) before it left: when the guest makes it
- * for the first time, the kernel goes on with it. `place_argument`: which of them is its place. */
-int home_expect(struct home *h, int tid, int number, const uint64_t arguments[6], unsigned place_argument) {
+ * for the first time, the kernel goes on with it, or it is made to wait to its deadline, if that is not 0 (nanoseconds).
+ * `place_argument`: which of them is its place. */
+int home_expect(struct home *h, int tid, int number, const uint64_t arguments[6], unsigned place_argument, int64_t deadline) {
     struct home_thread *t = by_tid(h, tid);
-    if (!t || place_argument >= NO_PLACE)
+    if (!t || place_argument > NO_PLACE || (place_argument == NO_PLACE && !deadline))
         return -ESRCH;
     pthread_mutex_lock(&h->lock);
     forget_resumable(t);
-    t->resumable.number = number;
-    memset(t->resumable.arguments, 0, sizeof t->resumable.arguments);
+    t->resumable = (struct call){.number = number};
     memcpy(t->resumable.arguments, arguments, link_entry(number, arguments)->count * sizeof *arguments);
-    t->resumable.place = arguments[place_argument];
-    t->resumable.place_argument = arguments[place_argument] ? place_argument : NO_PLACE;
+    t->resumable.place = place_argument < NO_PLACE ? arguments[place_argument] : 0;
+    t->resumable.place_argument = t->resumable.place ? place_argument : NO_PLACE;
+    t->resumable_deadline = deadline;
     t->resumable_placed = t->resumable.place_argument < NO_PLACE;
     pthread_mutex_unlock(&h->lock);
     return 0;
@@ -586,10 +653,22 @@ int home_resumable(struct home *h, int tid) {
     struct home_thread *t = by_tid(h, tid);
     int number = -ENOENT;
     pthread_mutex_lock(&h->lock);
-    if (t && t->resumable.number >= 0 && (t->resumable_placed || t->resumable.place_argument == NO_PLACE))
+    if (t && t->resumable.number >= 0 && !t->resumable_deadline &&
+        (t->resumable_placed || t->resumable.place_argument == NO_PLACE || !t->resumable.image))
         number = t->resumable.number;
     pthread_mutex_unlock(&h->lock);
     return number;
+}
+
+/* Milliseconds that are left of the suspended call `number` of this thread, if it takes them in a register; or -ENOENT. */
+int64_t home_milliseconds_left(struct home *h, int tid, int number) {
+    struct home_thread *t = by_tid(h, tid);
+    int64_t left = -ENOENT;
+    pthread_mutex_lock(&h->lock);
+    if (t && t->resumable.number == number && t->resumable_deadline && in_milliseconds(&t->resumable))
+        left = milliseconds_to(t->resumable_deadline);
+    pthread_mutex_unlock(&h->lock);
+    return left;
 }
 
 /* While held, no new places are made; the ones in use: how many, page addresses. */

@@ -635,6 +635,12 @@ def seize(pid: int, options: int = 0, timeout: float = 5.0) -> Frozen:
         raise
 
 
+def arguments_of(registers: Registers) -> tuple[int, int, int, int, int, int]:
+    """Of the call that a stop interrupted."""
+    r = registers
+    return r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9
+
+
 def syscall_at(registers: Registers) -> tuple[int, int] | None:
     """(number, restart code) of the call that a stop interrupted, or None."""
     number, code = signed(registers.orig_rax), signed(registers.rax)
@@ -650,6 +656,7 @@ __all__ = [
     "Registers",
     "RseqConfiguration",
     "Thread",
+    "arguments_of",
     "carry_restart",
     "check",
     "find_instruction",

@@ -24,6 +24,7 @@ from kernel_helpers.filter import RET_NOTIFY, evaluate
 from kernel_helpers.table import Shape, row_of
 
 CONTROL_FIRST, CONTROL_LIMIT = 16, 1 << 20
+NO_PLACE = 6  # of link.h
 HAS_PROCESSORS_TO_SPARE = len(os.sched_getaffinity(0)) >= 4
 # Cycles of the time-stamp counter that the resident loop looks on before it sleeps; with few processors that only takes
 # them from somebody, and the receiver goes where the loop is.
@@ -110,7 +111,8 @@ def _native() -> ctypes.CDLL:
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
         ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
-        ("home_expect", i, [pointer, i, i, pointer, unsigned]), ("home_resumable", i, [pointer, i]),
+        ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]), ("home_resumable", i, [pointer, i]),
+        ("home_milliseconds_left", ctypes.c_int64, [pointer, i, i]),
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
         ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
@@ -309,20 +311,26 @@ class HomeLink(SessionLink):
         False: there is no call any more."""
         return bool(_native().home_suspend(self.handle, tid, code) == 0)
 
-    def expect_restart(self, tid: int, number: int, arguments: Sequence[int]) -> None:
+    def expect_restart(self, tid: int, number: int, arguments: Sequence[int], deadline: int = 0) -> None:
         """The stub's thread was interrupted in this call before it left, and its kernel knows the time that is left: when
-        the guest makes it as its first call, it goes on."""
+        the guest makes it as its first call, it goes on. deadline: the kernel does not know it, but the call is to wait until then
+        only (CLOCK_MONOTONIC, ns)."""
         place = next((index for index, argument in enumerate(row_of(number).arguments)
-                      if argument.shape is Shape.INPLACE), None)
-        if place is None:
+                      if argument.shape is Shape.INPLACE), NO_PLACE)
+        if place == NO_PLACE and not deadline:
             raise ValueError(f"call {number} cannot be gone on with")
-        _check(_native().home_expect(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments), place), "expect")
+        _check(_native().home_expect(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments), place, deadline), "expect")
 
     def resumable(self, tid: int) -> int | None:
         """The number of the suspended call that restart_syscall(2), made by this very thread, would go on with even after
         the process has come home; None: there is none."""
         number = _native().home_resumable(self.handle, tid)
         return None if number < 0 else int(number)
+
+    def milliseconds_left(self, tid: int, number: int) -> int | None:
+        """How long the suspended call `number` of a thread has still to wait; None: it has no limit that is known."""
+        left = _native().home_milliseconds_left(self.handle, tid, number)
+        return None if left < 0 else int(left)
 
     def hold_places(self, held: bool) -> list[int]:
         """Pages of the stub in use for such calls; while held, there will be no others."""

@@ -32,12 +32,11 @@ class Door:
     def is_there(self, tid: int, registers: inject.Registers) -> bool:
         """Whether a stopped thread was interrupted in a call that nobody has taken from it yet."""
         number, code = inject.signed(registers.orig_rax), inject.signed(registers.rax)
-        arguments = (registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9)
         return (
             number >= 0
             and code in inject.RESTART_CODES
             and self._answered.get(tid) != number
-            and self._link.is_notified(number, arguments)
+            and self._link.is_notified(number, inject.arguments_of(registers))
         )
 
     def rewind(self, tid: int) -> bool:

@@ -1,0 +1,64 @@
+"""Calls that wait while their process moves: they end when they would have ended at home."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from tests.faults.running import Running
+from tests.moves.cluster import Cluster, until
+
+pytestmark = pytest.mark.timeout(120)
+
+EVERY = 0.3
+"""Seconds between moves; far less than the programs wait."""
+MOVES = 60
+WAIT = 4000
+"""ms"""
+
+
+def storm(program: Running, targets: list[str]) -> int:
+    """Moves it until it ends. Returns how often."""
+    done = 0
+    for target in itertools.islice(itertools.cycle(targets), MOVES):
+        time.sleep(EVERY)
+        if program.process.poll() is not None:
+            return done
+        shown = program.shown()
+        if shown is not None:
+            done += program.cluster.migrate(program.pid, program.cluster.where(shown), target).done
+    raise AssertionError(f"after {MOVES} moves it waits still")
+
+
+@pytest.mark.parametrize("call", ["epoll_wait", "epoll_pwait", "poll"])
+def test_a_wait_has_one_end_however_often_it_moves(cluster: Cluster, call: str) -> None:
+    with Running(cluster, "waits", f"{call} {WAIT}") as waits:
+        until("it is about to wait", waits.lines)
+        assert storm(waits, ["n2", "n1", "n3", "n2"]) > 3
+        assert took(waits.end()) >= WAIT
+
+
+@pytest.mark.parametrize("call", ["epoll_pwait2", "semtimedop"])
+def test_so_has_one_that_takes_its_time_from_memory_while_it_is_away(cluster: Cluster, call: str) -> None:
+    with Running(cluster, "waits", f"{call} {WAIT}") as waits:
+        until("it is about to wait", waits.lines)
+        assert storm(waits, ["n2", "n3"]) > 3
+        assert took(waits.end()) >= WAIT
+
+
+def took(said: str) -> int:
+    """ms"""
+    assert said.endswith("status 0\n"), said
+    return int(said.split("took ", 1)[1].split(maxsplit=1)[0])
+
+
+@pytest.mark.parametrize("then", ["n1", "n3"])
+def test_a_move_waits_for_a_write_that_is_half_done(cluster: Cluster, then: str) -> None:
+    with Running(cluster, "writes", "1200 2") as writes:
+        for count, target in enumerate(["n2", then], start=1):
+            until("it is about to write", lambda count=count: len(writes.lines()) == count)  # type: ignore[misc]
+            time.sleep(0.3)
+            writes.moved(target)
+        assert writes.end() == f"wrote {1 << 20}\n" * 2 + "status 0\n"
