@@ -15,7 +15,7 @@ from cli.exit_codes import NOT_PERMITTED, OK
 from node import config
 from node.daemon import Daemon
 from node.paths import Paths
-from wire.waking import allow_many_descriptors
+from wire.resources import allow_many_descriptors
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deputy.deputy import Options
 from deputy.tree import Tree
-from wire.waking import allow_many_descriptors
+from wire.resources import allow_many_descriptors, let_memory_be_merged
 
 
 @functools.cache
@@ -39,6 +39,7 @@ def main() -> int:
         arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images, arguments.trace
     )
     allow_many_descriptors()
+    let_memory_be_merged()
     return Tree(options).run()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from remote.remote import Options
 from remote.tree import Tree
-from wire.waking import allow_many_descriptors
+from wire.resources import allow_many_descriptors, let_memory_be_merged
 
 
 @functools.cache
@@ -46,6 +46,7 @@ def main() -> int:
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache,
     )  # fmt: skip
     allow_many_descriptors()
+    let_memory_be_merged()
     return Tree(options).run()
 
 

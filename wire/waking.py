@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import select
 import selectors
 import signal
@@ -20,12 +19,6 @@ def ready(descriptors: Iterable[int], timeout: float) -> list[int]:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return [descriptor for descriptor, _ in poll.poll(max(0.0, timeout) * 1000)]
-
-
-def allow_many_descriptors() -> None:
-    """As many as this process may have: each process of a tree takes half a dozen."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Waker:
