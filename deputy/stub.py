@@ -203,7 +203,8 @@ class Stub:
 
     def cancel(self, tid: int, timeout: float = 10.0) -> bool:
         """Takes a thread (the program's id) back out of the call that it waits in; the guest gets a suspended REPLY with
-        the restart code. False: it had completed, and the normal REPLY is on its way.
+        the restart code. False: it had completed, and the normal REPLY is on its way; or the process is stopped, and the thread not
+        in the call itself.
 
         Errors: TimeoutError when the call can neither be ended nor ends by itself.
         """
@@ -218,14 +219,15 @@ class Stub:
                     return False
                 continue
             registers = tracing.registers(host)
+            is_stopped = self._last_stop is not None and self._last_stop.cause is Cause.GROUP_STOP
             suspended = False
             if self._is_in_call(registers):
                 suspended = self.link.suspend(tid, signed(registers.rax))
                 if suspended:
                     tracing.set_registers(host, self._loop_registers(host, registers))
             self._let_go(host)
-            if suspended:
-                return True
+            if suspended or is_stopped:
+                return suspended  # one that has come out of its call says so when the process is continued
             # It was just before or just after the call: that takes no time.
             quiet = time.monotonic() + 0.001
             while self._host(tid) is not None and self._is_busy(tid) and time.monotonic() < quiet:
@@ -409,6 +411,8 @@ class Stub:
         thread.signal_mask = 0
         thread.restore()
         tracing.proceed(tid)
+        if thread.group_stop:  # the process is stopped: what we took from the newborn to put it into the loop
+            tracing.interrupt(tid)
         return program
 
     def bear(self, parent: int, exit_signal: int) -> Stub:

@@ -202,6 +202,7 @@ class Guest:
                 tracing.interrupt(tid)
         elif event.kind == Control.CONTINUED:
             self.is_stopped = False
+            self.signals.look_again()
             halted, self._halted = self._halted, set()
             for tid in halted:
                 tracing.proceed(tid)

@@ -73,6 +73,10 @@ class GuestSignals:
         """What home's kernel said of a signal that was queued with a cookie."""
         return self._infos.get(_cookie(info), info)
 
+    def look_again(self) -> None:
+        """For a while: the process was stopped, and a stopped thread at home cannot always be asked back."""
+        self._signalled = time.monotonic()
+
     def look(self) -> None:
         """Once in each turn of the loop."""
         now = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,20 @@ def test_a_stop_holds_threads_that_are_being_born(cluster: Cluster) -> None:
         for _ in range(6):
             births.works()
             assert cluster.home.run("sh", "-c", f"kill -STOP {births.pid}").returncode == 0
+            until("the stub is stopped", lambda: {"t", "T"} >= states(births.cluster.home.root / "proc" / str(births.pid)))
             until("all of it stands still", lambda: stands(births))
             assert stands(births)
             assert cluster.home.run("sh", "-c", f"kill -CONT {births.pid}").returncode == 0
         births.works()
+
+
+def states(process: Path) -> set[str]:
+    """Of all threads of a process, which is /proc/PID."""
+    found = set()
+    for task in (process / "task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return found
 
 
 def stands(program: Running) -> bool:
