@@ -88,7 +88,7 @@ def _unborn(deputy: Deputy, event: Event) -> None:
     """The guest has no such thread or child after all."""
     assert deputy.stub is not None
     number = int(unpack(event.data)["thread"])
-    for child in deputy.tree.deputies:
+    for child in deputy.tree.members:
         if child is not deputy and child.stub is not None and child.stub.program_tid(child.pid) == number:
             child.finished = True
             _undo(deputy, child.stub)

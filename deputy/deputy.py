@@ -267,7 +267,7 @@ class Deputy:
 
     def prepare(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Runs the preparation in a worker, and calls `then` in the loop; no other move begins before."""
-        threading.Thread(target=preparation.run, args=(self.tree.wake,), daemon=True).start()
+        threading.Thread(target=preparation.run, args=(self.tree.waker.wake,), daemon=True).start()
         self.await_prepared(preparation, then)
 
     def await_prepared(self, preparation: Preparation, then: Callable[[], None]) -> None:

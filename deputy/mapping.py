@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from deputy.stub import Replaced
-from engine.files import FileMapping, MappedFile, hashes, mappings
+from engine.files import FileMapping, MappedFile, by_mapping, hashes, mappings
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS
@@ -119,7 +119,7 @@ class Mappings:
 
     def files(self) -> list[MappedFile]:
         """All that the guest has mapped, for another node, as it is now. Errors: OSError."""
-        sources = {name: _source(self._pid, mapping) for name, mapping in self._now().values()}
+        sources = {name: by_mapping(self._pid, mapping.start, mapping.end) for name, mapping in self._now().values()}
         return [_described(file.path, sources[path]) if path in sources else file for path, file in self._sent.items()]
 
     def _now(self) -> dict[str, tuple[str, FileMapping]]:
@@ -200,7 +200,7 @@ class Mappings:
             self._files = {}
             for mapping in mappings(self._pid):
                 if (name := self._names.get(_identity(mapping))) is not None:
-                    status = os.stat(_source(self._pid, mapping))
+                    status = os.stat(by_mapping(self._pid, mapping.start, mapping.end))
                     self._files.setdefault((status.st_dev, status.st_ino), _File(name))
         return self._files
 
@@ -222,7 +222,7 @@ class Mappings:
         return known[inode]
 
     def _link(self, part: _Part) -> str:
-        return f"/proc/{self._pid}/map_files/{part.address:x}-{part.address + part.length:x}"
+        return by_mapping(self._pid, part.address, part.address + part.length)
 
     def _open(self, part: _Part) -> BinaryIO:
         return open(self._link(part), "rb", buffering=0)
@@ -299,7 +299,3 @@ def _is_open_for_writing(file: BinaryIO) -> bool:
 
 def _identity(mapping: FileMapping) -> str:
     return f"{mapping.device} {mapping.inode}"
-
-
-def _source(pid: int, mapping: FileMapping) -> str:
-    return f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"

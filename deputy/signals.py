@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from engine.pending import Pending
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from deputy.stub import Stub
 
 log = logging.getLogger("deputy")
+
+SIGNAL_PATIENCE = 0.01
+"""Seconds that a call may take longer by which a process has sent itself a signal."""
+THREADS_LOOKED_AT = 16
+"""The first of a process may get what is sent to it; the kernel prefers the very first."""
 
 
 class StubSignals:
@@ -38,9 +44,30 @@ class StubSignals:
 
     def poll(self) -> None:
         """Handles whatever has happened to the stub's threads."""
+        self._look()
+        for tid, target in self._stub.link.signallers():
+            # The program goes on when it has sent itself a signal; at home it would have got it by then.
+            end = time.monotonic() + SIGNAL_PATIENCE
+            while self._stub.tids and self._stub.executed is None and self._waits(target) and time.monotonic() < end:
+                time.sleep(0.0001)  # the kernel wakes a thread of the stub for it: no descriptor tells of that
+                self._look()
+            self._stub.link.told(tid)
+
+    def _look(self) -> None:
         if self._stub.executed is None:
             for stop in tracing.poll(list(self._stub.tids)):
                 self.handle(stop)
+
+    def _waits(self, target: int) -> bool:
+        """Whether a signal waits that the stub is about to get: the process, or the thread `target` (the program's id)."""
+        pid, hosts = self._stub.pid, self._stub.tids[:THREADS_LOOKED_AT]
+        if target:
+            hosts = [tid for tid in self._stub.tids if self._stub.program_tid(tid) == target]
+        try:
+            # One that runs may have taken it from its queue, and be about to stop for it.
+            return any(tracing.signal_state(pid, tid).deliverable() or tracing.is_running(pid, tid) for tid in hosts)
+        except ProcessLookupError:
+            return False
 
     def handle(self, stop: Stop) -> None:
         """One stop of one thread."""

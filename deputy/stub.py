@@ -128,7 +128,7 @@ class Stub:
             found = inject.syscall_at(thread.registers)
             if found is None:
                 continue
-            if found[1] == -516 and found[0] in _RESUMABLE:
+            if found[1] == inject.ERESTART_RESTARTBLOCK and found[0] in _RESUMABLE:
                 self.link.expect_restart(self._program[tid], found[0], inject.arguments_of(thread.registers))
                 self._expected.add(self._program[tid])
             elif tid in deadlines:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import select
 import stat
 import time
 from contextlib import suppress
+
+from engine.handover import take_descriptor
 
 log = logging.getLogger("deputy")
 
@@ -19,8 +20,6 @@ _PIECE = 256
 """Bytes that are written at once: never more than what poll(2) has promised of a pipe or a terminal."""
 _PLAIN = bytes(byte if 32 <= byte < 127 or byte == 10 else 63 for byte in range(256))
 """What another node says is no more than text on a terminal."""
-_SYS_PIDFD_GETFD = 438
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class TraceFile:
@@ -65,15 +64,7 @@ class TraceFile:
     def _open(self) -> int:
         """Errors: OSError."""
         if self._path == STDERR:
-            pidfd = os.pidfd_open(self._pid)
-            try:
-                found = int(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, 2, 0))  # with its place in the file, which the program goes on from
-            finally:
-                os.close(pidfd)
-            if found < 0:
-                code = ctypes.get_errno()
-                raise OSError(code, f"standard error of {self._pid}: {os.strerror(code)}")
-            return found
+            return take_descriptor(self._pid, 2)  # with its place in the file, which the program goes on from
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != _user(self._pid):

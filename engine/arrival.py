@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.handover import take_descriptor
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, SYS, Frozen, check
 
 PR_SET_NO_NEW_PRIVS = 38
@@ -77,7 +78,7 @@ def install_filter(frozen: Frozen, program: bytes) -> int:
             frozen.write(address, struct.pack("<HxxxxxxQ", len(program) // 8, address + 16) + program)
             theirs = frozen.call(SYS.seccomp, SECCOMP_SET_MODE_FILTER, flags, address)
         try:
-            listener = _take_descriptor(frozen.pid, theirs)
+            listener = take_descriptor(frozen.pid, theirs)
         finally:
             frozen.call(SYS.close, theirs)
     try:
@@ -92,18 +93,6 @@ def notifications_work() -> bool:
     look for the program (EFAULT), one that it does not know is refused first (EINVAL)."""
     flags = FILTER_NEW_LISTENER | FILTER_WAIT_KILLABLE_RECV
     return bool(_libc.syscall(SYS.seccomp, SECCOMP_SET_MODE_FILTER, flags, None) < 0 and ctypes.get_errno() == errno.EFAULT)
-
-
-def _take_descriptor(pid: int, number: int) -> int:
-    handle = os.pidfd_open(pid)
-    try:
-        taken: int = _libc.syscall(SYS.pidfd_getfd, handle, number, 0)
-        if taken < 0:
-            error = ctypes.get_errno()
-            raise OSError(error, f"pidfd_getfd from {pid}: {os.strerror(error)}")
-        return taken
-    finally:
-        os.close(handle)
 
 
 def _has_capability(pid: int, number: int) -> bool:

@@ -157,6 +157,11 @@ class HashCache:
 hashes = HashCache()
 
 
+def by_mapping(pid: int, start: int, end: int) -> str:
+    """A path to the very file that a process has mapped there, whatever is at its name now."""
+    return f"/proc/{pid}/map_files/{start:x}-{end:x}"
+
+
 def mapped_files(pid: int) -> list[MappedFile]:
     """All files that the process has mapped, and its program, each once. Errors: ProcessLookupError, OSError."""
     found: dict[tuple[str, str, int], str] = {}
@@ -164,10 +169,10 @@ def mapped_files(pid: int) -> list[MappedFile]:
         if is_file(mapping):
             key = (mapping.path, mapping.device, mapping.inode)
             # By the mapping itself, so that the very inode is read even if another is at that path now.
-            found.setdefault(key, f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+            found.setdefault(key, by_mapping(pid, mapping.start, mapping.end))
     files = []
-    for (path, _, inode), by_mapping in found.items():
-        file = _describe(path, by_mapping) or _describe(path, path, inode)
+    for (path, _, inode), link in found.items():
+        file = _describe(path, link) or _describe(path, path, inode)
         if file is not None:
             files.append(file)
     program = os.readlink(f"/proc/{pid}/exe")

@@ -1,4 +1,4 @@
-"""A descriptor of ours for a frozen process."""
+"""Descriptors from one process to another."""
 
 from __future__ import annotations
 
@@ -15,6 +15,19 @@ _MSG_CMSG_CLOEXEC = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def take_descriptor(pid: int, number: int) -> int:
+    """A descriptor of a process, whose open file we share from here on. Errors: OSError."""
+    handle = os.pidfd_open(pid)
+    try:
+        taken: int = _libc.syscall(SYS.pidfd_getfd, handle, number, 0)
+        if taken < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"descriptor {number} of {pid}: {os.strerror(error)}")
+        return taken
+    finally:
+        os.close(handle)
+
+
 def give_descriptor(frozen: Frozen, descriptor: int, page: int) -> int:
     """Gives the frozen process a descriptor of ours, as a message over a socket pair that it makes; its number there.
 
@@ -23,14 +36,7 @@ def give_descriptor(frozen: Frozen, descriptor: int, page: int) -> int:
     frozen.call(SYS.socketpair, socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 0, page)
     first, second = struct.unpack("<ii", frozen.read(page, 8))
     try:
-        pidfd = os.pidfd_open(frozen.pid)
-        try:
-            ours = _libc.syscall(SYS.pidfd_getfd, pidfd, first, 0)
-            if ours < 0:
-                raise OSError(ctypes.get_errno(), f"pidfd_getfd from {frozen.pid}")
-        finally:
-            os.close(pidfd)
-        with socket.socket(fileno=ours) as sender:
+        with socket.socket(fileno=take_descriptor(frozen.pid, first)) as sender:
             sender.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
         # struct msghdr at the page's begin, then the iovec, the byte and the control buffer.
         header = struct.pack("<QQQQQQQ", 0, 0, page + 64, 1, page + 128, 24, 0)

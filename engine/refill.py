@@ -29,7 +29,7 @@ from engine.context import (
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings, renamed
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, check
+from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, U64, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
 from kernel_helpers.tracing import signal_state
 
@@ -40,7 +40,6 @@ _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
 _MREMAP_MOVE = 1 | 2  # MAYMOVE | FIXED
 _MREMAP_DONTUNMAP = 4
-ERESTART_RESTARTBLOCK = -516 & U64
 _MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
 _MADV_THAT_MATTERS = frozenset({10, 18})  # DONTFORK, WIPEONFORK: the others are advice
 _PR_SET_NAME = 15
@@ -416,5 +415,5 @@ def _load(thread: Thread, wanted: ThreadContext) -> None:
     registers = Registers.from_buffer_copy(wanted.registers)
     if wanted.resume_with_restart_syscall:
         # Interrupted in the call, or put back to before it.
-        registers.rax = SYS.restart_syscall if registers.orig_rax == U64 else ERESTART_RESTARTBLOCK
+        registers.rax = SYS.restart_syscall if registers.orig_rax == U64 else ERESTART_RESTARTBLOCK & U64
     thread.registers, thread.signal_mask = registers, wanted.signal_mask

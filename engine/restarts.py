@@ -14,9 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_helpers.inject import SYS, Frozen, arguments_of, signed, syscall_at
+from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, Frozen, arguments_of, signed, syscall_at
 
-RESTARTED = -516
 _IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait)
 _IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop)
 _TIMED = ("ep_poll", "epoll_wait", "semtimedop")
@@ -47,7 +46,7 @@ def name_restarted_calls(frozen: Frozen, places: dict[int, str]) -> None:
     kernel does not look at it when it restarts them here."""
     for tid, thread in frozen.threads.items():
         registers = thread.registers
-        if signed(registers.orig_rax) == SYS.restart_syscall and signed(registers.rax) == RESTARTED:
+        if signed(registers.orig_rax) == SYS.restart_syscall and signed(registers.rax) == ERESTART_RESTARTBLOCK:
             place = places.get(tid, "")
             if "poll" in place:
                 registers.orig_rax = SYS.poll

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -35,6 +36,8 @@
 #define TIMEOUT_LIMIT_S (1ll << 31)
 
 enum state { IDLE, BUSY };
+/* Of a call by which the process may have sent itself a signal: its reply waits until our owner has told the guest of that. */
+enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED };
 
 struct home_thread {
     uint32_t tid;
@@ -48,6 +51,7 @@ struct home_thread {
     uint64_t begun;             /* cycles */
     int placed;                 /* the call's place is in use: the buffer is there and not in the slot */
     uint32_t placing;           /* bytes of the place that have been mapped or found mapped; PLACED: all */
+    enum signalling signalling;
     int64_t deadline;           /* of the call, if it has one: CLOCK_MONOTONIC, nanoseconds */
     /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. Or one with a
      * deadline. */
@@ -274,6 +278,12 @@ static int finish(struct home *h, struct home_thread *t) {
         launch(h, t, WATCHED_AT_CONTROL);
         ended = 0;
     }
+    if (ended && t->signalling) {
+        if (t->signalling == SIGNALS)
+            eventfd_write(h->event_fd, 1);
+        t->signalling = SIGNALLED;
+        ended = 0;
+    }
     if (ended) {
         t->quick = __builtin_ia32_rdtsc() - t->begun < QUICK_CYCLES;
         o = make_reply(h, t, t->slot->value, 0);
@@ -366,6 +376,11 @@ static int resumes(struct home_thread *t) {
            !memcmp(t->resumable_image, data_of(t), a->image);
 }
 
+static int sends_signals(long number) {
+    return number == SYS_kill || number == SYS_tgkill || number == SYS_tkill || number == SYS_rt_sigqueueinfo ||
+           number == SYS_rt_tgsigqueueinfo || number == SYS_pidfd_send_signal;
+}
+
 static void forget_resumable(struct home_thread *t) {
     t->resumable.number = -1;
     free(t->resumable_image);
@@ -395,6 +410,7 @@ static void start(struct home *h, struct home_thread *t) {
     t->placing = place ? 0 : PLACED;
     if (!place)
         t->call.place_length = 0;
+    t->signalling = sends_signals(t->call.number) ? SIGNALS : SIGNALS_NOBODY;
     t->resuming = resumes(t);
     int64_t limit = patience(t);
     t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : monotonic() + limit;
@@ -554,6 +570,7 @@ void home_name_thread(struct home *h, unsigned index, int tid) {
     t->state = IDLE;
     t->sequence = 0;
     t->placed = 0;
+    t->signalling = SIGNALS_NOBODY;
     t->slot->done = t->slot->request;
     t->slot->sleeping = t->slot->watched = 0;
     t->tid = tid;
@@ -606,6 +623,36 @@ int home_standing(struct home *h, int tid, struct standing *standing) {
                                   __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request};
     pthread_mutex_unlock(&h->lock);
     return 0;
+}
+
+struct signaller { uint32_t tid, target; };
+
+/* Threads whose reply waits for home_told(), at most `room`, and which thread each has sent a signal to; 0: any. How many. */
+unsigned home_signallers(struct home *h, struct signaller *found, unsigned room) {
+    unsigned n = 0;
+    pthread_mutex_lock(&h->lock);
+    for (unsigned i = 0; i < h->count && n < room; i++) {
+        struct home_thread *t = h->threads[i];
+        if (t->state != BUSY || t->signalling != SIGNALLED)
+            continue;
+        long number = t->call.number;
+        uint64_t target = number == SYS_tgkill || number == SYS_rt_tgsigqueueinfo ? t->call.arguments[1]
+                          : number == SYS_tkill ? t->call.arguments[0] : 0;
+        found[n++] = (struct signaller){t->tid, target};
+    }
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+/* The guest has been told of what such a thread's call has sent. */
+void home_told(struct home *h, int tid) {
+    struct home_thread *t = by_tid(h, tid);
+    if (!t)
+        return;
+    pthread_mutex_lock(&h->lock);
+    t->signalling = SIGNALS_NOBODY;
+    pthread_mutex_unlock(&h->lock);
+    finish(h, t);
 }
 
 /* The thread was taken out of its call (ptrace) with a restart code: says so to the guest. The resident loop must be

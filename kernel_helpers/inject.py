@@ -32,7 +32,9 @@ _ALL_SIGNALS = U64
 _WALL = 0x40000000
 _EXTENDED_STATE_ROOM = 16384  # AMX makes it 11 kB
 
-RESTART_CODES = (-512, -513, -514, -516)
+ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK = -512, -513, -514, -516
+"""What a call that is not over gives to its kernel, and never to the program (linux/errno.h)."""
+RESTART_CODES = (ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK)
 
 
 class _Numbers(dict[str, int]):
@@ -104,7 +106,7 @@ def normalise_restart(registers: Registers) -> int:
     if number < 0:
         return 0
     found = 0
-    if code == -516 and number == SYS.futex:
+    if code == ERESTART_RESTARTBLOCK and number == SYS.futex:
         registers.rax = 0
         found = code
     elif code in RESTART_CODES or (code == -errno.EINTR and number in _INTERRUPTED_BY_STOP):
@@ -126,7 +128,7 @@ def carry_restart(registers: Registers) -> None:
     if number >= 0 and code in RESTART_CODES[:3]:
         return
     if number >= 0 and number != SYS.futex and (code in RESTART_CODES or (code == -errno.EINTR and number in _INTERRUPTED_BY_STOP)):
-        registers.rax = -514 & U64
+        registers.rax = ERESTARTNOHAND & U64
         return
     normalise_restart(registers)
 

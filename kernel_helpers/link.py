@@ -113,6 +113,7 @@ def _native() -> ctypes.CDLL:
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]), ("home_resumable", i, [pointer, i]),
         ("home_milliseconds_left", ctypes.c_int64, [pointer, i, i]),
+        ("home_signallers", unsigned, [pointer, pointer, unsigned]), ("home_told", None, [pointer, i]),
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
         ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
@@ -305,6 +306,16 @@ class HomeLink(SessionLink):
         found = _Standing()
         _check(_native().home_standing(self.handle, tid, ctypes.byref(found)), f"thread {tid}")
         return found
+
+    def signallers(self) -> list[tuple[int, int]]:
+        """Threads whose call may have sent a signal to the process itself, and to which thread of it (0: any). Each is replied to
+        after told()."""
+        found = (ctypes.c_uint32 * 2 * 16)()
+        return [(pair[0], pair[1]) for pair in found[: _native().home_signallers(self.handle, found, len(found))]]
+
+    def told(self, tid: int) -> None:
+        """The guest has been told of the signals that this thread's call has sent."""
+        _native().home_told(self.handle, tid)
 
     def suspend(self, tid: int, code: int) -> bool:
         """Says to the guest that the call was taken back with this restart code; the caller has the thread out of it.

@@ -244,6 +244,14 @@ class SignalState:
         return bool((self.pending | self.shared_pending) & self.blocked & ~mask)
 
 
+def is_running(pid: int, tid: int) -> bool:
+    """Whether a thread neither sleeps nor is stopped. Errors: ProcessLookupError if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "R"
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(3, "gone", str(tid)) from None
+
+
 def signal_state(pid: int, tid: int) -> SignalState:
     """Errors: ProcessLookupError if it is gone."""
     try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from engine.phases import Phases
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SYS, Frozen, Thread
+from kernel_helpers.inject import ERESTARTNOINTR, SYS, Frozen, Thread
 from kernel_helpers.link import AwayLink, Event
 from remote import birth
 from remote.birth import Wanted
@@ -106,7 +106,7 @@ class Births:
         phases = Phases()
         try:
             tracing.interrupt(host)
-            guest.link.answer(tid, error=-513)
+            guest.link.answer(tid, error=ERESTARTNOINTR)
             if not number:
                 return  # what happens at its stop is what happens at any
             taken = guest.await_trap(host)

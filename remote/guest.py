@@ -331,7 +331,7 @@ class Guest:
                 tracing.interrupt(tid)
             for tid in parked:
                 # Calls that only home makes, and whatever was suspended just now: back to before the call.
-                self.link.answer(tid, error=-513)
+                self.link.answer(tid, error=inject.ERESTARTNOINTR)
             for tid in list(self._threads):
                 taken += self.await_trap(tid)
                 if tid not in self._threads:

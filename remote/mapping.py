@@ -27,7 +27,7 @@ from engine.files import FileStore, MappedFile, hashes
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SYS
+from kernel_helpers.inject import ERESTARTNOINTR, SYS
 from kernel_helpers.link import AwayLink, Event
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
@@ -43,7 +43,6 @@ _CHUNK = 512 << 10
 """Bytes of a part; the home may send less."""
 _KNOWN = 0xF | 0x10 | 0x40 | 0x800 | 0x1000 | 0x4000 | 0x8000 | 0x10000 | 0x20000 | 0x100000
 """The type, FIXED, 32BIT, DENYWRITE, EXECUTABLE, NORESERVE, POPULATE, NONBLOCK, STACK, FIXED_NOREPLACE."""
-_ERESTARTNOINTR = -513
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class Mappings:
         host = self._guest.host_tid(tid)
         if host is not None and self._waits(tid, number):
             tracing.interrupt(host)
-            self._answer(tid, number, error=_ERESTARTNOINTR)
+            self._answer(tid, number, error=ERESTARTNOINTR)
 
     def _home(self, tid: int, number: int, reason: str) -> None:
         if self._waits(tid, number):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernel_helpers import tracing
-from kernel_helpers.inject import SYS
+from kernel_helpers.inject import ERESTARTNOINTR, SYS
 from kernel_helpers.link import CONTROL_LIMIT, Event
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.own_proc import may_be_own
@@ -121,7 +121,7 @@ class OwnProc:
             return  # put back meanwhile, for a move: it is asked again where the guest is then
         if guest.is_pausing:  # nothing more goes home now; the call is made again when it may
             tracing.interrupt(host)
-            guest.link.answer(tid, error=-513)
+            guest.link.answer(tid, error=ERESTARTNOINTR)
             return
         try:
             path = bytes(fields["path"])

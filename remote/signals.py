@@ -126,7 +126,7 @@ class GuestSignals:
         tracing.interrupt(host)
         # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
         # the mere stop at home), behave like ERESTARTNOHAND.
-        code = code if code in inject.RESTART_CODES[:3] else -514
+        code = code if code in inject.RESTART_CODES[:3] else inject.ERESTARTNOHAND
         call = guest.link.parked().get(tid)
         if call is not None:
             guest.door.answered(host, call.number)

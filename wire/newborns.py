@@ -17,8 +17,8 @@ A_MOMENT = 0.05
 """Seconds."""
 
 
-class Member(Protocol):
-    """A deputy or a remote."""
+class Newborn(Protocol):
+    """A member of a tree."""
 
     server: LocalServer
     finished: bool
@@ -28,13 +28,13 @@ class Newborns:
     """Members that were born here, with what is to be told of them."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[float, Member, Message]] = []
+        self._waiting: list[tuple[float, Newborn, Message]] = []
 
-    def add(self, member: Member, message: Message) -> None:
+    def add(self, member: Newborn, message: Message) -> None:
         """`message`: the event that tells of it."""
         self._waiting.append((time.monotonic() + A_MOMENT, member, message))
 
-    def tell(self, members: Sequence[Member]) -> None:
+    def tell(self, members: Sequence[Newborn]) -> None:
         """Tells what is due, through a member that the daemon knows already."""
         if not self._waiting:
             return

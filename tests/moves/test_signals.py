@@ -58,6 +58,13 @@ def test_a_signal_that_comes_during_a_move_ends_the_call(cluster: Cluster) -> No
         assert missed(pushed) <= 2
 
 
+def test_a_signal_to_itself_is_there_before_the_call_has_ended(cluster: Cluster) -> None:
+    with Running(cluster, "sender", "600") as sender:
+        sender.works()
+        sender.moved("n2")
+        assert sender.end(90) == "missed 0\nstatus 0\n"
+
+
 def missed(pushed: Running) -> int:
     """How many signals came just before the call that they should have ended: a race that programs have at home, too, hardly ever."""
     said = pushed.end(90)

@@ -25,9 +25,6 @@ MODULES = (
 )  # fmt: skip
 LEFT_OUT = {"socket": ["*VSOCK*"]}
 """Patterns of tests that do not end natively on every machine."""
-KNOWN = {
-    "io": {"test_interrupted_write_unbuffered"},  # a write that waits with a part written ends with it when the process moves
-}
 MOVES = 5
 """How many are to be made of one module: what ends sooner is run again, REPEATS times at most."""
 REPEATS = 100
@@ -97,8 +94,7 @@ def test_the_same_tests_pass(cluster: Cluster, module: str) -> None:
     passed = frozenset.intersection(*(ran.passed for ran in runs))
     print(f"test_{module}, seed {seed}: {len(native.passed)} pass natively, {len(passed)} moved;", end=" ")
     print(f"{len(mover.done())} moves in {len(runs)} runs")
-    known = {name for name in native.passed if any(part in name for part in KNOWN.get(module, ()))}
-    missing = native.passed - passed - known
-    logs = "\n".join(ran.log[-6000:] for ran in runs if native.passed - ran.passed - known)
+    missing = native.passed - passed
+    logs = "\n".join(ran.log[-6000:] for ran in runs if native.passed - ran.passed)
     assert not missing, f"{sorted(missing)}\n{logs}"
     assert mover.done(), "\n".join(map(str, moves))
