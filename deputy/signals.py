@@ -51,6 +51,7 @@ class StubSignals:
             while self._stub.tids and self._stub.executed is None and self._waits(target) and time.monotonic() < end:
                 time.sleep(0.0001)  # the kernel wakes a thread of the stub for it: no descriptor tells of that
                 self._look()
+            self._look()
             self._stub.link.told(tid)
 
     def _look(self) -> None:

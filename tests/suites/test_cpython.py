@@ -27,7 +27,9 @@ LEFT_OUT = {"socket": ["*VSOCK*"]}
 """Patterns of tests that do not end natively on every machine."""
 MOVES = 5
 """How many are to be made of one module: what ends sooner is run again, REPEATS times at most."""
-REPEATS = 100
+REPEATS = 30
+SHORT = ((0.5, 40), (2.0, 5))
+"""A module that takes less than so many seconds natively is tested so often in one run: what has ended cannot be moved."""
 SECONDS = 400
 """For one module to run natively; five times that under moves."""
 
@@ -41,15 +43,18 @@ class Ran:
     passed: frozenset[str]
     failed: frozenset[str]
     log: str
+    seconds: float
 
 
-def run(cluster: Cluster, module: str, launcher: str, seconds: float) -> Ran:
-    """One module in a fresh directory of the home node. Errors: TimeoutError."""
+def run(cluster: Cluster, module: str, launcher: str, seconds: float, times: int = 1) -> Ran:
+    """One module, `times` in a row, in a fresh directory of the home node. Errors: TimeoutError."""
     directory = cluster.home.root / "tmp" / f"suite-{module}"
     subprocess.run(["rm", "-rf", directory], check=True)
     directory.mkdir()
     ignored = " ".join(f"-i '{pattern}'" for pattern in LEFT_OUT.get(module, []))
-    script = f"cd /tmp/suite-{module} && {launcher} python3 -m test --junit-xml result.xml --timeout {seconds} {ignored} test_{module}"
+    tests = f"--junit-xml result.xml --timeout {seconds} {ignored}" + f" test_{module}" * times
+    script = f"cd /tmp/suite-{module} && {launcher} python3 -m test {tests}"
+    begun = time.monotonic()
     argv = ["env", "-i", f"PATH={PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
     with (directory / "log").open("wb") as log:
         process = cluster.home.popen(argv, "", stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -59,10 +64,10 @@ def run(cluster: Cluster, module: str, launcher: str, seconds: float) -> Ran:
             kill_session(process.pid)
             process.wait(10)
             raise TimeoutError(f"test_{module} did not end within {seconds} s: {(directory / 'log').read_text()[-4000:]}") from None
-    return read(directory)
+    return read(directory, time.monotonic() - begun)
 
 
-def read(directory: Path) -> Ran:
+def read(directory: Path, seconds: float) -> Ran:
     passed, failed = set(), set()
     log = (directory / "log").read_text(errors="replace")
     assert (directory / "result.xml").exists(), log[-4000:]
@@ -72,7 +77,7 @@ def read(directory: Path) -> Ran:
             failed.add(name)
         elif case.find("skipped") is None and case.get("status") == "run":
             passed.add(name)
-    return Ran(frozenset(passed - failed), frozenset(failed), log)
+    return Ran(frozenset(passed - failed), frozenset(failed), log, seconds)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -80,6 +85,7 @@ def test_the_same_tests_pass(cluster: Cluster, module: str) -> None:
     if cluster.home.run("python3", "-c", "import test.test_os, test.libregrtest").returncode:
         pytest.skip("CPython's tests are not installed")
     native = run(cluster, module, "", SECONDS)
+    times = next((times for limit, times in SHORT if native.seconds < limit), 1)
     seed = new_seed()
     job = f"suite-{module.replace('_', '-')}-{seed}"
     mover = Mover(cluster, job, seed, (0.1, 0.6))
@@ -88,12 +94,12 @@ def test_the_same_tests_pass(cluster: Cluster, module: str) -> None:
     mover.start()
     try:
         while not runs or (len(mover.done()) < MOVES and len(runs) < REPEATS and time.monotonic() < end - SECONDS):
-            runs.append(run(cluster, module, f"mosrun -L -J {job} --", end - time.monotonic()))
+            runs.append(run(cluster, module, f"mosrun -L -J {job} --", end - time.monotonic(), times))
     finally:
         moves = mover.stop()
     passed = frozenset.intersection(*(ran.passed for ran in runs))
     print(f"test_{module}, seed {seed}: {len(native.passed)} pass natively, {len(passed)} moved;", end=" ")
-    print(f"{len(mover.done())} moves in {len(runs)} runs")
+    print(f"{len(mover.done())} moves in {len(runs)} runs of {times}")
     missing = native.passed - passed
     logs = "\n".join(ran.log[-6000:] for ran in runs if native.passed - ran.passed)
     assert not missing, f"{sorted(missing)}\n{logs}"
