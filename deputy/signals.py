@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("deputy")
 
-SIGNAL_PATIENCE = 0.01
-"""Seconds that a call may take longer by which a process has sent itself a signal."""
+SIGNAL_PATIENCE, BUSY_PATIENCE = 0.1, 0.002
+"""Seconds that a call may take longer by which a process has sent itself a signal; if what runs at home may be another call."""
 THREADS_LOOKED_AT = 16
 """The first of a process may get what is sent to it; the kernel prefers the very first."""
 
@@ -47,8 +47,8 @@ class StubSignals:
         self._look()
         for tid, target in self._stub.link.signallers():
             # The program goes on when it has sent itself a signal; at home it would have got it by then.
-            end = time.monotonic() + SIGNAL_PATIENCE
-            while self._stub.tids and self._stub.executed is None and self._waits(target) and time.monotonic() < end:
+            begun = time.monotonic()
+            while self._stub.tids and self._stub.executed is None and self._may_come(target, time.monotonic() - begun):
                 time.sleep(0.0001)  # the kernel wakes a thread of the stub for it: no descriptor tells of that
                 self._look()
             self._look()
@@ -59,14 +59,21 @@ class StubSignals:
             for stop in tracing.poll(list(self._stub.tids)):
                 self.handle(stop)
 
-    def _waits(self, target: int) -> bool:
-        """Whether a signal waits that the stub is about to get: the process, or the thread `target` (the program's id)."""
+    def _may_come(self, target: int, waited: float) -> bool:
+        """Whether the stub may be about to get a signal: the process, or the thread `target` (the program's id). waited: seconds."""
+        if waited > SIGNAL_PATIENCE:
+            return False
+        busy = set(self._stub.busy()) if waited > BUSY_PATIENCE else set()
         pid, hosts = self._stub.pid, self._stub.tids[:THREADS_LOOKED_AT]
         if target:
             hosts = [tid for tid in self._stub.tids if self._stub.program_tid(tid) == target]
         try:
-            # One that runs may have taken it from its queue, and be about to stop for it.
-            return any(tracing.signal_state(pid, tid).deliverable() or tracing.is_running(pid, tid) for tid in hosts)
+            # One that runs may have taken it from its queue, and be about to stop for it; or it makes a call, and has done so for long.
+            return any(
+                tracing.signal_state(pid, tid).deliverable()
+                or (tracing.is_running(pid, tid) and self._stub.program_tid(tid) not in busy)
+                for tid in hosts
+            )
         except ProcessLookupError:
             return False
 
