@@ -140,6 +140,8 @@ class Pair:
                 self.stub.cancel(event.tid)
         for stop in tracing.poll(list(self.stub.tids)):
             self._handle(stop)
+        for tid, _ in self.link.signallers():
+            self.link.told(tid)
 
     def _handle(self, stop: Stop) -> None:
         assert self.link is not None

@@ -10,11 +10,13 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 #include "account.h"
+#include "area.h"
 #include "link.h"
 
 #define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
@@ -34,6 +36,7 @@ struct guest_thread {
     uint64_t notification;
     int class;
     int renamed;                /* away_forward() has given it another path */
+    struct rlimit limit;        /* of a call that sets one */
     uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
     uint64_t asked_at;          /* the moment() of the question */
     struct told process_clock, thread_clock;
@@ -209,6 +212,24 @@ static void add_used(struct away *a, struct guest_thread *t, uint32_t length) {
     account_add(a->account, t->host_tid, t->m.call.number, t->m.call.arguments, a->results, length);
 }
 
+static int limited_resource(long number, const uint64_t arguments[6]) { return arguments[number == SYS_prlimit64]; }
+
+/* What a call wants to set: 0, or a negative errno. */
+static int read_limit(struct guest_thread *t, long number, const uint64_t arguments[6]) {
+    return guest_read(t->host_tid, arguments[number == SYS_prlimit64 ? 2 : 1], &t->limit, sizeof t->limit);
+}
+
+/* Home has set it; the guest is not bound more loosely than its node binds us. */
+static void bind_guest(struct guest_thread *t) {
+    struct rlimit ours, limit = t->limit;
+    int resource = limited_resource(t->m.call.number, t->m.call.arguments);
+    if (getrlimit(resource, &ours))
+        return;
+    limit.rlim_cur = limit.rlim_cur < ours.rlim_max ? limit.rlim_cur : ours.rlim_max;
+    limit.rlim_max = limit.rlim_max < ours.rlim_max ? limit.rlim_max : ours.rlim_max;
+    prlimit(t->host_tid, resource, &limit, NULL);
+}
+
 static void take(struct away *a, const struct seccomp_notif *n) {
     uint64_t arguments[6];
     for (int i = 0; i < 6; i++)
@@ -228,7 +249,8 @@ static void take(struct away *a, const struct seccomp_notif *n) {
     t->notification = n->id;
     t->class = entry->class;
     t->m.call.number = n->data.nr;
-    if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE)
+    if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE ||
+        (entry->class == CLASS_BIND && read_limit(t, n->data.nr, arguments)))
         hand_over(a, t, n);
     else
         forward(a, t, n, entry);    /* an exit too: the stub's thread ends, and Python lets the guest's do so */
@@ -398,6 +420,8 @@ static int reply(void *owner, struct session *session, const struct frame *frame
     int64_t value = r.value;
     if (t->class == CLASS_SUM && value >= 0 && r.outs && !(r.flags & REPLY_SUSPENDED) && a->account)
         add_used(a, t, lengths[0]);
+    if (t->class == CLASS_BIND && value >= 0 && !(r.flags & REPLY_SUSPENDED))
+        bind_guest(t);
     if (marshal_results(&t->m, t->host_tid, lengths, a->results))
         value = -EFAULT;
     uint64_t id = t->notification;

@@ -35,6 +35,8 @@ def _leaf(row: Row | None, notify: int) -> list[Instruction]:
     if verdicts - {own}:
         for variant in row.variants:
             verdict = _verdict(variant.class_, notify)
+            if any(variant.also):
+                raise ValueError(f"{row.name}: the filter decides by one argument only")
             if verdict != notify and variant.mask >> 32:
                 raise ValueError(f"{row.name}: the filter decides by 32 bits of an argument only")
             code.append((_LOAD, 0, 0, _OFFSET_ARGUMENTS + 8 * variant.argument))

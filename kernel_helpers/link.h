@@ -61,7 +61,7 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 /* ---- the table ---- */
 
 enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE,
-                  CLASS_SUM, CLASS_EXECUTE };
+                  CLASS_SUM, CLASS_EXECUTE, CLASS_BIND };
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
              SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
              SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS };
@@ -73,7 +73,7 @@ struct call_argument {
     uint32_t size_scale, size_add;
 };
 struct call_entry { uint8_t class, count; struct call_argument arguments[6]; };
-struct call_variant { uint8_t argument; uint64_t mask, value; struct call_entry entry; };
+struct call_variant { uint8_t argument, also; uint64_t mask, value, also_mask, also_value; struct call_entry entry; };
 struct call_row { const char *name; uint16_t first_variant, variants; struct call_entry entry; };
 
 /* The entry that a call's number and arguments choose. */

@@ -23,7 +23,7 @@ const struct call_entry *link_entry(long number, const uint64_t arguments[6]) {
     const struct call_row *row = &call_rows[number];
     for (unsigned i = 0; i < row->variants; i++) {
         const struct call_variant *v = &call_variants[row->first_variant + i];
-        if ((arguments[v->argument] & v->mask) == v->value)
+        if ((arguments[v->argument] & v->mask) == v->value && (arguments[v->also] & v->also_mask) == v->also_value)
             return &v->entry;
     }
     return &row->entry;
@@ -33,7 +33,7 @@ int link_class(long number, const uint64_t arguments[6]) { return link_entry(num
 
 static int at_home(int class) {
     return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END || class == CLASS_SUM ||
-           class == CLASS_EXECUTE;
+           class == CLASS_EXECUTE || class == CLASS_BIND;
 }
 
 int link_forwardable(long number) {

@@ -27,6 +27,7 @@ class Class(IntEnum):
     REFUSE = 5
     SUM = 6
     EXECUTE = 7
+    BIND = 8
 
 
 class Shape(IntEnum):
@@ -89,7 +90,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row's replacement when `arguments[argument] & mask == value`."""
+    """A row's replacement when `arguments[argument] & mask == value`, and `also` the same is so of another."""
 
     argument: int
     mask: int
@@ -97,6 +98,7 @@ class Variant:
     class_: Class
     arguments: tuple[Argument, ...]
     note: str
+    also: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class Row:
     def select(self, arguments: tuple[int, ...]) -> Row | Variant:
         """The variant that these argument values choose, or the row itself."""
         for variant in self.variants:
-            if arguments[variant.argument] & variant.mask == variant.value:
+            argument, mask, value = variant.also
+            if arguments[variant.argument] & variant.mask == variant.value and arguments[argument] & mask == value:
                 return variant
         return self
 
@@ -187,11 +190,8 @@ def parse(text: str) -> list[Row]:
             continue
         try:
             if words[0] == "when":
-                condition = re.match(r"([0-5])(?:&(\w+))?=(\w+)$", words[1])
-                if condition is None:
-                    raise ValueError(f"cannot read the condition {words[1]!r}")
-                variants.append(Variant(int(condition[1]), int(condition[2] or "0xffffffff", 0), int(condition[3], 0),
-                                        _CLASSES[words[2]], _parse_arguments(words[3:]), note.strip()))
+                first, *also = (_parse_condition(word) for word in words[1].split(","))
+                variants.append(Variant(*first, _CLASSES[words[2]], _parse_arguments(words[3:]), note.strip(), *also))
                 row = rows[-1]
                 rows[-1] = Row(row.number, row.name, row.class_, row.arguments, row.note, row.group, tuple(variants))
             else:
@@ -204,6 +204,14 @@ def parse(text: str) -> list[Row]:
         except (ValueError, KeyError, IndexError) as error:
             raise ValueError(f"calls.table line {line_number}: {error}") from error
     return rows
+
+
+def _parse_condition(word: str) -> tuple[int, int, int]:
+    """Argument, mask, value. Errors: ValueError."""
+    condition = re.match(r"([0-5])(?:&(\w+))?=(\w+)$", word)
+    if condition is None:
+        raise ValueError(f"cannot read the condition {word!r}")
+    return int(condition[1]), int(condition[2] or "0xffffffff", 0), int(condition[3], 0)
 
 
 @functools.cache
@@ -242,7 +250,9 @@ def c_table() -> str:
         entries.append(f'    [{row.number}] = {{"{row.name}", {len(variants)}, {len(row.variants)}, {entry}}},')
         for v in row.variants:
             entry = _c_entry(v.class_, v.arguments)
-            variants.append(f"    {{{v.argument}, {v.mask:#x}ULL, {v.value:#x}ULL, {entry}}},")
+            argument, mask, value = v.also
+            conditions = f"{v.argument}, {argument}, {v.mask:#x}ULL, {v.value:#x}ULL, {mask:#x}ULL, {value:#x}ULL"
+            variants.append(f"    {{{conditions}, {entry}}},")
     lines = ["/* Generated from calls.table. */", "static const struct call_variant call_variants[] = {", *variants, "};",
              "static const struct call_row call_rows[] = {", *entries, "};", ""]
     return "\n".join(lines)
@@ -271,7 +281,8 @@ def documentation() -> str:
              Class.BOTH: "at home, then natively", Class.GO_HOME: "brings the process home",
              Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS",
              Class.SUM: "by the stub at home, and what was used away is added",
-             Class.EXECUTE: "by the stub at home, and the new program comes here"}
+             Class.EXECUTE: "by the stub at home, and the new program comes here",
+             Class.BIND: "by the stub at home, and the guest is bound by it"}
     always, sometimes = taken_home()
     lines = ["# System calls of a process that is away", "",
              "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -108,7 +109,7 @@ class PtraceLink(SessionLink):
         return signed(tracing.registers(stop.tid).rax) == -errno.ENOSYS
 
     def _take(self, program: int, caught: _Caught) -> None:
-        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM):
+        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM, Class.BIND):
             with suppress(TooBig):
                 self._send(program, caught)
                 return
@@ -174,9 +175,20 @@ class PtraceLink(SessionLink):
             caught.sent = False
             self._ask(event.tid, caught, b"")  # only home can tell what it would see by its own path
             return None
+        if caught.entry.class_ is Class.BIND and value >= 0:
+            self._bind(caught)
         native = caught.entry.class_ is Class.BOTH and value >= 0
         self._finish(event.tid, value, native)
         return None
+
+    def _bind(self, caught: _Caught) -> None:
+        """A limit that home has set; the guest is not bound more loosely than its node binds us."""
+        first = int(caught.number == SYS.prlimit64)
+        which = caught.arguments[first]
+        with suppress(OSError, ValueError):
+            most = resource.getrlimit(which)[1] % (1 << 64)
+            wanted = struct.unpack("<QQ", self._read(caught.arguments[first + 1], 16))
+            resource.prlimit(caught.host, which, tuple(signed(min(limit, most)) for limit in wanted))  # type: ignore[arg-type]
 
     def _finish(self, program: int, value: int, native: bool) -> None:
         """Ends the call with a value, or lets the node's kernel make it."""
