@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     verbs.add_parser("unblock", help="take guests again", description="take guests again")
     expel = verbs.add_parser("expel", help="send guests home", description="send all guests home, or one")
     expel.add_argument("guest", nargs="?", help="HOME-PID as mosps --guests shows it (default: all)")
+    expel.add_argument("--within", type=float, metavar="SECONDS", help="how long they may take (default 10)")
     _json(expel)
     bring = verbs.add_parser("bring", help="bring processes home", description="bring your processes home (root: everybody's)")
     bring.add_argument("-J", "--job", metavar="JOB", help="only those of this job")
@@ -111,7 +112,8 @@ def _unblock(options: argparse.Namespace) -> int:
 
 
 def _expel(options: argparse.Namespace) -> int:
-    answer = _ask("expel", LONG, guest=options.guest)
+    within = {} if options.within is None else {"within": options.within}
+    answer = _ask("expel", (options.within or 0.0) + LONG, guest=options.guest, **within)
     if options.json:
         print_json(answer)
     elif not answer["expelled"] and not answer["left"]:
@@ -120,7 +122,7 @@ def _expel(options: argparse.Namespace) -> int:
         for key in answer["expelled"]:
             print(f"{key} went home")
     if answer["left"]:
-        raise CommandError(f"not gone yet: {', '.join(answer['left'])}", REFUSED)
+        raise CommandError("; ".join(f"{key} is still here: {why}" for key, why in answer["left"].items()), REFUSED)
     return OK
 
 

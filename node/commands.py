@@ -13,6 +13,7 @@ from kernel_helpers.errors import MoveRefused
 from node import adoption, process
 from node.adoption import NoSuchProcess
 from node.control import BadRequest, Client, NotPermitted
+from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves import MoveReport
 from node.peers import PROTOCOL_VERSION
 from node.registry import HOME, HomeProcess
@@ -243,7 +244,10 @@ class Commands:
         keys = [guest.key for guest in self._node.guests.all()]
         if key is not None and key not in keys:
             raise BadRequest(f"there is no guest {key}")
-        left = await self._node.guests.expel(key, f"{self._node.config.name} wants its machine back")
+        within = request.get("within", EXPEL_TIMEOUT)
+        if isinstance(within, bool) or not isinstance(within, (int, float)) or not 0 < within <= MOST_EXPEL_TIMEOUT:
+            raise BadRequest(f"a time is up to {MOST_EXPEL_TIMEOUT:.0f} seconds")
+        left = await self._node.guests.expel(key, f"{self._node.config.name} wants its machine back", within)
         return {"expelled": [k for k in ([key] if key else keys) if k not in left], "left": left}
 
     async def _bring(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:

@@ -340,7 +340,7 @@ class Daemon:
             self.spawn(self._send_all_guests_home("the node does not lend any more"))
         log.info("configuration reloaded")
 
-    async def _send_all_guests_home(self, reason: str) -> list[str]:
+    async def _send_all_guests_home(self, reason: str) -> dict[str, str]:
         return await self.guests.expel(None, reason)
 
     def _reload_by_signal(self) -> None:

@@ -29,7 +29,7 @@ STALE_TIMEOUT = 3.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
 ARRIVALS = 4
 """Guests that may be on their way here at once."""
-EXPEL_TIMEOUT = 10.0
+EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT = 10.0, 3600.0
 USAGE_TIMEOUT = 1.0
 MOST_ASKED = 256
 
@@ -296,10 +296,11 @@ class Guests:
             if not isinstance(answer, BaseException) and isinstance(answer.get("cpu"), (int, float)) and answer.get("running")
         ]  # fmt: skip
 
-    async def expel(self, key: str | None, reason: str) -> list[str]:
-        """Sends one guest home, or all; returns the keys of those that have not gone within the bound."""
+    async def expel(self, key: str | None, reason: str, within: float = EXPEL_TIMEOUT) -> dict[str, str]:
+        """Sends one guest home, or all at once; returns those that have not gone within so many seconds, and why."""
         keys = [key] if key is not None else list(self._remotes)
-        return [k for k, gone in zip(keys, await asyncio.gather(*(self._expel(k, reason) for k in keys)), strict=True) if not gone]
+        left = await asyncio.gather(*(self._expel(k, reason, within) for k in keys))
+        return {k: why for k, why in zip(keys, left, strict=True) if why}
 
     def in_excess(self) -> str | None:
         """The greatest guest if all together use more memory than the owner lends, else None."""
@@ -311,17 +312,19 @@ class Guests:
             return None
         return max(self._remotes, key=lambda key: groups[self._guests[key].group])
 
-    async def _expel(self, key: str, reason: str) -> bool:
+    async def _expel(self, key: str, reason: str, within: float) -> str:
+        """Why it has not gone, or nothing."""
         program = self._remotes.get(key)
         if program is None:
-            return True
+            return ""
         self._expelling.add(key)
         try:
             await program.request("expel", reason=reason)
-            return await program.wait_gone(EXPEL_TIMEOUT)
+            gone = await program.wait_gone(within)
+            return "" if gone else f"its home has not taken it back within {within:g} s"
         except ProgramError as error:
             log.warning("guest %s: %s", key, error)
-            return program.gone.is_set()
+            return "" if program.gone.is_set() else str(error)
         finally:
             self._expelling.discard(key)
 

@@ -90,3 +90,21 @@ def test_a_process_that_ended_and_waits_for_its_parent_is_said_to_have_ended(clu
     finally:
         parent.kill()
         parent.communicate(timeout=10)
+
+
+def test_a_guest_that_its_home_does_not_take_back_is_told(cluster: Cluster) -> None:
+    """All are sent home at once, and the time that they have is for each of them."""
+    away = cluster.place("n2")
+    with Running(cluster, "counter", "lines 300 50 8") as willing, Running(cluster, "counter", "lines 300 50 8") as stuck:
+        willing.moved("n2")
+        stuck.moved("n2")
+        assert away.run("mosctl", "expel", "--within", "-1").returncode == 64
+        deputy = cluster.home.run("pgrep", "-f", f"deputy --pid {stuck.pid} ").stdout.split()
+        assert cluster.home.run("kill", "-STOP", *deputy).returncode == 0
+        done = away.run("mosctl", "expel", "--within", "1.5")
+        assert cluster.home.run("kill", "-CONT", *deputy).returncode == 0
+        assert (done.returncode, done.stdout) == (75, f"{HOME}-{willing.pid} went home\n")
+        assert done.stderr == f"mosctl: {HOME}-{stuck.pid} is still here: its home has not taken it back within 1.5 s\n"
+        until("it has come home meanwhile", lambda: stuck.where() == HOME)
+        stuck.works()
+        willing.works()

@@ -65,7 +65,7 @@ _farhome_mosctl() {
     fi
     case ${COMP_WORDS[1]} in
         cluster) if [ "$COMP_CWORD" = 2 ]; then _farhome_words "init token join"; else _farhome_words "--name --minutes --help"; fi ;;
-        expel) _farhome_words "$(_farhome_guests) --json" ;;
+        expel) _farhome_words "$(_farhome_guests) --within --json" ;;
         why) _farhome_words "$(_farhome_pids) --json" ;;
         bring) case ${COMP_WORDS[COMP_CWORD - 1]} in -J | --job) _farhome_words "$(_farhome_jobs)" ;; *) _farhome_words "-J --job --json" ;; esac ;;
         status | nodes) _farhome_words "--json" ;;
