@@ -19,6 +19,7 @@ from node.config import Config
 from node.guests import Guests
 from node.moves import Mover
 from node.peers import PROTOCOL_VERSION, PeerError, Peers
+from node.periodic import periodically
 from node.registry import HOME, HomeProcess, Registry
 
 REST = 5
@@ -53,13 +54,16 @@ class Balancer:
         self.memory_free = sampling.memory()[0]
         self.decisions: dict[int, Decision] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sampling_took = 0.0
 
     def start(self) -> None:
         """Runs the loops until close()."""
         self._sample()
         self._tell_gossip()
-        for loop in (self._sampling_loop(), self._gossip_loop(), self._usage_loop(), self._decision_loop()):
-            self._spawn(loop)
+        self._spawn(periodically("the load", self._sample, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
+        self._spawn(periodically("gossip", self._gossip_once, lambda: PERIOD * self._rng.uniform(0.9, 1.1)))
+        self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
+        self._spawn(periodically("the balancer", self.decide, lambda: next_interval(DECISION_PERIOD, self._rng), delayed=True))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -69,15 +73,11 @@ class Balancer:
     # -- senses --------------------------------------------------------------------------------------------------------
 
     def _sample(self) -> None:
+        begun = self._clock()
         self.memory_free, total = sampling.memory()
         self.estimator.sample(self._counter.count(), self.memory_free, total)
-
-    async def _sampling_loop(self) -> None:
-        while True:
-            begun = self._clock()
-            self._sample()
-            # Where very many processes are counted one by one, the daemon has something else to do too.
-            await asyncio.sleep(max(1 / SAMPLES_PER_SECOND, REST * (self._clock() - begun)))
+        # Where very many processes are counted one by one, the daemon has something else to do too.
+        self._sampling_took = self._clock() - begun
 
     def _tell_gossip(self) -> None:
         config = self._config()
@@ -89,15 +89,10 @@ class Balancer:
             )
         )  # fmt: skip
 
-    async def _gossip_loop(self) -> None:
-        while True:
-            try:
-                self._tell_gossip()
-                for name, payload in self.gossip.outgoing():
-                    self._spawn(self._send(name, payload))
-            except Exception:
-                log.exception("gossip met a fault")
-            await asyncio.sleep(PERIOD * self._rng.uniform(0.9, 1.1))
+    def _gossip_once(self) -> None:
+        self._tell_gossip()
+        for name, payload in self.gossip.outgoing():
+            self._spawn(self._send(name, payload))
 
     def greet(self, name: str) -> None:
         """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
@@ -110,15 +105,13 @@ class Balancer:
         except PeerError as error:
             log.debug("gossip to %s: %s", name, error)
 
-    async def _usage_loop(self) -> None:
+    async def _ask_all_usage(self) -> None:
         """Asks the nodes that our processes are on how much of their processors those have used."""
-        while True:
-            await asyncio.sleep(USAGE_PERIOD)
-            away: dict[str, list[HomeProcess]] = {}
-            for entry in self._registry:
-                if entry.state == "away":
-                    away.setdefault(entry.where, []).append(entry)
-            await asyncio.gather(*(self._ask_usage(name, entries) for name, entries in away.items()), return_exceptions=True)
+        away: dict[str, list[HomeProcess]] = {}
+        for entry in self._registry:
+            if entry.state == "away":
+                away.setdefault(entry.where, []).append(entry)
+        await asyncio.gather(*(self._ask_usage(name, entries) for name, entries in away.items()), return_exceptions=True)
 
     async def _ask_usage(self, name: str, entries: list[HomeProcess]) -> None:
         try:
@@ -179,14 +172,6 @@ class Balancer:
     def place(self, entry: HomeProcess, away: bool) -> Decision:
         """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
         return place(self.view(), self._figures(entry), self._rng, self.settings(), away)
-
-    async def _decision_loop(self) -> None:
-        while True:
-            await asyncio.sleep(next_interval(DECISION_PERIOD, self._rng))
-            try:
-                self.decide()
-            except Exception:
-                log.exception("the balancer met a fault")
 
     def decide(self) -> None:
         """Makes a decision for every home process and starts the one that is a move."""

@@ -26,6 +26,7 @@ from node.moves import Mover
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller, PeerServer
 from node.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
+from node.periodic import periodically
 from node.pki import KeyStore, PkiError
 from node.programs import Programs
 from node.registry import HOME, HomeProcess, Registry
@@ -78,6 +79,8 @@ class Daemon:
         self.balancer = Balancer(lambda: self.config, self.registry, self.mover, self.guests, self.peers, speed)
         self.control = ControlServer(paths.socket, Commands(self).handle)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dialled: set[tuple[str, int]] = set()
+        """seeds whose names are known"""
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
@@ -97,9 +100,9 @@ class Daemon:
             self._recall_peers()
             self._start_peers()
             self.balancer.start()
-            self.spawn(self._adopt_loop())
-            self.spawn(self._seed_loop())
-            self.spawn(self._guest_loop())
+            self.spawn(periodically("the search for children", self.registry.adopt_children, lambda: ADOPT_PERIOD))
+            self.spawn(periodically("the search for nodes", self._dial_seeds, lambda: SEED_PERIOD))
+            self.spawn(periodically("the memory of guests", self._keep_to_lent_memory, lambda: GUEST_PERIOD, delayed=True))
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
             notify_systemd(f"READY=1\nMAINPID={os.getpid()}")
@@ -167,35 +170,25 @@ class Daemon:
             raise ConfigError(f"{self.paths.config}: cannot listen at {where}: {error.strerror}") from None
         self._peer_server_runs = True
 
-    async def _adopt_loop(self) -> None:
-        while True:
-            self.registry.adopt_children()
-            await asyncio.sleep(ADOPT_PERIOD)
-
-    async def _guest_loop(self) -> None:
+    async def _keep_to_lent_memory(self) -> None:
         """Keeps guests within the memory that the owner lends: the greatest goes home."""
-        while True:
-            await asyncio.sleep(GUEST_PERIOD)
-            key = self.guests.in_excess()
-            if key is not None:
-                log.info("guest %s goes home: the guests use more memory than this node lends", key)
-                await self.guests.expel(key, f"the guests on {self.config.name} use more memory than it lends")
+        key = self.guests.in_excess()
+        if key is not None:
+            log.info("guest %s goes home: the guests use more memory than this node lends", key)
+            await self.guests.expel(key, f"the guests on {self.config.name} use more memory than it lends")
 
-    async def _seed_loop(self) -> None:
+    async def _dial_seeds(self) -> None:
         """Dials seeds until their names are known; gossip keeps what it brings."""
-        done: set[tuple[str, int]] = set()
-        while True:
-            if self._peer_server_runs:
-                if not self.peers.connected():
-                    done.clear()         # alone again: seeds are where to look for the others
-                for endpoint in self._seeds() - done:
-                    try:
-                        await self.peers_dial(endpoint)
-                        done.add(endpoint)
-                    except PeerError as error:
-                        log.debug("seed %s: %s", format_endpoint(*endpoint), error)
-            self._remember_peers()
-            await asyncio.sleep(SEED_PERIOD)
+        if self._peer_server_runs:
+            if not self.peers.connected():
+                self._dialled.clear()  # alone again: seeds are where to look for the others
+            for endpoint in self._seeds() - self._dialled:
+                try:
+                    await self.peers_dial(endpoint)
+                    self._dialled.add(endpoint)
+                except PeerError as error:
+                    log.debug("seed %s: %s", format_endpoint(*endpoint), error)
+        self._remember_peers()
 
     async def peers_dial(self, endpoint: tuple[str, int]) -> None:
         """Gets to know the node at that address. Errors: PeerError."""
