@@ -100,9 +100,9 @@ def deadlines(frozen: Frozen, waits: dict[int, TimedWait]) -> dict[int, int]:
 
 def shorten(frozen: Frozen, ends: dict[int, int]) -> None:
     """The process stays here: calls that take milliseconds in a register are made again with what is left."""
-    for tid, deadline in ends.items():
-        registers = frozen.threads[tid].registers
-        if signed(registers.orig_rax) in _IN_MILLISECONDS:
+    for tid, thread in frozen.threads.items():
+        registers, deadline = thread.registers, ends.get(tid)
+        if deadline is not None and signed(registers.orig_rax) in _IN_MILLISECONDS:
             registers.r10 = max(0, -((time.monotonic_ns() - deadline) // 1_000_000))
 
 
