@@ -48,6 +48,13 @@ def test_so_has_one_that_takes_its_time_from_memory_while_it_is_away(cluster: Cl
         assert took(waits.end()) >= WAIT
 
 
+def test_so_has_one_that_is_stopped_for_moves_that_are_refused(cluster: Cluster) -> None:
+    with Running(cluster, "waits", f"epoll_wait {WAIT} profiled") as waits:
+        until("it is about to wait", waits.lines)
+        assert storm(waits, ["n2", "n3"]) == 0
+        assert took(waits.end()) >= WAIT
+
+
 def took(said: str) -> int:
     """ms"""
     assert said.endswith("status 0\n"), said
