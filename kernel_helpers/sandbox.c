@@ -410,7 +410,6 @@ static int create(char **cgroups)
     char ok;
     struct requests q = read_requests();
     die_with_parent(0);
-    prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0);     /* ours may be merged, a guest's is nobody's to compare */
     for (; *cgroups; cgroups++)
         join_cgroup(*cgroups);
     if (unshare(NAMESPACES | CLONE_NEWCGROUP))
@@ -571,6 +570,7 @@ static int run(char **arguments)
 
 int main(int argc, char **argv)
 {
+    prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0);     /* our caller's memory may be merged, a guest's is nobody's to compare */
     if (argc >= 2 && !strcmp(argv[1], "create"))
         return create(argv + 2);
     if (argc == 3 && !strcmp(argv[1], "mount"))
