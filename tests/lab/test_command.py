@@ -16,6 +16,7 @@ import pytest
 
 from cli.lab import parser
 from lab import Lab
+from tests.access import needs_ordinary_users_here
 from tests.lab.waiting import until
 
 LAB = Path(__file__).resolve().parent.parent.parent / "bin" / "lab"
@@ -93,6 +94,7 @@ def test_what_a_lab_does_not_have_is_one_sentence(bare_lab: Lab, arguments: tupl
 
 
 def test_an_ordinary_user_is_told_that_a_lab_needs_root() -> None:
+    needs_ordinary_users_here()
     result = subprocess.run(
         ["setpriv", "--reuid", "farhome-a", "--regid", "farhome-a", "--init-groups", LAB, "up", "1"],
         capture_output=True, text=True, timeout=30, check=False, cwd="/",

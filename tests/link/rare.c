@@ -644,7 +644,7 @@ static void credentials(void) {
     if (syscall(SYS_capget, &head, data) || data[0].effective || data[1].effective)
         _exit(91);
     struct timex x = {.modes = 0};
-    char buffer[100];
+    char buffer[100] = "";
     TRY(syscall(SYS_setgroups, 0, NULL));
     TRY(syscall(SYS_vhangup));
     TRY(syscall(SYS_acct, NULL));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ def test_family_is_the_same_as_native(family: str, interception: str, rare: Path
     directory.mkdir()
     with Pair(command, directory=str(directory), interception=interception) as pair:
         status, output = pair.run(30)
-    assert (status, output.decode().splitlines()) == ((7, native_in(*command)[1].decode().splitlines()))
+    away, native = output.decode().splitlines(), native_in(*command)[1].decode().splitlines()
+    assert [pair for pair in zip_longest(native, away) if pair[0] != pair[1]] == []
+    assert status == 7
 
 
 @pytest.mark.parametrize("interception", ["notify", "ptrace"])
