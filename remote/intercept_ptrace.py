@@ -187,8 +187,8 @@ class PtraceLink(SessionLink):
         which = caught.arguments[first]
         with suppress(OSError, ValueError):
             most = resource.getrlimit(which)[1] % (1 << 64)
-            wanted = struct.unpack("<QQ", self._read(caught.arguments[first + 1], 16))
-            resource.prlimit(caught.host, which, tuple(signed(min(limit, most)) for limit in wanted))  # type: ignore[arg-type]
+            soft, hard = struct.unpack("<QQ", self._read(caught.arguments[first + 1], 16))
+            resource.prlimit(caught.host, which, (signed(min(soft, most)), signed(min(hard, most))))
 
     def _finish(self, program: int, value: int, native: bool) -> None:
         """Ends the call with a value, or lets the node's kernel make it."""

@@ -22,6 +22,7 @@ class Newborn(Protocol):
 
     server: LocalServer
     finished: bool
+    """it has nothing more to do"""
 
 
 class Newborns:

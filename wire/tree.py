@@ -9,20 +9,15 @@ import logging
 import selectors
 from typing import Generic, Protocol, TypeVar
 
-from wire.local import LocalServer
-from wire.newborns import Newborns
+from wire.newborns import Newborn, Newborns
 from wire.waking import Turns, Waker
 
 TICK = 0.25
 """Seconds between looks at time-outs."""
 
 
-class Member(Protocol):
+class Member(Newborn, Protocol):
     """A deputy or a remote."""
-
-    server: LocalServer
-    finished: bool
-    """it has nothing more to do"""
 
     def tick(self) -> None:
         """Once in each turn of the loop."""
