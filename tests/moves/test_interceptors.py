@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.moves import test_exec, test_itself, test_signals
+from tests.moves import test_exec, test_itself, test_limits, test_signals
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -47,3 +47,13 @@ def test_a_process_sees_itself_with_the_reference_interceptor(reference: Cluster
 def test_the_reference_interceptor_has_programs_executed_at_home(reference: Cluster) -> None:
     natively = test_exec.told(reference, "signals", None)
     assert test_exec.told(reference, "signals", "n2", stays=True) == natively
+
+
+@pytest.mark.timeout(120)
+def test_a_stack_limit_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_limits.test_a_stack_limit_is_set_away_and_the_process_stays_there(reference)
+
+
+@pytest.mark.timeout(120)
+def test_a_signal_to_itself_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_signals.test_a_signal_to_itself_is_there_before_the_call_has_ended(reference)
