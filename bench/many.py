@@ -1,5 +1,6 @@
 """What it costs to have many processes of one home away at once: memory at home for each stub and its deputy, and on the node for
-each guest and its remote.
+each guest and its remote. Deputies, and remotes, share programs beyond the first few (node/hosts.py): what all of them have, divided by
+the number of processes.
 
 Memory is the proportional share of resident pages (PSS): what several processes map is divided by their number. The program is
 `sleep`, so that nearly all of it is ours. FARHOME_BENCH_PROCESSES says how many, instead of 200.
@@ -10,6 +11,7 @@ a machine may turn on (docs/operating.md); the bench does so for its own time, i
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import defaultdict
@@ -62,26 +64,20 @@ def _processes(node: Node) -> Iterator[tuple[int, int, list[str]]]:
             continue
 
 
-def _supervisors(node: Node, room: str) -> dict[int, int]:
-    """Home pid of the process that a deputy or remote is for -> its own pid."""
-    found = {}
-    for pid, _, command in _processes(node):
-        if room in command[:6] and "--pid" in command:
-            found[int(command[command.index("--pid") + 1])] = pid
-    return found
+def _programs(node: Node, room: str) -> set[int]:
+    """Process ids of the deputies or remotes of a node, and of the programs that several of them share."""
+    return {pid for pid, _, command in _processes(node) if command[3:5] in (["-m", room], ["-m", f"{room}.host"])}
 
 
-def _with_descendants(node: Node, pids: set[int]) -> dict[int, list[int]]:
-    """pid -> it and all that come from it."""
+def _with_descendants(node: Node, pids: set[int]) -> set[int]:
+    """They and all that come from them."""
     children = defaultdict(list)
     for pid, parent, _ in _processes(node):
         children[parent].append(pid)
-    found = {}
-    for pid in pids:
-        found[pid] = family = [pid]
-        for one in family:
-            family += children[one]
-    return found
+    found = list(pids)
+    for pid in found:
+        found += [child for child in children[pid] if child not in pids]
+    return set(found)
 
 
 def _move(node: Node, pid: int) -> None:
@@ -94,15 +90,19 @@ def _move(node: Node, pid: int) -> None:
                 raise
 
 
-def memory_of(home: Node, away: Node, pids: list[int]) -> tuple[list[float], list[float]]:
-    """MiB of each process that is away: of stub and deputy, of guest and remote. Errors: BenchFailed when one is not away."""
-    deputies, remotes = _supervisors(home, "deputy"), _supervisors(away, "remote")
-    if not set(pids) <= deputies.keys() or not set(pids) <= remotes.keys():
-        raise BenchFailed(f"of {len(pids)} processes {len(deputies)} have a deputy and {len(remotes)} a remote")
-    families = _with_descendants(away, set(remotes.values()))
-    stubs = [_pss(home.root / "proc" / str(pid)) + _pss(home.root / "proc" / str(deputies[pid])) for pid in pids]
-    guests = [sum(_pss(away.root / "proc" / str(one)) for one in families[remotes[pid]]) for pid in pids]
-    return stubs, guests
+def memory_of(home: Node, away: Node, pids: list[int]) -> tuple[float, float]:
+    """MiB for each process that is away: of stubs and deputies, of guests and remotes. Errors: BenchFailed when one is not away."""
+    where = {entry["pid"]: entry["where"] for entry in json.loads(checked(home, ["mosps", "--json"]))}
+    here = [pid for pid in pids if where.get(pid) != "n2"]
+    if here:
+        raise BenchFailed(f"of {len(pids)} processes {len(here)} are not away")
+    stubs = _memory(home, set(pids) | _programs(home, "deputy"))
+    guests = _memory(away, _with_descendants(away, _programs(away, "remote")))
+    return stubs / len(pids), guests / len(pids)
+
+
+def _memory(node: Node, pids: set[int]) -> float:
+    return sum(_pss(node.root / "proc" / str(pid)) for pid in pids)
 
 
 @contextmanager
@@ -130,8 +130,9 @@ def _looks() -> int:
     return int((KSM / "full_scans").read_text())
 
 
-def measure(home: Node, away: Node, count: int) -> tuple[list[float], dict[str, tuple[list[float], list[float]]]]:
-    """MiB of each process while it is native; and how it was measured -> of stub and deputy, of guest and remote. Errors: BenchFailed."""
+def measure(home: Node, away: Node, count: int) -> tuple[list[float], dict[str, tuple[float, float]]]:
+    """MiB of each process while it is native; and how it was measured -> for each, of stubs and deputies, of guests and remotes.
+    Errors: BenchFailed."""
     pids = [int(word) for word in checked(home, ["sh", "-c", START, str(count)]).split()]
     names = [home.root / "proc" / str(pid) / "comm" for pid in pids]
     wait_until(lambda: all(name.read_text() == "sleep\n" for name in names), "the last program")
@@ -152,11 +153,7 @@ def run() -> list[Result]:
     with bench_lab(2) as lab:
         native, found = measure(lab.node("n1"), lab.node("n2"), count)
     return [
-        Result.of(f"{case}, {count} processes{how}", ours, native, unit="MiB", baseline_name="the process at home")
-        for how, (stubs, guests) in found.items()
-        for case, ours in (("stub and deputy", stubs), ("guest and remote", guests), ("both", _sums(stubs, guests)))
+        Result.of(f"{case}, {count} processes{how}", [ours], native, unit="MiB", baseline_name="the process at home")
+        for how, (stub, guest) in found.items()
+        for case, ours in (("stub and deputy", stub), ("guest and remote", guest), ("both", stub + guest))
     ]
-
-
-def _sums(first: list[float], second: list[float]) -> list[float]:
-    return [one + other for one, other in zip(first, second, strict=True)]

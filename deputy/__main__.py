@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-import logging
-import os
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from deputy.deputy import Options
 from deputy.tree import Tree
+from wire import logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
 
 
@@ -29,18 +30,28 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main() -> int:
-    """Exit 0 when the process is home (or has ended), 1 when it could not be seized at all."""
-    arguments = parser().parse_args()
-    logging.basicConfig(
-        stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s deputy %(process)d %(levelname)s %(message)s"
-    )
-    options = Options(
-        arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images, arguments.trace
-    )
+def prepare() -> None:
+    """What a program of this room does first, in its main thread."""
+    logs.begin("deputy")
     allow_many_descriptors()
     let_memory_be_merged()
-    return Tree(options).run()
+    signal.signal(signal.SIGIO, lambda number, frame: None)  # of a lease that is held for a moment (deputy/mapping.py)
+
+
+def tree(words: Sequence[str]) -> Tree:
+    """By the words of its command line. Errors: SystemExit."""
+    arguments = parser().parse_args(words)
+    return Tree(
+        Options(
+            arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images, arguments.trace
+        )
+    )
+
+
+def main() -> int:
+    """Exit 0 when the process is home (or has ended), 1 when it could not be seized at all."""
+    prepare()
+    return tree(sys.argv[1:]).run()
 
 
 if __name__ == "__main__":

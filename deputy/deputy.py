@@ -1,7 +1,7 @@
 """The deputy of one process: what hears mosd, the link, and the stops of the stub, and starts moves, in the loop of its tree
 (deputy/tree.py).
 
-All ptrace requests come from the main thread. What may take long and needs no ptrace (asking the target to prepare, sending it
+All ptrace requests come from its thread. What may take long and needs no ptrace (asking the target to prepare, sending it
 files) runs in a worker while the process goes on; what happens while it is frozen is done here, in one go.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import selectors
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from kernel_helpers.link import Event
 from wire.control import Control, unpack
 from wire.frames import Message, WireError
 from wire.local import LocalServer
+from wire.logs import start_thread
 
 if TYPE_CHECKING:
     from deputy.tree import Tree
@@ -267,7 +267,7 @@ class Deputy:
 
     def prepare(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Runs the preparation in a worker, and calls `then` in the loop; no other move begins before."""
-        threading.Thread(target=preparation.run, args=(self.tree.waker.wake,), daemon=True).start()
+        start_thread("preparation", preparation.run, self.tree.waker.wake)
         self.await_prepared(preparation, then)
 
     def await_prepared(self, preparation: Preparation, then: Callable[[], None]) -> None:

@@ -113,7 +113,8 @@ class Held:
             deputy.await_prepared(wanted, lambda: self._left(wanted))
         else:
             trace = bool(options.trace)
-            preparation = leaving.Preparation(deputy.pid, self.link.target, options.node, options.engine, replaces=True, trace=trace)
+            tracer = deputy.tree.thread
+            preparation = leaving.Preparation(deputy.pid, self.link.target, options.node, options.engine, held_by=tracer, trace=trace)
             deputy.prepare(preparation, lambda: self._left(preparation))
 
     def _left(self, preparation: leaving.Preparation) -> None:

@@ -66,11 +66,11 @@ class Preparation:
     """Asks a target to prepare, in a worker thread, while the process runs on."""
 
     def __init__(
-        self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, replaces: bool = False,
+        self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, held_by: int | None = None,
         trace: bool = False,
     ) -> None:  # fmt: skip
-        """known: what the guest that is to hop has mapped. trace: its calls are to be told. replaces: the process is another program
-        than the guest that stands still there, and held by this deputy until it can go."""
+        """known: what the guest that is to hop has mapped. trace: its calls are to be told. held_by: the process is another program
+        than the guest that stands still there, and held by this tracer until it can go."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""
@@ -79,9 +79,9 @@ class Preparation:
         self.channel: Channel | None = None
         self.files = known or []
         self._is_hop = known is not None
-        self._replaces = replaces
+        self._held_by = held_by
         self._trace = trace
-        self._patience = REPLACEMENT_TIMEOUT if replaces else 30.0
+        self._patience = REPLACEMENT_TIMEOUT if held_by else 30.0
         self._error: BaseException | None = None
         self.is_over = False
         """nothing more is done in the worker"""
@@ -92,18 +92,18 @@ class Preparation:
         """The worker's body; never raises, see check()."""
         try:
             self._run()
-        except BaseException as error:  # handed over to the main thread by check()
+        except BaseException as error:  # handed over to the loop by check()
             self._error = error
         self.over_since = time.monotonic()
         self.is_over = True  # the thread itself is alive still when the loop turns
         done()
 
     def _run(self) -> None:
-        reason = None if self._is_hop else why_not(self.pid, os.getpid() if self._replaces else None, lasting=True)
+        reason = None if self._is_hop else why_not(self.pid, self._held_by, lasting=True)
         if reason is not None:
             raise MoveRefused(self.pid, reason)
         self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=self._patience))
-        if self._replaces:
+        if self._held_by:
             self.channel.send("replace")
         uname = os.uname()
         status = _status(self.pid)
@@ -174,7 +174,7 @@ def leave(
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid)
     phases.done("seize")
     try:
-        reason = why_not(deputy.pid, traced_by=os.getpid())
+        reason = why_not(deputy.pid, traced_by=deputy.tree.thread)
         if reason is not None and passes(reason):
             raise NotNow(reason)
         reason = reason or why_not_frozen(frozen)

@@ -6,7 +6,6 @@ A child that is born away is born in the stub, too, whose tracer we are: so it i
 from __future__ import annotations
 
 import logging
-import signal
 from dataclasses import replace
 
 from deputy.deputy import Deputy, Options
@@ -29,7 +28,6 @@ class Tree(tree.Tree[Deputy]):
         except ProcessLookupError:
             log.error("process %d is gone", self._first.pid)
             return 1
-        signal.signal(signal.SIGIO, lambda number, frame: None)  # of a lease that is held for a moment (deputy/mapping.py)
         self.live()
         return 0
 

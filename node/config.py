@@ -30,7 +30,7 @@ class ConfigError(FarhomeError):
 @dataclass(frozen=True)
 class Config:
     """One node's configuration. link_timeout in seconds; speed 1.0 is the yardstick's, None: measured. cpu_flags: of those that
-    the processor has, the ones that count; None: all."""
+    the processor has, the ones that count; None: all. own_programs: deputies, and remotes, that share their program with no other."""
 
     name: str
     address: str
@@ -43,6 +43,7 @@ class Config:
     balance: bool = True
     lend: dict[str, Any] = field(default_factory=dict)
     cpu_flags: frozenset[str] | None = None
+    own_programs: int = 8
 
 
 def check_name(name: object) -> str:
@@ -102,7 +103,7 @@ def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 _KEYS = frozenset(
-    {"name", "address", "port", "peers", "speed", "interception", "engine", "link_timeout", "lend", "balance", "cpu_flags"}
+    {"name", "address", "port", "peers", "speed", "interception", "engine", "link_timeout", "lend", "balance", "cpu_flags", "own_programs"}
 )
 
 
@@ -140,6 +141,7 @@ def from_document(document: dict[str, Any]) -> Config:
         balance=enabled,
         lend=_table(document, "lend"),
         cpu_flags=_flags(document.get("cpu_flags")),
+        own_programs=int(_number(document, "own_programs", 0, 100000, 8.0) or 0),
     )
 
 

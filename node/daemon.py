@@ -97,6 +97,7 @@ class Daemon:
             self.registry.load()
             await self.mover.restore()
             await self.guests.restore()
+            starting.hosts.alone = self.config.own_programs
             self._recall_peers()
             self._start_peers()
             self.balancer.start()
@@ -141,6 +142,7 @@ class Daemon:
         self.peers.close()
         self.mover.close()
         self.guests.close()
+        starting.hosts.close()
         starting.zygote.close()
         if not self.guests.all():
             self.guests.groups.remove_all()
@@ -327,6 +329,7 @@ class Daemon:
             if getattr(new, key) != getattr(self.config, key):
                 raise ConfigError(f"{self.paths.config}: {key} changes only when mosd is restarted")
         self.config, self.policy = new, configuration.lending_policy(new)
+        starting.hosts.alone = new.own_programs
         self.guests.groups.prepare(self.policy.cpu_share, self.policy.max_memory)
         self._start_peers()
         if not self.policy.enabled:

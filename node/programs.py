@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from kernel_helpers.errors import FarhomeError
+from node.child import Started
+from node.config import Config
+from node.hosts import Hosts
 from node.streams import BUFFER, close, read_message, write_message
-from node.zygote import Child, Zygote
+from node.zygote import Zygote
 from wire.frames import Message, WireError
 
 APPEAR_TIMEOUT = 15.0
@@ -52,6 +55,7 @@ class Programs:
 
 zygote = Zygote()
 """The daemon starts it; until then, and should it fail, programs are executed."""
+hosts = Hosts(zygote, Config.own_programs)
 
 
 def environment() -> dict[str, str]:
@@ -92,8 +96,7 @@ class Program:
         self._on_event = on_event
         self._on_gone = on_gone
         self._log: Path | None = None
-        self._child: subprocess.Popen[bytes] | Child | None = None
-        self._pidfd = -1
+        self._child: Started | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._next = 0
@@ -107,13 +110,9 @@ class Program:
         program = cls(path, what, on_event, on_gone)
         path.unlink(missing_ok=True)
         _remove_old_logs(log_path.parent)
-        with open(log_path, "ab", opener=lambda p, flags: os.open(p, flags | os.O_CLOEXEC, 0o600)) as output:
-            child = await zygote.spawn(argv, output.fileno(), descriptors) or subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=tuple(descriptors),
-                start_new_session=True, cwd="/", env=environment(),
-            )  # fmt: skip
         program._log = log_path
-        program._watch_child(child)
+        program._child = await hosts.start(argv, log_path, descriptors, environment())
+        program._child.watch(program._on_end)
         try:
             await program._connect(APPEAR_TIMEOUT)
         except BaseException:
@@ -128,19 +127,12 @@ class Program:
         await program._connect(0.0)
         return program
 
-    def _watch_child(self, child: subprocess.Popen[bytes] | Child) -> None:
-        self._child = child
-        self._pidfd = os.pidfd_open(child.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
-
-    def _reap(self) -> None:
-        assert self._child is not None
-        asyncio.get_running_loop().remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        status = self._child.wait()
+    def _on_end(self) -> None:
         self._ended.set()
-        if status:
-            log.warning("%s ended with status %d", self.what, status)
+        if self._child is not None and self._child.returncode:
+            log.warning("%s ended with status %d", self.what, self._child.returncode)
+        if self._writer is None:
+            self._finish()
         if self._writer is None:
             self._finish()
 
@@ -241,7 +233,7 @@ class Program:
 
     def kill(self) -> None:
         """Ends the program at once, if it is our child."""
-        if self._child is not None and self._child.returncode is None:
+        if self._child is not None:
             self._child.kill()
 
     def detach(self) -> None:
@@ -250,10 +242,8 @@ class Program:
         if self._writer is not None:
             close(self._writer)
             self._task.cancel()
-        if self._child is not None and self._child.returncode is None:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._child.returncode = 0     # ours to reap no longer: keeps Popen's destructor silent
+        if self._child is not None:
+            self._child.forget()
 
 
 def _peer(writer: asyncio.StreamWriter) -> int:

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -27,7 +28,10 @@ from pathlib import Path
 
 import msgpack
 
-ROOMS = ("deputy", "remote")
+from node.child import Child
+
+ROOMS = {"deputy": "deputy.__main__", "remote": "remote.__main__", "deputy.host": "deputy.host", "remote.host": "remote.host"}
+"""What it forks: the name of the program, and where its main() is."""
 PREFIX = (sys.executable, "-P", "-s", "-m")
 ANSWER_TIMEOUT = 2.0
 """Seconds; after that programs are executed in the plain way."""
@@ -40,28 +44,6 @@ _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x
 _PR_SET_NAME, _PR_GET_TID_ADDRESS = 15, 40
 
 log = logging.getLogger("mosd.zygote")
-
-
-class Child:
-    """What subprocess.Popen is for a program that was executed, as far as it is needed."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def wait(self) -> int:
-        """The exit status; negative: the signal."""
-        if self.returncode is None:
-            try:
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except ChildProcessError:
-                self.returncode = 0
-        return self.returncode
-
-    def kill(self) -> None:
-        """SIGKILL, as long as it has not been waited for."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
 
 
 class Zygote:
@@ -178,11 +160,7 @@ def _become(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]
     _show(argv)
     sys.argv = [argv[4], *argv[5:]]
     try:
-        if argv[4] == "deputy":
-            from deputy.__main__ import main
-        else:
-            from remote.__main__ import main
-        return main()
+        return int(importlib.import_module(ROOMS[argv[4]]).main())
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:
@@ -196,6 +174,8 @@ def _become(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]
 
 def _preload() -> None:
     """What they import and compute before they can do anything; nothing that opens a descriptor or starts a thread."""
+    for module in ROOMS.values():
+        importlib.import_module(module)
     import deputy.__main__
     import remote.__main__
     from engine import criu

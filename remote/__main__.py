@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from remote.remote import Options
 from remote.tree import Tree
+from wire import logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
 
 
@@ -33,21 +34,29 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main() -> int:
-    """Exit 0 when the guest has gone in order, 1 if none came."""
-    arguments = parser().parse_args()
-    logging.basicConfig(
-        stream=sys.stderr, level=os.environ.get("FARHOME_LOG", "INFO"), format="%(asctime)s remote %(process)d %(levelname)s %(message)s"
-    )
+def prepare() -> None:
+    """What a program of this room does first, in its main thread."""
+    logs.begin("remote")
+    allow_many_descriptors()
+    let_memory_be_merged()
+
+
+def tree(words: Sequence[str]) -> Tree:
+    """By the words of its command line. Errors: SystemExit, OSError."""
+    arguments = parser().parse_args(words)
     with os.fdopen(arguments.secret_fd, "rb") as source:
         secret = source.read(32)
     options = Options(
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache,
     )  # fmt: skip
-    allow_many_descriptors()
-    let_memory_be_merged()
-    return Tree(options).run()
+    return Tree(options)
+
+
+def main() -> int:
+    """Exit 0 when the guest has gone in order, 1 if none came."""
+    prepare()
+    return tree(sys.argv[1:]).run()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import queue
 import socket
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from wire import channel
 from wire.frames import WireError
+from wire.logs import start_thread
 
 log = logging.getLogger("remote")
 
@@ -33,7 +33,7 @@ class Reception:
         self._listener = channel.listen(address)
         self._is_open = True
         self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._accept, name="reception", daemon=True).start()
+        start_thread("reception", self._accept)
 
     def _accept(self) -> None:
         while self._is_open:
@@ -45,7 +45,7 @@ class Reception:
                 log.warning("a caller did not get in: %s", error)  # no descriptor is left, say
                 time.sleep(0.1)
                 continue
-            threading.Thread(target=self._greet, args=(connection,), name="greeting", daemon=True).start()
+            start_thread("greeting", self._greet, connection)
 
     def _greet(self, connection: socket.socket) -> None:
         try:

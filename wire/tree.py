@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import selectors
+import threading
 from typing import Generic, Protocol, TypeVar
 
 from wire.newborns import Newborn, Newborns
@@ -30,25 +31,41 @@ M = TypeVar("M", bound=Member)
 
 
 class Tree(Generic[M]):
-    """See the module. To be made in the main thread, one for each process."""
+    """See the module. Its thread makes it, is the tracer of all that it traces, and lives as long."""
 
     def __init__(self, log: logging.Logger) -> None:
         self.selector = selectors.DefaultSelector()
         self.waker = Waker(self.selector)
+        self.thread = threading.get_native_id()
+        """the tracer's id"""
         self.members: list[M] = []
         self.newborns = Newborns()
         self._log = log
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Has it end at once, whatever its members are doing; callable from any thread."""
+        self._is_stopped = True
+        self.waker.wake()
+
+    def close(self) -> None:
+        """What is left of it, if its program goes on without it."""
+        self.selector.close()
+        self.waker.close()
 
     def live(self) -> None:
         """Until every member has finished."""
         turns = Turns(self.selector, self._log)
         try:
-            while self.members:
+            while self.members and not self._is_stopped:
                 patience = self.newborns.patience
                 turns.turn(TICK if patience is None else min(TICK, patience), self._tick)
         finally:
             while self.members:
-                self.members.pop().end()
+                try:
+                    self.members.pop().end()
+                except Exception:
+                    self._log.exception("not all of it could be taken away")
 
     def _tick(self) -> None:
         for member in list(self.members):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
 import selectors
 import signal
+import threading
 from collections.abc import Callable, Iterable
 
 MISHAPS = 20
@@ -22,27 +24,37 @@ def ready(descriptors: Iterable[int], timeout: float) -> list[int]:
 
 
 class Waker:
-    """A pipe in the loop's selector. Every signal that Python handles writes to it, SIGCHLD (a ptrace stop) among them.
+    """A pipe in the loop's selector. Every signal that Python handles writes to the one of the main thread, SIGCHLD (a ptrace stop) among
+    them; a host (wire/host.py) passes that on to those of its other threads.
 
-    To be made in the main thread, one for each process.
+    One for each thread that has a loop, to be made there.
     """
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._is_closed = False
         selector.register(self._read, selectors.EVENT_READ, self.drain)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def fileno(self) -> int:
         """The end that becomes readable, for who waits elsewhere than in the loop."""
         return self._read
 
     def wake(self) -> None:
-        """Makes the loop turn; callable from any thread."""
-        try:
-            os.write(self._write, b"w")
-        except BlockingIOError:
-            pass  # full: it will turn
+        """Makes the loop turn, if it is not over; callable from any thread."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # full: it will turn
+            if not self._is_closed:
+                os.write(self._write, b"w")
+
+    def close(self) -> None:
+        """The loop is over. Not for the main thread's, which signals write to."""
+        with self._lock:
+            self._is_closed = True
+            os.close(self._read)
+            os.close(self._write)
 
     def drain(self) -> None:
         """Takes what was written; the loop does so by itself."""

@@ -19,14 +19,15 @@ def test_memory_of_each_process_is_measured_at_home_and_away() -> None:
         before = {name: (many.KSM / name).read_text() for name in many.MERGING if many.KSM.is_dir()}
         native, found = many.measure(home, away, 8)
         for stubs, guests in found.values():
-            assert len(native) == len(stubs) == len(guests) == 8
+            assert len(native) == 8
             # A supervisor is bigger than a program that only sleeps, and nobody has more than some MiB to himself.
-            assert all(0 < own < side < 64 for own, *sides in zip(native, stubs, guests, strict=True) for side in sides)
+            assert max(native) < stubs < 64
+            assert max(native) < guests < 64
         if before:
             # The first were executed, each with addresses of its own; the last are forked from one process, and much alike.
-            assert min(found[", merged"][0]) < 0.8 * min(found[""][0])
+            assert found[", merged"][0] < 0.8 * found[""][0]
             assert before == {name: (many.KSM / name).read_text() for name in many.MERGING}
         away_now = checked(home, ["mosps"])
         assert away_now.count(" n2 ") == 8, away_now
-        with pytest.raises(BenchFailed, match="have a deputy"):
+        with pytest.raises(BenchFailed, match="1 are not away"):
             many.memory_of(home, away, [1])

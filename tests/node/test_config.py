@@ -19,12 +19,13 @@ def load(tmp_path: Path, text: str) -> Config:
 def test_everything_that_can_be_set(tmp_path: Path) -> None:
     found = load(
         tmp_path,
-        'name = "n1"\naddress = "10.0.0.1"\nport = 7000\npeers = ["10.0.0.2", "n3:7001", "[fd00::1]:9"]\nspeed = 0.5\n'
+        'name = "n1"\naddress = "10.0.0.1"\nport = 7000\nown_programs = 0\npeers = ["10.0.0.2", "n3:7001", "[fd00::1]:9"]\nspeed = 0.5\n'
         'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\n[lend]\nmax_guests = 2\n[balance]\nenabled = false\n',
     )
     assert found.peers == (("10.0.0.2", 7226), ("n3", 7001), ("fd00::1", 9))
     assert (found.name, found.address, found.port, found.speed) == ("n1", "10.0.0.1", 7000, 0.5)
     assert (found.interception, found.link_timeout, found.balance) == ("ptrace", 5.0, False)
+    assert found.own_programs == 0
     assert found.cpu_flags == frozenset({"sse2", "avx"})
     assert config.lending_policy(found).max_guests == 2
 
@@ -54,6 +55,7 @@ def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
         ("speed = true", "speed"),
         ('interception = "magic"', "magic"),
         ("link_timeout = 0", "link_timeout"),
+        ("own_programs = -1", "own_programs"),
         ("cpu_flags = ['sse2']", "cpu_flags"),
         ('cpu_flags = " "', "cpu_flags"),
         ('cpu_flags = "sse2,avx"', "cpu_flags"),

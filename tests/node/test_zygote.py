@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from node import programs
-from node.zygote import PREFIX, Child, Zygote
+from node.child import Child
+from node.zygote import PREFIX, Zygote
 
 
 async def _ready(zygote: Zygote) -> None:
