@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include "account.h"
 #include "area.h"
+#include "guest_memory.h"
 #include "link.h"
 
 #define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
@@ -196,7 +197,7 @@ static int answer_clock(struct away *a, struct guest_thread *t, const struct sec
     struct timespec value = told->time;
     account_add(a->account, t->host_tid, n->data.nr, arguments, (unsigned char *)&value, sizeof value);
     struct iovec here = {&value, sizeof value}, there = {(void *)arguments[1], sizeof value};
-    if (process_vm_writev(t->host_tid, &here, 1, &there, 1, 0) != sizeof value)
+    if (guest_memory_writev(t->host_tid, &here, 1, &there, 1) != sizeof value)
         return 0;
     answer(a, n->id, 0, 0);
     return 1;

@@ -3,6 +3,7 @@
  * Every function returns a negative errno on failure. All of them must be called by the thread that seized the tracee:
  * ptrace belongs to a thread, not to a process. */
 #define _GNU_SOURCE
+#include "guest_memory.h"
 #include <elf.h>
 #include <errno.h>
 #include <sched.h>
@@ -196,6 +197,6 @@ long inject_read(int pid, uint64_t address, void *buffer, long size)
 long inject_write(int pid, uint64_t address, const void *buffer, long size)
 {
     struct iovec local = {(void *)buffer, size}, remote = {(void *)address, size};
-    long r = process_vm_writev(pid, &local, 1, &remote, 1, 0);
+    long r = guest_memory_writev(pid, &local, 1, &remote, 1);
     return r < 0 ? -errno : r;
 }

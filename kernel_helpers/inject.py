@@ -173,6 +173,7 @@ def _library() -> ctypes.CDLL:
         ("inject_call", long, [i, u64, pointer, ctypes.c_int64, pointer, long, u64, u64, u64, u64, u64, u64]),
         ("inject_read", long, [i, u64, pointer, long]),
         ("inject_write", long, [i, u64, pointer, long]),
+        ("farhome_guest_memory_write", ctypes.c_int64, [i, ctypes.c_char_p, u64, u64]),
     ):
         function = getattr(native, name)
         function.restype, function.argtypes = result, arguments
@@ -461,7 +462,8 @@ class Frozen:
         try:
             done = 0
             while done < len(data):
-                done += os.pwrite(descriptor, data[done:], address + done)
+                rest = data[done:]
+                done += check(_library().farhome_guest_memory_write(descriptor, rest, len(rest), address + done), f"writing {self.pid}")
         finally:
             os.close(descriptor)
 

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include "area.h"
+#include "guest_memory.h"
 #include "link.h"
 #include "calls.inc"
 
@@ -451,7 +452,7 @@ int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths
             if (!part)
                 continue;
             if (count == 64) {
-                if (process_vm_writev(tid, here, count, there, count, 0) != (ssize_t)bytes)
+                if (guest_memory_writev(tid, here, count, there, count) != (ssize_t)bytes)
                     return -EFAULT;
                 count = bytes = 0;
             }
@@ -462,7 +463,7 @@ int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths
         }
         data += left;
     }
-    if (count && process_vm_writev(tid, here, count, there, count, 0) != (ssize_t)bytes)
+    if (count && guest_memory_writev(tid, here, count, there, count) != (ssize_t)bytes)
         return -EFAULT;
     return 0;
 }

@@ -1,13 +1,16 @@
-"""Python face of pages.c: private pages of a frozen process through a socket."""
+"""Python face of pages_send.c, pages_receive.c, pages_scan.c and history.c: private pages of a process through a socket."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_helpers.library import load
+from kernel_helpers import library
+
+Span = tuple[int, int]
 
 
 class _Range(ctypes.Structure):
@@ -18,51 +21,111 @@ class _Totals(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("runs", "bytes", "zero_bytes", "checksum")]
 
 
+class _Run(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("length", ctypes.c_uint64)]
+
+
 @dataclass(frozen=True)
 class PageRange:
     """Addresses [start, end). keep_zeros (sending): a page of zeros is not what the mapping shows without it (a file).
-    discard (receiving): pages may come and are thrown away."""
+    discard (receiving): pages may come and are thrown away. written (sending): only what was written since it was sent."""
 
     start: int
     end: int
     keep_zeros: bool = False
     discard: bool = False
+    written: bool = False
 
 
 @dataclass(frozen=True)
 class PageTotals:
-    """What went through: runs of pages, their bytes, bytes that were zero and so not sent, checksum of the stream."""
+    """What went through: runs of pages, their bytes, bytes that were zero and so not sent, checksum of the stream; gone (received): what
+    came before, and the process has no more."""
 
     runs: int
     bytes: int
     zero_bytes: int
     checksum: int
+    gone: tuple[Span, ...] = ()
 
 
-def _stream(function: str, pid: int, ranges: Sequence[PageRange], stream: int, timeout: float) -> PageTotals:
-    array = (_Range * len(ranges))(*[_Range(r.start, r.end, r.keep_zeros | r.discard << 1) for r in ranges])
-    totals = _Totals()
-    result = int(
-        getattr(load(), function)(
-            ctypes.c_int(pid),
-            array,
-            ctypes.c_size_t(len(ranges)),
-            ctypes.c_int(stream),
-            ctypes.c_int(int(timeout * 1000)),
-            ctypes.byref(totals),
-        )
-    )
+@functools.cache
+def _native() -> ctypes.CDLL:
+    native = library.load()
+    pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
+    for name, result, arguments in (
+        ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i]),
+        ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer]),
+        ("farhome_runs_free", None, [pointer]),
+        ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]),
+        ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]),
+        ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
+    ):
+        function = getattr(native, name)
+        function.restype, function.argtypes = result, arguments
+    return native
+
+
+def _check(result: int, what: str) -> int:
     if result < 0:
-        raise OSError(-result, f"{os.strerror(-result)}: {function} of process {pid}")
-    return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum)
+        raise OSError(-result, f"{os.strerror(-result)}: {what}")
+    return result
 
 
-def send_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeout: float) -> PageTotals:
+def _array(ranges: Sequence[PageRange]) -> ctypes.Array[_Range]:
+    return (_Range * len(ranges))(*[_Range(r.start, r.end, r.keep_zeros | r.discard << 1 | r.written << 2) for r in ranges])
+
+
+class History:
+    """What has been sent of a process while it ran, of areas (sorted, apart) that are watched. Errors: MemoryError."""
+
+    def __init__(self, areas: Sequence[Span]) -> None:
+        self.areas = list(areas)
+        self._handle = _native().farhome_history_new(_array([PageRange(*area) for area in areas]), len(areas))
+        if not self._handle:
+            raise MemoryError("no memory for a history of pages")
+
+    @property
+    def handle(self) -> int:
+        """The C object. Errors: ValueError after close()."""
+        if not self._handle:
+            raise ValueError("the history is closed")
+        return int(self._handle)
+
+    def close(self) -> None:
+        """Twice is no error."""
+        if self._handle:
+            _native().farhome_history_free(self._handle)
+            self._handle = None
+
+
+def watch_begin(userfaultfd: int) -> None:
+    """Makes a fresh userfaultfd one that watches writes. Errors: OSError (EINVAL: before Linux 6.7)."""
+    _check(_native().farhome_watch_begin(userfaultfd), "watching writes")
+
+
+def watch(userfaultfd: int, area: Span) -> None:
+    """Writes to the area, private memory without a file, are noted from now on. Errors: OSError: it is no such memory."""
+    _check(_native().farhome_watch(userfaultfd, *area), "watching writes")
+
+
+def send_own_pages(
+    pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, history: History | None = None, last: bool = True
+) -> PageTotals:
     """Sends pid's own pages in ranges into the socket with descriptor stream; pid is not changed.
+
+    history: what was sent of it before; of ranges that are `written` only what was written since is sent. last: pid stands still, and
+    the other side is told what it has no more; else it may run, and what it writes from now on is for the next time.
 
     Errors: OSError: TimeoutError after timeout seconds without progress, ConnectionError, others: pid is unreadable.
     """
-    return _stream("farhome_pages_send", pid, ranges, stream, timeout)
+    totals = _Totals()
+    handle = history.handle if history is not None else None
+    result = _native().farhome_pages_send(
+        pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), handle, last
+    )
+    _check(result, f"sending pages of process {pid}")
+    return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum)
 
 
 def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeout: float) -> PageTotals:
@@ -70,7 +133,16 @@ def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeou
 
     Errors: OSError with EPROTO (not such a stream), EBADMSG (checksum), as with sending; part may be written by then.
     """
-    return _stream("farhome_pages_receive", pid, ranges, stream, timeout)
+    totals, gone, count = _Totals(), ctypes.POINTER(_Run)(), ctypes.c_size_t()
+    result = _native().farhome_pages_receive(
+        pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), ctypes.byref(gone), ctypes.byref(count)
+    )
+    try:
+        _check(result, f"receiving pages of process {pid}")
+        spans = tuple((run.address, run.address + run.length) for run in gone[: count.value])
+    finally:
+        _native().farhome_runs_free(gone)
+    return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum, spans)
 
 
 def own_bytes(pid: int, start: int, end: int) -> int:
@@ -78,9 +150,4 @@ def own_bytes(pid: int, start: int, end: int) -> int:
 
     Errors: OSError.
     """
-    function = load().farhome_pages_own
-    function.restype = ctypes.c_int64
-    result = int(function(ctypes.c_int(pid), ctypes.c_uint64(start), ctypes.c_uint64(end)))
-    if result < 0:
-        raise OSError(-result, f"{os.strerror(-result)}: farhome_pages_own of process {pid}")
-    return result
+    return _check(_native().farhome_pages_own(pid, start, end), f"pages of process {pid}")

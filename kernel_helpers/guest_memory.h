@@ -1,0 +1,19 @@
+/* Writing into the memory of a guest from outside.
+ *
+ * The kernel does that in two steps: it makes the page writable, which counts as a write, and then copies. Whoever takes note of what
+ * was written since the last time, protects it again and reads it, must not come between the two: what is copied afterwards would
+ * be a write that nobody has noticed. So writers hold a lock that they share, and who takes note holds it alone. */
+#ifndef FARHOME_GUEST_MEMORY_H
+#define FARHOME_GUEST_MEMORY_H
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+/* process_vm_writev(2), of a guest. */
+ssize_t guest_memory_writev(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote, unsigned long remotes);
+
+/* Between the two nobody writes. */
+void guest_memory_take(void);
+void guest_memory_taken(void);
+
+#endif

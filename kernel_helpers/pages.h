@@ -1,0 +1,80 @@
+/* What pages_send.c, pages_receive.c and written.c share: the stream that a process's pages go through.
+ *
+ * Little-endian, as both ends are x86-64: frames of {magic, count, bytes}, count × {address, length}, bytes of page content; of a
+ * frame with runs and no bytes, the pages that were sent before are gone. The last frame has count 0 and is followed by the
+ * totals with a checksum of everything before. The checksum finds mistakes (ours, or a buffer that was changed under our hands);
+ * that nobody forges the stream is the connection's business. */
+#ifndef FARHOME_PAGES_H
+#define FARHOME_PAGES_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define PAGE 4096u
+#define BATCH_BYTES (1u << 20)
+/* A run is at least a page, so a full batch never has more runs than pages. */
+#define BATCH_RUNS (BATCH_BYTES / PAGE)
+#define FRAME_MAGIC 0x67706866u /* "fhpg" */
+
+struct page_range {
+	uint64_t start, end; /* bytes, multiples of the page size */
+	uint64_t flags;
+};
+#define KEEP_ZEROS 1 /* sending: a page of zeros differs from what is below it (a file) and must be sent */
+#define DISCARD 2    /* receiving: may come, and is thrown away */
+#define WRITTEN 4    /* sending: only what was written since it was sent last (written.c watches) */
+
+struct page_totals {
+	uint64_t runs, bytes, zero_bytes; /* zero_bytes: found to be all zero and not sent */
+	uint64_t checksum;
+};
+
+struct run {
+	uint64_t address, length;
+};
+
+struct frame {
+	uint32_t magic, count;
+	uint64_t bytes;
+};
+
+/* crc32c in four lanes, because one crc32 instruction waits three cycles for the one before it */
+struct checksum {
+	uint64_t lane[4];
+};
+void checksum_add(struct checksum *sum, const void *data, size_t size);
+uint64_t checksum_value(const struct checksum *sum);
+
+/* On a socket, never without progress for longer than timeout_ms. Return 0 or -errno. */
+int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms);
+int receive_all(int socket, void *buffer, size_t size, int timeout_ms);
+
+int open_proc(int pid, const char *name, int flags);
+
+/* How the pages of a range are looked for. */
+enum scan {
+	SCAN_OWN,   /* those that the process has of its own: not the file's, not the zero page */
+	SCAN_TAKE,  /* of these, those written since they were taken last, which are taken: watched for the next write */
+	SCAN_TELL,  /* all of its own, told whether they were written since they were taken */
+};
+typedef int (*found_pages)(void *context, uint64_t start, uint64_t end, bool written);
+int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context);
+
+/* What has been sent of a process while it ran: a bit for each page of its areas. */
+struct history {
+	size_t count;
+	struct area {
+		uint64_t start, end;
+		uint64_t *sent, *gone; /* gone: sent, and not seen since forget_nothing() */
+	} areas[];
+};
+/* Whether the page was sent; the area that it is in is tried first, and kept, in *hint. */
+bool history_has(const struct history *history, uint64_t page, size_t *hint);
+void history_mark(struct history *history, uint64_t start, uint64_t end);
+void history_begin_last(struct history *history, uint64_t start, uint64_t end);
+void history_seen(struct history *history, uint64_t start, uint64_t end);
+/* Calls found with each run of pages in [start, end) that were sent and have not been seen. */
+int history_gone(const struct history *history, uint64_t start, uint64_t end, found_pages found, void *context);
+
+#endif

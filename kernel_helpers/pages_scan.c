@@ -1,0 +1,168 @@
+/* Which pages a process has of its own, and which of them it has written since somebody looked (PAGEMAP_SCAN, and a userfaultfd that
+ * protects pages against writing without anybody having to answer: UFFD_FEATURE_WP_ASYNC, both Linux 6.7). */
+#define _GNU_SOURCE
+#include "pages.h"
+#include "guest_memory.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define SCAN_REGIONS 512
+#define PAGEMAP_WORDS 65536
+#define TAKEN_AT_ONCE 16384 /* pages: meanwhile nobody writes into a guest */
+
+/* The headers of the systems that we build on are older. */
+struct scan_region {
+	uint64_t start, end, categories;
+};
+struct scan_argument {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#define PAGEMAP_SCAN_REQUEST _IOWR('f', 16, struct scan_argument)
+#define FLAG_PROTECT (1u << 0) /* PM_SCAN_WP_MATCHING */
+#define IS_WATCHED (1u << 0)
+#define IS_WRITTEN (1u << 1)
+#define IS_FILE (1u << 2)
+#define IS_PRESENT (1u << 3)
+#define IS_SWAPPED (1u << 4)
+#define IS_ZERO_PAGE (1u << 5)
+#define PAGEMAP_PRESENT (1ull << 63)
+#define PAGEMAP_SWAPPED (1ull << 62)
+#define PAGEMAP_FILE (1ull << 61)
+#define FEATURE_WP_ASYNC (1u << 15)
+
+static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context)
+{
+	struct scan_region regions[SCAN_REGIONS];
+	bool takes = scan == SCAN_TAKE;
+
+	while (start < end) {
+		struct scan_argument argument = {
+			.size = sizeof argument, .start = start, .end = end,
+			.flags = takes ? FLAG_PROTECT : 0,
+			.vec = (uintptr_t)regions, .vec_len = SCAN_REGIONS,
+			.max_pages = takes ? TAKEN_AT_ONCE : 0,
+			.category_inverted = IS_FILE | IS_ZERO_PAGE,
+			.category_mask = IS_FILE | IS_ZERO_PAGE | (takes ? IS_WATCHED | IS_WRITTEN : 0),
+			.category_anyof_mask = IS_PRESENT | IS_SWAPPED,
+			/* Regions of different categories come apart: what the caller's batches join again. */
+			.return_mask = scan == SCAN_TELL ? IS_WRITTEN : IS_PRESENT,
+		};
+		/* Nobody may be half-way through writing a page when it is taken (guest_memory.h). */
+		if (takes)
+			guest_memory_take();
+		int count = ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &argument);
+		int error = errno;
+		if (takes)
+			guest_memory_taken();
+		if (count < 0)
+			return -error;
+		for (int i = 0; i < count; i++) {
+			bool written = scan != SCAN_TELL || regions[i].categories & IS_WRITTEN;
+			int result = found(context, regions[i].start, regions[i].end, written);
+			if (result)
+				return result;
+		}
+		if (argument.walk_end <= start)
+			return -EIO;
+		start = argument.walk_end;
+	}
+	return 0;
+}
+
+/* The same from the words of /proc/PID/pagemap. A page of the kernel's zero page counts as present here. */
+static int walk_words(int pagemap, uint64_t start, uint64_t end, found_pages found, void *context)
+{
+	uint64_t *words = malloc(PAGEMAP_WORDS * sizeof *words);
+	int result = 0;
+
+	if (!words)
+		return -ENOMEM;
+	while (start < end && !result) {
+		size_t wanted = (end - start) / PAGE;
+		if (wanted > PAGEMAP_WORDS)
+			wanted = PAGEMAP_WORDS;
+		ssize_t size = pread(pagemap, words, wanted * sizeof *words, start / PAGE * sizeof *words);
+		if (size < (ssize_t)sizeof *words) {
+			result = size < 0 ? -errno : -EIO;
+			break;
+		}
+		size_t count = size / sizeof *words, first = count;
+		for (size_t i = 0; i <= count && !result; i++) {
+			bool own = i < count && (words[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) && !(words[i] & PAGEMAP_FILE);
+			if (own && first == count)
+				first = i;
+			else if (!own && first != count) {
+				result = found(context, start + first * PAGE, start + i * PAGE, true);
+				first = count;
+			}
+		}
+		start += count * PAGE;
+	}
+	free(words);
+	return result;
+}
+
+/* Calls found with each run of pages, in order. SCAN_TAKE and SCAN_TELL: where farhome_watch() watches. Returns what found returns
+ * when that is not 0; -errno. */
+int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context)
+{
+	static int without_scan;
+
+	if (scan != SCAN_OWN)
+		return walk_scan(pagemap, scan, start, end, found, context);
+	if (!__atomic_load_n(&without_scan, __ATOMIC_RELAXED)) {
+		int result = walk_scan(pagemap, scan, start, end, found, context);
+		if (result != -ENOTTY && result != -EINVAL && result != -EOPNOTSUPP)
+			return result;
+		__atomic_store_n(&without_scan, 1, __ATOMIC_RELAXED);
+	}
+	return walk_words(pagemap, start, end, found, context);
+}
+
+int open_proc(int pid, const char *name, int flags)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+	int fd = open(path, flags | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+static int count_bytes(void *context, uint64_t start, uint64_t end, bool written)
+{
+	(void)written;
+	*(uint64_t *)context += end - start;
+	return 0;
+}
+
+/* Returns how many bytes of [start, end) of pid are pages of its own (not the file's, not the zero page), or -errno. */
+int64_t farhome_pages_own(int pid, uint64_t start, uint64_t end)
+{
+	uint64_t bytes = 0;
+	int pagemap = open_proc(pid, "pagemap", O_RDONLY);
+	if (pagemap < 0)
+		return pagemap;
+	int result = walk_pages(pagemap, SCAN_OWN, start, end, count_bytes, &bytes);
+	close(pagemap);
+	return result ? result : (int64_t)bytes;
+}
+
+/* Makes a fresh userfaultfd one that watches writes by itself. Returns 0 or -errno (-EINVAL: this kernel cannot). */
+int farhome_watch_begin(int userfaultfd)
+{
+	struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_ASYNC};
+	return ioctl(userfaultfd, UFFDIO_API, &api) ? -errno : 0;
+}
+
+/* Writes to [start, end), private memory without a file, are watched from now on: until the descriptor is closed, or the memory is
+ * mapped anew. Every page counts as written. Returns 0 or -errno. */
+int farhome_watch(int userfaultfd, uint64_t start, uint64_t end)
+{
+	struct uffdio_register request = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_WP};
+	return ioctl(userfaultfd, UFFDIO_REGISTER, &request) ? -errno : 0;
+}

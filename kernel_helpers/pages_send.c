@@ -1,0 +1,238 @@
+/* Private pages of a process, out through a socket: the part of a move that is done once per page, on the side that is left. */
+#define _GNU_SOURCE
+#include "pages.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+struct sender {
+	int pid, memory, socket, timeout_ms;
+	bool keep_zeros;
+	bool runs_on; /* the process does */
+	enum scan scan;
+	struct history *history; /* or NULL */
+	size_t hint;
+	uint64_t range_start; /* a run never spans two ranges, as the other side checks it against one */
+	char *buffer;
+	size_t bytes;
+	unsigned count;
+	struct run runs[BATCH_RUNS];
+	bool keep[BATCH_RUNS];
+	struct checksum checksum;
+	struct page_totals totals;
+};
+
+static bool is_zero(const char *page)
+{
+	const uint64_t *word = (const void *)page;
+	return !word[0] && !word[PAGE / 8 - 1] && !memcmp(page, page + 8, PAGE - 8);
+}
+
+/* Fills the buffer with the content of the batch's runs; unreadable mappings through /proc/PID/mem, which asks no leave. */
+static int read_batch(struct sender *sender)
+{
+	struct iovec remote[BATCH_RUNS];
+	char *next = sender->buffer;
+	size_t left = sender->bytes;
+	unsigned index = 0;
+	uint64_t skip = 0; /* bytes of runs[index] that are read */
+
+	while (left) {
+		unsigned count = 0;
+		for (unsigned i = index; i < sender->count; i++, count++)
+			remote[count] = (struct iovec){(void *)(sender->runs[i].address + (i == index ? skip : 0)),
+						       sender->runs[i].length - (i == index ? skip : 0)};
+		struct iovec local = {next, left};
+		ssize_t size = process_vm_readv(sender->pid, &local, 1, remote, count, 0);
+		if (size <= 0) {
+			if (size < 0 && errno != EFAULT)
+				return -errno;
+			size = pread(sender->memory, next, remote[0].iov_len, (off_t)(uintptr_t)remote[0].iov_base);
+			if (size <= 0 && !sender->runs_on)
+				return size < 0 ? -errno : -EFAULT;
+			if (size <= 0) { /* it has unmapped the page meanwhile: nothing, for now */
+				size = PAGE - (uintptr_t)remote[0].iov_base % PAGE;
+				memset(next, 0, size);
+			}
+		}
+		next += size;
+		left -= size;
+		skip += size;
+		while (index < sender->count && skip >= sender->runs[index].length)
+			skip -= sender->runs[index++].length;
+	}
+	return 0;
+}
+
+static int flush(struct sender *sender)
+{
+	struct run runs[BATCH_RUNS];
+	struct iovec vector[BATCH_RUNS + 2];
+	struct frame frame = {.magic = FRAME_MAGIC};
+	unsigned count = 0;
+	size_t offset = 0;
+
+	if (!sender->count)
+		return 0;
+	int result = read_batch(sender);
+	if (result)
+		return result;
+	for (unsigned i = 0; i < sender->count; i++) {
+		bool open = false; /* the last run out ends where this page starts */
+		for (uint64_t at = 0; at < sender->runs[i].length; at += PAGE, offset += PAGE) {
+			uint64_t page = sender->runs[i].address + at;
+			bool keep = sender->keep[i] || (sender->history && history_has(sender->history, page, &sender->hint));
+			if (!keep && is_zero(sender->buffer + offset)) {
+				sender->totals.zero_bytes += PAGE;
+				open = false;
+				continue;
+			}
+			if (!open) {
+				runs[count] = (struct run){page, 0};
+				vector[2 + count] = (struct iovec){sender->buffer + offset, 0};
+				count++;
+				open = true;
+			}
+			runs[count - 1].length += PAGE;
+			vector[1 + count].iov_len += PAGE;
+			frame.bytes += PAGE;
+		}
+	}
+	sender->count = 0;
+	sender->bytes = 0;
+	if (!count)
+		return 0;
+	frame.count = count;
+	vector[0] = (struct iovec){&frame, sizeof frame};
+	vector[1] = (struct iovec){runs, count * sizeof *runs};
+	for (unsigned i = 0; i < count + 2; i++)
+		checksum_add(&sender->checksum, vector[i].iov_base, vector[i].iov_len);
+	sender->totals.runs += count;
+	sender->totals.bytes += frame.bytes;
+	for (unsigned i = 0; sender->history && i < count; i++)
+		history_mark(sender->history, runs[i].address, runs[i].address + runs[i].length);
+	return send_all(sender->socket, vector, count + 2, sender->timeout_ms);
+}
+
+static int collect(void *context, uint64_t start, uint64_t end, bool written)
+{
+	struct sender *sender = context;
+
+	if (sender->scan == SCAN_TELL)
+		history_seen(sender->history, start, end);
+	while (written && start < end) {
+		if (sender->bytes == BATCH_BYTES) {
+			int result = flush(sender);
+			if (result)
+				return result;
+		}
+		uint64_t length = end - start, room = BATCH_BYTES - sender->bytes;
+		if (length > room)
+			length = room;
+		struct run *last = sender->count ? &sender->runs[sender->count - 1] : NULL;
+		if (last && last->address + last->length == start && start != sender->range_start)
+			last->length += length;
+		else {
+			sender->runs[sender->count] = (struct run){start, length};
+			sender->keep[sender->count++] = sender->keep_zeros;
+		}
+		sender->bytes += length;
+		start += length;
+	}
+	return 0;
+}
+
+/* Pages that the other side has, and the process has no more: a frame of runs without content. */
+static int tell_gone(struct sender *sender)
+{
+	struct frame frame = {.magic = FRAME_MAGIC, .count = sender->count};
+	struct iovec vector[2] = {{&frame, sizeof frame}, {sender->runs, sender->count * sizeof *sender->runs}};
+
+	if (!sender->count)
+		return 0;
+	checksum_add(&sender->checksum, &frame, sizeof frame);
+	checksum_add(&sender->checksum, sender->runs, vector[1].iov_len);
+	sender->totals.runs += sender->count;
+	sender->count = 0;
+	return send_all(sender->socket, vector, 2, sender->timeout_ms);
+}
+
+static int collect_gone(void *context, uint64_t start, uint64_t end, bool written)
+{
+	struct sender *sender = context;
+
+	(void)written;
+	sender->runs[sender->count++] = (struct run){start, end - start};
+	return sender->count == BATCH_RUNS ? tell_gone(sender) : 0;
+}
+
+static int send_range(struct sender *sender, int pagemap, const struct page_range *range, bool last)
+{
+	sender->keep_zeros = range->flags & KEEP_ZEROS;
+	sender->range_start = range->start;
+	sender->scan = !(range->flags & WRITTEN) ? SCAN_OWN : last ? SCAN_TELL : SCAN_TAKE;
+	if (sender->scan == SCAN_TELL)
+		history_begin_last(sender->history, range->start, range->end);
+	int result = walk_pages(pagemap, sender->scan, range->start, range->end, collect, sender);
+	if (!result && sender->scan == SCAN_TELL)
+		result = flush(sender);
+	if (!result && sender->scan == SCAN_TELL)
+		result = history_gone(sender->history, range->start, range->end, collect_gone, sender);
+	if (!result && sender->scan == SCAN_TELL)
+		result = tell_gone(sender);
+	return result;
+}
+
+/*
+ * Sends the pages of pid's own in the ranges, and the end mark. Returns 0 or -errno (-ETIMEDOUT: nothing could be sent
+ * for timeout_ms). Nothing in pid is changed.
+ *
+ * history, or NULL: what has been sent of it before, which is added to. Of ranges marked WRITTEN only what was written since then is
+ * sent: if pid runs (!last), and is watched (farhome_watch), to be sent again when it is written again; if it stands still (last), with
+ * word of what it has no more.
+ */
+int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_count, int socket, int timeout_ms,
+		       struct page_totals *totals, struct history *history, int last)
+{
+	struct sender *sender = calloc(1, sizeof *sender);
+	char *buffer = mmap(NULL, BATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int result = 0, pagemap = -1, memory = -1;
+
+	if (!sender || buffer == MAP_FAILED) {
+		result = -ENOMEM;
+		goto out;
+	}
+	pagemap = result = open_proc(pid, "pagemap", O_RDONLY);
+	if (result < 0)
+		goto out;
+	memory = result = open_proc(pid, "mem", O_RDONLY);
+	if (result < 0)
+		goto out;
+	*sender = (struct sender){.pid = pid, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer,
+				  .history = history, .runs_on = history && !last};
+	result = 0;
+	for (size_t i = 0; i < range_count && !result; i++)
+		result = send_range(sender, pagemap, &ranges[i], last);
+	if (!result)
+		result = flush(sender);
+	if (!result) {
+		struct frame end = {.magic = FRAME_MAGIC};
+		sender->totals.checksum = checksum_value(&sender->checksum);
+		struct iovec vector[2] = {{&end, sizeof end}, {&sender->totals, sizeof sender->totals}};
+		result = send_all(socket, vector, 2, timeout_ms);
+	}
+	*totals = sender->totals;
+out:
+	if (pagemap >= 0)
+		close(pagemap);
+	if (memory >= 0)
+		close(memory);
+	if (buffer != MAP_FAILED)
+		munmap(buffer, BATCH_BYTES);
+	free(sender);
+	return result;
+}

@@ -1,0 +1,103 @@
+/* The stream of pages: its checksum, and its socket. */
+#define _GNU_SOURCE
+#include "pages.h"
+#include <errno.h>
+#include <limits.h>
+#include <nmmintrin.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+__attribute__((target("sse4.2"))) void checksum_add(struct checksum *sum, const void *data, size_t size)
+{
+	const uint64_t *word = data;
+	uint64_t a = sum->lane[0], b = sum->lane[1], c = sum->lane[2], d = sum->lane[3];
+
+	for (; size >= 32; size -= 32, word += 4) {
+		a = _mm_crc32_u64(a, word[0]);
+		b = _mm_crc32_u64(b, word[1]);
+		c = _mm_crc32_u64(c, word[2]);
+		d = _mm_crc32_u64(d, word[3]);
+	}
+	for (; size >= 8; size -= 8, word++)
+		a = _mm_crc32_u64(a, word[0]);
+	sum->lane[0] = a;
+	sum->lane[1] = b;
+	sum->lane[2] = c;
+	sum->lane[3] = d;
+}
+
+__attribute__((target("sse4.2"))) uint64_t checksum_value(const struct checksum *sum)
+{
+	uint64_t value = ~0u;
+
+	for (int i = 0; i < 4; i++)
+		value = _mm_crc32_u64(value, sum->lane[i]);
+	return value;
+}
+
+static int wait_ready(int socket, short events, int timeout_ms)
+{
+	struct pollfd entry = {.fd = socket, .events = events};
+
+	for (;;) {
+		int count = poll(&entry, 1, timeout_ms);
+		if (count > 0)
+			return 0;
+		if (count == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms)
+{
+	while (count) {
+		struct msghdr message = {.msg_iov = vector, .msg_iovlen = count < IOV_MAX ? count : IOV_MAX};
+		ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (sent < 0) {
+			if (errno == EINTR)
+				continue;
+			if (errno != EAGAIN)
+				return -errno;
+			int result = wait_ready(socket, POLLOUT, timeout_ms);
+			if (result)
+				return result;
+			continue;
+		}
+		while (count && (size_t)sent >= vector->iov_len) {
+			sent -= vector->iov_len;
+			vector++;
+			count--;
+		}
+		if (count) {
+			vector->iov_base = (char *)vector->iov_base + sent;
+			vector->iov_len -= sent;
+		}
+	}
+	return 0;
+}
+
+int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
+{
+	char *next = buffer;
+
+	while (size) {
+		ssize_t received = recv(socket, next, size, MSG_DONTWAIT);
+		if (received == 0)
+			return -ECONNRESET;
+		if (received < 0) {
+			if (errno == EINTR)
+				continue;
+			if (errno != EAGAIN)
+				return -errno;
+			int result = wait_ready(socket, POLLIN, timeout_ms);
+			if (result)
+				return result;
+			continue;
+		}
+		next += received;
+		size -= received;
+	}
+	return 0;
+}
