@@ -1,4 +1,5 @@
-/* freeze MEGABYTES FILE: holds that much touched memory, goes from page to page of it and counts its visits there.
+/* freeze MEGABYTES FILE [RATE]: holds that much touched memory, goes from page to page of it and counts its visits there: RATE pages a
+ * second, in steps of a millisecond (0: none), or as many as it can.
  *
  * FILE says "ready" once the memory is filled. On SIGTERM everything is verified: FILE then says "intact VISITS" and the
  * exit status is 0, or "damaged" and 3. No file is open in between. */
@@ -42,8 +43,9 @@ int main(int argc, char **argv)
 	uint64_t *memory;
 	char text[64];
 
-	if (argc != 3)
+	if (argc < 3 || argc > 4)
 		return 64;
+	long rate = argc == 4 ? strtol(argv[3], NULL, 10) : -1;
 	pages = strtoull(argv[1], NULL, 10) << 20 >> 12;
 	memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
@@ -53,7 +55,11 @@ int main(int argc, char **argv)
 			memory[page * WORDS + word] = word == VISITS ? 0 : content(page, word);
 	signal(SIGTERM, on_end);
 	say(argv[2], "ready\n");
+	while (rate == 0 && !ended)
+		usleep(1000);
 	for (; !ended; visits++) {
+		if (rate > 0 && visits % (rate / 1000) == 0)
+			usleep(1000);
 		at = (at * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407));
 		uint64_t page = (at >> 20) % pages;
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deputy import birth, execution, homecoming, leaving
+from deputy import birth, execution, freezing, homecoming, leaving
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
@@ -233,6 +233,9 @@ class Deputy:
                 if self.finished:
                     raise FarhomeError("the process ended")
                 preparation.check()
+                if preparation.areas and preparation.ahead is None:
+                    self._go_ahead(preparation, go_on)
+                    return
                 report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
             except Replaced:
                 return  # deputy/execution.py makes it
@@ -264,6 +267,19 @@ class Deputy:
             self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": report.frozen_ms})
 
         self.prepare(preparation, go_on)
+
+    def _go_ahead(self, preparation: Preparation, then: Callable[[], None]) -> None:
+        """Memory of the process is sent while it runs on; calls `then` in the loop afterwards. Errors: NotNow, OSError."""
+        freezing.await_writes(self.pid, preparation.over_since)
+        areas, preparation.areas = preparation.areas, []
+        preparation.ahead, seconds = leaving.watch(self, areas)
+        preparation.stood_still += seconds
+        if preparation.ahead is None:
+            then()
+            return
+        preparation.is_over = False
+        start_thread("memory", preparation.send_ahead, self.tree.waker.wake)
+        self.await_prepared(preparation, then)
 
     def prepare(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Runs the preparation in a worker, and calls `then` in the loop; no other move begins before."""

@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +23,12 @@ from deputy.guestlink import GuestLink
 from deputy.mapping import Mappings
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
-from engine import criu, files
-from engine.capture import capture, send_pages
+from engine import criu, files, precopy
+from engine.capture import capture
 from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
+from engine.mappings import Mapping
 from engine.pending import put, take
 from engine.phases import Phases
 from engine.refusal import passes, why_not, why_not_frozen
@@ -83,6 +84,12 @@ class Preparation:
         self._trace = trace
         self._patience = REPLACEMENT_TIMEOUT if held_by else 30.0
         self._error: BaseException | None = None
+        self.ahead: precopy.Ahead | None = None
+        """its memory goes ahead"""
+        self.stood_still = 0.0
+        """seconds, for the memory to go ahead"""
+        self.areas: list[Mapping] = []
+        """what of its memory may"""
         self.is_over = False
         """nothing more is done in the worker"""
         self.over_since = 0.0
@@ -116,6 +123,19 @@ class Preparation:
         )  # fmt: skip
         self._send_wanted(self.files)
         self._tell_clocks()
+        if not self._is_hop and not self._held_by and self.engine != "criu" and self.kernel:
+            self.areas = precopy.areas_of(self.pid)
+
+    def send_ahead(self, done: Callable[[], None]) -> None:
+        """The body of another worker: rounds of memory, while the process runs; never raises, see check()."""
+        assert self.ahead is not None and self.channel is not None
+        try:
+            self.ahead.run(self.channel, lambda round: log.debug("process %d: %s", self.pid, round))
+        except BaseException as error:  # handed over to the loop by check()
+            self._error = error
+        self.over_since = time.monotonic()
+        self.is_over = True
+        done()
 
     def _tell_clocks(self) -> None:
         """Until the target is ready: it asks how late it is here, for the guest's clocks are those of its home."""
@@ -156,6 +176,8 @@ class Preparation:
 
     def abandon(self) -> None:
         """The target undoes everything when the connection ends."""
+        if self.ahead is not None:
+            self.ahead.close()
         if self.channel is not None:
             self.channel.close()
 
@@ -224,8 +246,9 @@ def leave(
         stub.settle()
     except (FarhomeError, OSError) as error:
         log.info("the stub of %d keeps its memory: %s", deputy.pid, error)  # it has ended, as a rule; the commit stands
-    talk.close()
-    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
+    preparation.abandon()  # nothing of it is needed any more
+    frozen_for = frozen_until - frozen_at + preparation.stood_still
+    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
 
 
 def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
@@ -235,6 +258,18 @@ def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
     frozen = inject.seize(pid)
     name_restarted_calls(frozen, places)
     return frozen, deadlines(frozen, waits)
+
+
+def watch(deputy: Deputy, areas: Sequence[Mapping]) -> tuple[precopy.Ahead | None, float]:
+    """Stops the process for a moment, from when on its memory may go ahead of it; returns for how many seconds. Errors: OSError."""
+    begun = time.monotonic()
+    frozen, ends = _seize(deputy.pid)
+    try:
+        ahead = precopy.watch_frozen(frozen, areas)
+    finally:
+        shorten(frozen, ends)
+        frozen.detach()
+    return ahead, time.monotonic() - begun
 
 
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
@@ -293,9 +328,7 @@ def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phase
         phases.done("capture")
         reason = obstacle(context, preparation.kernel)
         if reason is None:
-            talk.send("context")
-            talk.send_block(with_pending(context, []).to_wire())
-            size = send_pages(frozen.pid, context.maps, talk.connection).bytes
+            size = precopy.send_context(frozen.pid, with_pending(context, []), talk, preparation.ahead)
             phases.done("send")
             return "pour", size
         if preparation.engine == "pour":

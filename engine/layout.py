@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, replace
 
-from engine.mappings import PAGE, PROT_WRITE, Mapping
+from engine.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages import PageRange
 
@@ -103,6 +103,17 @@ def subtract_all(spans: Iterable[Span], holes: Sequence[Span]) -> list[Span]:
     return parts
 
 
+def common(span: Span, others: Sequence[Span]) -> list[Span]:
+    """The parts of span that are in one of the others, which are sorted and disjoint."""
+    first = bisect.bisect_right(others, span[0], key=lambda other: other[1])
+    parts = []
+    for start, end in others[first:]:
+        if start >= span[1]:
+            break
+        parts.append((max(span[0], start), min(span[1], end)))
+    return parts
+
+
 def merge(spans: Iterable[Span]) -> list[Span]:
     """Sorted and disjoint, touching ones joined."""
     merged: list[Span] = []
@@ -133,8 +144,9 @@ class _Files:
         return stub.file == wanted.file or (stub.file not in self._wanted and wanted.file not in self._stub)
 
 
-def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequence[Span]) -> Plan:
-    """How `stub` (its mappings now) become `wanted` with `reserved` (the stub's own, sorted) left alone.
+def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequence[Span], filled: Sequence[Span] = ()) -> Plan:
+    """How `stub` (its mappings now) become `wanted` with `reserved` (the stub's own, sorted) left alone. `filled`: of `wanted`, memory
+    without a file that is there already, readable and writable, with its pages (engine/precopy.py).
 
     Errors: ReservedOverlap, LayoutImpossible.
     """
@@ -167,11 +179,15 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
         if not m.is_file:
             if not m.private:
                 raise LayoutImpossible(f"{m.start:x}-{m.end:x} is shared memory without a file")
-            if "ac" in m.vmflags and not m.prot & PROT_WRITE and m.own:
-                create.append(replace(m, prot=m.prot | PROT_WRITE))
-                protect_filled.append((m.start, m.end, m.prot))
-            else:
-                create.append(m)
+            here_now = common((m.start, m.end), filled)
+            protect_filled += [(*part, m.prot) for part in here_now if m.prot != PROT_READ | PROT_WRITE]
+            for start, end in subtract((m.start, m.end), here_now):
+                part = m if not here_now else replace(m, start=start, end=end)
+                if "ac" in m.vmflags and not m.prot & PROT_WRITE and m.own:
+                    create.append(replace(part, prot=m.prot | PROT_WRITE))
+                    protect_filled.append((start, end, m.prot))
+                else:
+                    create.append(part)
             advise += [(m.start, m.end, ADVICE[flag][0]) for flag in sorted(m.vmflags & ADVICE.keys())]
             continue
         mine: list[Span] = []
@@ -195,7 +211,7 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
             protect.append((start, end, once))
             if once != prot:
                 protect_filled.append((start, end, prot))
-    staying = merge([*kept, *reserved])
+    staying = merge([*kept, *reserved, *filled])
     gone = subtract_all([(m.start, m.end) for m in here], staying)
     taken = merge([*staying, *ours, *((m.start, m.end) for m in target)])
     ranges = [PageRange(m.start, m.end) for m in target if m.private]

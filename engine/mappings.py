@@ -30,7 +30,7 @@ class Mapping:
 
     path: the file's, or the kernel's name in brackets, or empty. own: bytes of pages of the process's own, swapped
     ones too, as of the moment of reading. vmflags: those of CARRIED_FLAGS. identity: device and inode of the file, which mean
-    something on this node only.
+    something on this node only. watched: writes to it are noted (engine/precopy.py).
     """
 
     start: int
@@ -43,6 +43,7 @@ class Mapping:
     vmflags: frozenset[str] = frozenset()
     own: int = 0
     identity: str = field(default="", compare=False)
+    watched: bool = field(default=False, compare=False)
 
     @property
     def special(self) -> bool:
@@ -71,24 +72,32 @@ class Mapping:
         return self.path[6:-1] if not self.is_file and self.path.startswith("[anon:") else ""
 
 
-_HEADER = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) ([r-])([w-])([x-])([ps]) ([0-9a-f]+) (\S+) (\d+) *(.*)\n(?:[A-Z].*\n)*", re.MULTILINE
-)
+_HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ([r-])([w-])([x-])([ps]) ([0-9a-f]+) (\S+) (\d+) *(.*)\n((?:[A-Z].*\n)*)", re.MULTILINE)
 _OWN = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
 _FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
 
 
 def read_mappings(pid: int) -> tuple[Mapping, ...]:
-    """All mappings of pid but [vsyscall], by address. Errors: OSError (gone: FileNotFoundError, ProcessLookupError)."""
-    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="surrogateescape", newline="\n") as smaps:
-        text = smaps.read()
+    """All mappings of pid but [vsyscall], by address. The kernel looks at every page for it: some 30 ms for each GiB. Errors: OSError
+    (gone: FileNotFoundError, ProcessLookupError)."""
+    return _read(pid, "smaps")
+
+
+def read_places(pid: int) -> tuple[Mapping, ...]:
+    """The same without `vmflags`, `own` and `watched`, whatever their size in a moment."""
+    return _read(pid, "maps")
+
+
+def _read(pid: int, name: str) -> tuple[Mapping, ...]:
+    with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="surrogateescape", newline="\n") as source:
+        text = source.read()
     found = []
     for match in _HEADER.finditer(text):
-        start, end, r, w, x, sharing, offset, device, inode, path = match.groups()
+        start, end, r, w, x, sharing, offset, device, inode, path, body = match.groups()
         if path == "[vsyscall]":
             continue
-        body = match.group()
         flags = _FLAGS.search(body)
+        words = flags.group(1).split() if flags else []
         is_file = inode != "0"
         found.append(
             Mapping(
@@ -99,9 +108,10 @@ def read_mappings(pid: int) -> tuple[Mapping, ...]:
                 offset=int(offset, 16) if is_file else 0,
                 path=path,
                 is_file=is_file,
-                vmflags=CARRIED_FLAGS.intersection(flags.group(1).split()) if flags else frozenset(),
+                vmflags=CARRIED_FLAGS.intersection(words),
                 own=1024 * sum(int(size) for size in _OWN.findall(body)),
                 identity=f"{device} {inode}" if is_file else "",
+                watched="uw" in words,
             )
         )
     return tuple(found)

@@ -26,8 +26,8 @@ from engine.context import (
     ThreadContext,
     fit_extended_state,
 )  # fmt: skip
-from engine.layout import LayoutImpossible, Plan, Span, make_plan, subtract
-from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings, renamed
+from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
+from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings, read_places, renamed
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, U64, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
@@ -120,6 +120,7 @@ def refill(
     timeout: float = 30.0,
     names: Dictionary[str, str] | None = None,
     has_run: bool = True,
+    filled: Sequence[Span] = (),
 ) -> Refilled:
     """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends), not a byte
     more.
@@ -128,7 +129,7 @@ def refill(
     the caller removes afterwards. The stub keeps its file mappings, all other memory of it counts as given up. When
     this returns, everything that can fail has been done. timeout: seconds without progress of the stream. names: by identity
     (see Mapping), how the context names files that the stub maps, whatever they are called by now. has_run: else its signals have the
-    actions that a program begins with.
+    actions that a program begins with. filled: what is there already (engine/precopy.py).
 
     Errors: layout.ReservedOverlap (the caller moves the reserved range and tries again), RefillFailed.
     """
@@ -137,14 +138,14 @@ def refill(
     seconds: dict[str, float] = {}
     reserved = sorted(reserved)
     try:
-        maps = renamed(read_mappings(stub.pid), names or {})
-        plan = make_plan(maps, context.maps, reserved)
+        maps = renamed(read_mappings(stub.pid) if has_run else read_places(stub.pid), names or {})
+        plan = make_plan(maps, context.maps, reserved, filled)
         if any(start <= stub.instruction < end for start, end in plan.remove):
             raise LayoutImpossible("the stub's system-call instruction is not in its reserved pages")
         threads = _match_threads(stub, context)
         states = {t.tid: fit_extended_state(t.extended_state, threads[t.tid].extended_state()) for t in context.threads}
         _check_kernel_code(stub, maps, context)
-        kept = _keep(stub, maps, reserved)
+        kept = _keep(stub, maps, merge([*reserved, *filled]))
     except (BadContext, OSError) as error:
         raise RefillFailed(str(error), stub_usable=not isinstance(error, ProcessLookupError)) from error
     except LayoutImpossible as error:
@@ -153,7 +154,7 @@ def refill(
         raise RefillFailed(str(error), stub_usable=True) from error
     notes: list[str] = []
     queued: list[_Queued] = []
-    created = tuple((m.start, m.end) for m in plan.create)
+    created = (*((m.start, m.end) for m in plan.create), *filled)
     before = {tid: (t.registers.copy(), t.signal_mask) for tid, t in stub.threads.items()}
     taken = [(m.start, m.end) for m in (*maps, *context.maps)] + reserved
     try:
@@ -161,6 +162,7 @@ def refill(
             _shape(stub, plan, maps, [*taken, (scratch, scratch + _SCRATCH)], notes)
             started = _lap(seconds, "mappings", started)
             pages = receive_own_pages(stub.pid, plan.pages, descriptor, timeout)
+            _drop_pages(stub, pages.gone)
             started = _lap(seconds, "pages", started)
             _finish_mappings(stub, plan, scratch, notes)
             if memory_layout(stub.pid, stub.call(SYS.brk, 0)) != context.memory:

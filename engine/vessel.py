@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from contextlib import suppress
 
 from engine.arrival import seccomp_suspended
 from engine.capture import kernel_code, scratch_page
 from engine.context import BadContext, Context, Identity
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
-from engine.layout import Span, merge
-from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings
+from engine.layout import Span, merge, subtract_all
+from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings, read_places
 from engine.refill import Refilled, refill, set_memory_layout
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
@@ -26,7 +27,7 @@ from kernel_helpers.inject import SYS, U64, Frozen, Thread, check
 _INSTRUCTION = b"\x0f\x05"
 _RESERVED = 0x3A00_0000_0000
 """Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...)."""
-_MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
+_MAP_PRIVATE_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x22, 0x4000, 0x100000
 _MREMAP_MOVE = 1 | 2  # MAYMOVE | FIXED
 _LOWEST, _HIGHEST = 1 << 16, (1 << 47) - PAGE
 _RSEQ_UNREGISTER = 1
@@ -60,6 +61,7 @@ class Vessel:
         self.frozen = frozen
         self.reserved: Span = (0, 0)
         self.kernel_pages = ""
+        self.room: list[Span] = []
 
     @classmethod
     def board(cls, host_pid: int) -> Vessel:
@@ -88,13 +90,30 @@ class Vessel:
         self.reserved = (address, address + PAGE)
         frozen.instruction = address
 
-    def fill(self, context: Context, stream: int | socket.socket, timeout: float = 30.0) -> Refilled:
-        """The vessel becomes the process of `context`; its pages come from `stream`. It is still root, with every capability.
+    def make_room(self, wanted: Sequence[Span], unreserved: Set[Span] = frozenset()) -> list[Span]:
+        """Mappings for pages that come before the context does (engine/precopy.py); returns those that could be made. unreserved: of
+        these, those that are not accounted for (MAP_NORESERVE)."""
+        made = []
+        for start, end in wanted:
+            flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if (start, end) in unreserved else 0)
+            with suppress(OSError):  # the kernel's own pages, or ours, lie there
+                self.frozen.call(SYS.mmap, start, end - start, PROT_READ | PROT_WRITE, flags, U64, 0)
+                made.append((start, end))
+        self.room += made
+        return made
+
+    def fill(self, context: Context, stream: int | socket.socket, timeout: float = 30.0, filled: Sequence[Span] = ()) -> Refilled:
+        """The vessel becomes the process of `context`; its pages come from `stream`, but those of `filled`, in the room that was
+        made. It is still root, with every capability.
 
         Errors: FarhomeError (it cannot be here), OSError; the vessel is of no use then.
         """
         frozen = self.frozen
-        maps = read_mappings(frozen.pid)
+        if subtract_all(filled, merge(self.room)):
+            raise BadContext("memory counts as sent that was not")
+        for start, end in subtract_all(merge(self.room), filled):
+            frozen.call(SYS.munmap, start, end - start)
+        maps = read_places(frozen.pid)
         reason = obstacle(context, self.kernel_pages)
         if reason is not None:
             raise FarhomeError(reason)
@@ -110,7 +129,7 @@ class Vessel:
             self._settle(context, scratch)
             self._map_files(context.maps, scratch)
             self._make_threads(context, scratch)
-        return refill(frozen, context, stream, [self.reserved], timeout, has_run=False)
+        return refill(frozen, context, stream, [self.reserved], timeout, has_run=False, filled=filled)
 
     def leave(self) -> Frozen:
         """Takes our page out of the filled vessel, which is the process now."""

@@ -118,6 +118,37 @@ void history_seen(struct history *history, uint64_t start, uint64_t end)
 	}
 }
 
+size_t history_pages(const struct history *history, uint64_t start, uint64_t end)
+{
+	size_t pages = 0;
+
+	for (size_t i = find(history, start), first, last; part(history, i, start, end, &first, &last); i++)
+		for (size_t page = first; page < last;)
+			if (page % 64 == 0 && last - page >= 64) {
+				pages += __builtin_popcountll(history->areas[i].sent[page / 64]);
+				page += 64;
+			} else {
+				pages += is_set(history->areas[i].sent, page++);
+			}
+	return pages;
+}
+
+uint64_t history_dense(const struct history *history, uint64_t start, uint64_t end, bool *dense)
+{
+	uint64_t at = start;
+
+	while (at < end) {
+		uint64_t next = at / CHUNK * CHUNK + CHUNK < end ? at / CHUNK * CHUNK + CHUNK : end;
+		bool is_dense = history_pages(history, at, next) * PAGE * 2 >= next - at;
+		if (at == start)
+			*dense = is_dense;
+		else if (is_dense != *dense)
+			break;
+		at = next;
+	}
+	return at;
+}
+
 int history_gone(const struct history *history, uint64_t start, uint64_t end, found_pages found, void *context)
 {
 	for (size_t i = find(history, start), first, last; part(history, i, start, end, &first, &last); i++) {

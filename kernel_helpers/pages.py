@@ -57,7 +57,7 @@ def _native() -> ctypes.CDLL:
         ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i]),
         ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer]),
         ("farhome_runs_free", None, [pointer]),
-        ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]),
+        ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
         ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]),
         ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
     ):
@@ -143,6 +143,11 @@ def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeou
     finally:
         _native().farhome_runs_free(gone)
     return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum, spans)
+
+
+def written_bytes(pid: int, ranges: Sequence[PageRange], history: History) -> int:
+    """About how many bytes of pages were written in the ranges, which are watched, since they were sent. Errors: OSError."""
+    return _check(_native().farhome_pages_written(pid, _array(ranges), len(ranges), history.handle), f"pages of process {pid}")
 
 
 def own_bytes(pid: int, start: int, end: int) -> int:

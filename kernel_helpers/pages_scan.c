@@ -39,7 +39,7 @@ struct scan_argument {
 static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context)
 {
 	struct scan_region regions[SCAN_REGIONS];
-	bool takes = scan == SCAN_TAKE;
+	bool takes = scan == SCAN_TAKE || scan == SCAN_DENSE_TAKE, dense = scan == SCAN_DENSE || scan == SCAN_DENSE_TAKE;
 
 	while (start < end) {
 		struct scan_argument argument = {
@@ -53,6 +53,10 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 			/* Regions of different categories come apart: what the caller's batches join again. */
 			.return_mask = scan == SCAN_TELL ? IS_WRITTEN : IS_PRESENT,
 		};
+		if (dense) { /* for these very masks the kernel has a way of its own, which looks at one bit of an entry */
+			argument.category_inverted = argument.category_anyof_mask = 0;
+			argument.category_mask = argument.return_mask = IS_WRITTEN;
+		}
 		/* Nobody may be half-way through writing a page when it is taken (guest_memory.h). */
 		if (takes)
 			guest_memory_take();
@@ -135,8 +139,8 @@ int open_proc(int pid, const char *name, int flags)
 
 static int count_bytes(void *context, uint64_t start, uint64_t end, bool written)
 {
-	(void)written;
-	*(uint64_t *)context += end - start;
+	if (written)
+		*(uint64_t *)context += end - start;
 	return 0;
 }
 
@@ -148,6 +152,23 @@ int64_t farhome_pages_own(int pid, uint64_t start, uint64_t end)
 	if (pagemap < 0)
 		return pagemap;
 	int result = walk_pages(pagemap, SCAN_OWN, start, end, count_bytes, &bytes);
+	close(pagemap);
+	return result ? result : (int64_t)bytes;
+}
+
+/* Returns about how many bytes of the ranges, which are watched, pid has written since they were taken, or -errno. */
+int64_t farhome_pages_written(int pid, const struct page_range *ranges, size_t count, const struct history *history)
+{
+	uint64_t bytes = 0;
+	int pagemap = open_proc(pid, "pagemap", O_RDONLY), result = 0;
+	if (pagemap < 0)
+		return pagemap;
+	for (size_t i = 0; i < count; i++)
+		for (uint64_t at = ranges[i].start, next; at < ranges[i].end && !result; at = next) {
+			bool dense;
+			next = history_dense(history, at, ranges[i].end, &dense);
+			result = walk_pages(pagemap, dense ? SCAN_DENSE : SCAN_TELL, at, next, count_bytes, &bytes);
+		}
 	close(pagemap);
 	return result ? result : (int64_t)bytes;
 }

@@ -9,8 +9,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define GONE_LEAST (16 * PAGE) /* bytes */
+
 struct sender {
-	int pid, memory, socket, timeout_ms;
+	int pid, pagemap, memory, socket, timeout_ms;
 	bool keep_zeros;
 	bool runs_on; /* the process does */
 	enum scan scan;
@@ -22,6 +24,8 @@ struct sender {
 	unsigned count;
 	struct run runs[BATCH_RUNS];
 	bool keep[BATCH_RUNS];
+	struct run gone[BATCH_RUNS];
+	unsigned gone_count;
 	struct checksum checksum;
 	struct page_totals totals;
 };
@@ -118,12 +122,20 @@ static int flush(struct sender *sender)
 	return send_all(sender->socket, vector, count + 2, sender->timeout_ms);
 }
 
+static int look_again(struct sender *sender, uint64_t start, uint64_t end);
+
 static int collect(void *context, uint64_t start, uint64_t end, bool written)
 {
 	struct sender *sender = context;
 
 	if (sender->scan == SCAN_TELL)
 		history_seen(sender->history, start, end);
+	if (sender->scan == SCAN_DENSE || sender->scan == SCAN_DENSE_TAKE) {
+		/* What is no page may be among them; a few that were sent and are gone go as zeros. */
+		bool known = (end - start) / PAGE == history_pages(sender->history, start, end);
+		if (!known || end - start >= GONE_LEAST)
+			return look_again(sender, start, end);
+	}
 	while (written && start < end) {
 		if (sender->bytes == BATCH_BYTES) {
 			int result = flush(sender);
@@ -146,18 +158,17 @@ static int collect(void *context, uint64_t start, uint64_t end, bool written)
 	return 0;
 }
 
-/* Pages that the other side has, and the process has no more: a frame of runs without content. */
-static int tell_gone(struct sender *sender)
+static int send_gone(struct sender *sender)
 {
-	struct frame frame = {.magic = FRAME_MAGIC, .count = sender->count};
-	struct iovec vector[2] = {{&frame, sizeof frame}, {sender->runs, sender->count * sizeof *sender->runs}};
+	struct frame frame = {.magic = FRAME_MAGIC, .count = sender->gone_count};
+	struct iovec vector[2] = {{&frame, sizeof frame}, {sender->gone, sender->gone_count * sizeof *sender->gone}};
 
-	if (!sender->count)
+	if (!sender->gone_count)
 		return 0;
 	checksum_add(&sender->checksum, &frame, sizeof frame);
-	checksum_add(&sender->checksum, sender->runs, vector[1].iov_len);
-	sender->totals.runs += sender->count;
-	sender->count = 0;
+	checksum_add(&sender->checksum, sender->gone, vector[1].iov_len);
+	sender->totals.runs += sender->gone_count;
+	sender->gone_count = 0;
 	return send_all(sender->socket, vector, 2, sender->timeout_ms);
 }
 
@@ -166,25 +177,65 @@ static int collect_gone(void *context, uint64_t start, uint64_t end, bool writte
 	struct sender *sender = context;
 
 	(void)written;
-	sender->runs[sender->count++] = (struct run){start, end - start};
-	return sender->count == BATCH_RUNS ? tell_gone(sender) : 0;
+	sender->gone[sender->gone_count++] = (struct run){start, end - start};
+	return sender->gone_count == BATCH_RUNS ? send_gone(sender) : 0;
 }
 
-static int send_range(struct sender *sender, int pagemap, const struct page_range *range, bool last)
+/* Pages of [start, end) that the other side has, and the process has no more, as the walk that has just ended saw: frames of runs without
+ * content. */
+static int tell_gone(struct sender *sender, uint64_t start, uint64_t end)
+{
+	int result = history_gone(sender->history, start, end, collect_gone, sender);
+	return result ? result : send_gone(sender);
+}
+
+/* Of what may be pages of a dense part, those that are; what was sent and is none any more is gone. */
+static int look_again(struct sender *sender, uint64_t start, uint64_t end)
+{
+	enum scan scan = sender->scan;
+	int result;
+
+	if (scan == SCAN_DENSE)
+		history_begin_last(sender->history, start, end);
+	sender->scan = scan == SCAN_DENSE ? SCAN_TELL : SCAN_OWN;
+	result = walk_pages(sender->pagemap, sender->scan, start, end, collect, sender);
+	if (!result && scan == SCAN_DENSE)
+		result = tell_gone(sender, start, end);
+	sender->scan = scan;
+	return result;
+}
+
+/* What was written of a range that is watched. */
+static int send_written(struct sender *sender, const struct page_range *range, bool last)
+{
+	int result = 0;
+
+	for (uint64_t at = range->start, next; at < range->end && !result; at = next) {
+		bool dense;
+		next = history_dense(sender->history, at, range->end, &dense);
+		if (dense) {
+			sender->scan = last ? SCAN_DENSE : SCAN_DENSE_TAKE;
+			result = walk_pages(sender->pagemap, sender->scan, at, next, collect, sender);
+			continue;
+		}
+		sender->scan = last ? SCAN_TELL : SCAN_TAKE;
+		if (last)
+			history_begin_last(sender->history, at, next);
+		result = walk_pages(sender->pagemap, sender->scan, at, next, collect, sender);
+		if (!result && last)
+			result = tell_gone(sender, at, next);
+	}
+	return result;
+}
+
+static int send_range(struct sender *sender, const struct page_range *range, bool last)
 {
 	sender->keep_zeros = range->flags & KEEP_ZEROS;
 	sender->range_start = range->start;
-	sender->scan = !(range->flags & WRITTEN) ? SCAN_OWN : last ? SCAN_TELL : SCAN_TAKE;
-	if (sender->scan == SCAN_TELL)
-		history_begin_last(sender->history, range->start, range->end);
-	int result = walk_pages(pagemap, sender->scan, range->start, range->end, collect, sender);
-	if (!result && sender->scan == SCAN_TELL)
-		result = flush(sender);
-	if (!result && sender->scan == SCAN_TELL)
-		result = history_gone(sender->history, range->start, range->end, collect_gone, sender);
-	if (!result && sender->scan == SCAN_TELL)
-		result = tell_gone(sender);
-	return result;
+	if (range->flags & WRITTEN)
+		return send_written(sender, range, last);
+	sender->scan = SCAN_OWN;
+	return walk_pages(sender->pagemap, SCAN_OWN, range->start, range->end, collect, sender);
 }
 
 /*
@@ -212,11 +263,11 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	memory = result = open_proc(pid, "mem", O_RDONLY);
 	if (result < 0)
 		goto out;
-	*sender = (struct sender){.pid = pid, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer,
+	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer,
 				  .history = history, .runs_on = history && !last};
 	result = 0;
 	for (size_t i = 0; i < range_count && !result; i++)
-		result = send_range(sender, pagemap, &ranges[i], last);
+		result = send_range(sender, &ranges[i], last);
 	if (!result)
 		result = flush(sender);
 	if (!result) {

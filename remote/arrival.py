@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import criu
+from engine import criu, precopy
 from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
 from engine.context import WIRE_MOST, Context
 from engine.files import FileStore, MappedFile
 from engine.hollow import from_wire
+from engine.layout import Span
 from engine.phases import Phases
 from engine.vessel import Vessel, become
 from kernel_helpers import filter as call_filter
@@ -61,6 +62,8 @@ class _Poured:
 
     channel: Channel
     context: Context
+    filled: list[Span]
+    """what has come before it"""
 
 
 def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
@@ -80,7 +83,9 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     sandbox = left
     vessel: Vessel | None = None
     frozen: inject.Frozen | None = None
-    cargo: _Images | _Poured | Message | None = None
+    cargo: _Images | _Poured | None = None
+    source = talk
+    """who sends the process: the home, or (a hop) the node that it leaves, on a connection of its own"""
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -100,11 +105,17 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             frozen = vessel.frozen
             phases.done("vessel")
         talk.send("ready", kernel=vessel.kernel_pages if vessel is not None else "")
-        while isinstance(cargo := _next(remote, talk), dict):
-            late = _fetch(talk, store, cargo)
-            files += late
-            sandbox.add_files(late)
-            talk.send("ready")
+        while cargo is None:
+            source, message = _next(remote, talk, source)
+            if message["op"] == "files":
+                late = _fetch(talk, store, message)
+                files += late
+                sandbox.add_files(late)
+                talk.send("ready")
+            elif message["op"] in ("precopy", "round"):
+                _go_ahead(vessel, source, message)
+            else:
+                cargo = _receive(source, message, directory)
         phases.done("cargo")
         if isinstance(cargo, _Poured):
             frozen = _pour(vessel, cargo, int(request["uid"]))
@@ -140,17 +151,17 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         if isinstance(cargo, _Images):
             receive_own_pages(frozen.pid, cargo.beside, cargo.channel.connection.fileno(), PAGES_TIMEOUT)
             phases.done("memory")
-        if cargo.channel is not talk:
-            cargo.channel.send("received")
-            cargo.channel.close()
+        if source is not talk:
+            source.send("received")
+            source.close()
         talk.send("prepared")
         caller = remote.next_caller(CALL_TIMEOUT)
-        if caller is None or caller[1] != "link":
+        if isinstance(caller, Channel) or caller[1] != "link":
             raise WireError("the home does not connect the link")
         pending = [(int(tid), bytes(info)) for tid, info in talk.expect("commit", timeout=30.0)["pending"]]
     except BaseException as error:
-        if isinstance(cargo, (_Images, _Poured)) and cargo.channel is not talk:
-            cargo.channel.close()
+        if source is not talk:
+            source.close()
         if frozen is not None:
             end_traced(frozen.pid, list(frozen.threads))
         if sandbox is not None:
@@ -243,35 +254,47 @@ def _pour(vessel: Vessel | None, cargo: _Poured, uid: int) -> inject.Frozen:
         raise WireError("a context came where images were due")
     if cargo.context.identity.uids[0] != uid:
         raise FarhomeError(f"it was announced as user {uid}'s, and is user {cargo.context.identity.uids[0]}'s")
-    vessel.fill(cargo.context, cargo.channel.connection, PAGES_TIMEOUT)
+    vessel.fill(cargo.context, cargo.channel.connection, PAGES_TIMEOUT, cargo.filled)
     return vessel.leave()
 
 
-def _next(remote: Remote, talk: Channel) -> _Images | _Poured | Message:
-    """The next request while the process is awaited: late files, or the process itself, from the home or (a hop) from
-    the node that the guest leaves, on a connection of its own."""
-    directory = remote.options.images / f"in-{remote.options.home}-{remote.options.pid}"
-    caller = remote.next_caller(IMAGES_TIMEOUT, unless=talk.connection)
-    if caller is None:
-        message = talk.next()
-        if message["op"] == "files":
-            return message
-        return _receive(talk, message, directory)
+def _next(remote: Remote, talk: Channel, source: Channel) -> tuple[Channel, Message]:
+    """Who sends the process, and what is said next while it is awaited: late files, by the home, or what goes ahead of the process, or
+    the process itself, by its source."""
+    caller = remote.next_caller(IMAGES_TIMEOUT, unless=[talk] if source is talk else [talk, source])
+    if isinstance(caller, Channel):
+        message = caller.next()
+        if caller is not source and message["op"] != "files":
+            raise WireError(f"{message['op']!r} is out of turn")
+        return source, message
     connection, role = caller
     try:
-        if role != "imgs":
+        if role != "imgs" or source is not talk:
             raise WireError(f"a connection of role {role} is out of turn")
         source = Channel(connection)
-        return _receive(source, source.next(), directory)
+        return source, source.next()
     except BaseException:
         connection.close()
         raise
 
 
+def _go_ahead(vessel: Vessel | None, source: Channel, message: Message) -> None:
+    """Part of the process comes before it. Errors: WireError, OSError."""
+    if vessel is None:
+        raise WireError("memory came where images were due")
+    if message["op"] == "precopy":
+        wanted = precopy.spans(message.get("areas"))
+        unreserved = {(area[0], area[1]) for area in message["areas"] if area[2]}
+        source.send("precopy", areas=vessel.make_room(wanted, unreserved))
+    else:
+        precopy.receive_round(vessel.frozen.pid, vessel.room, source)
+
+
 def _receive(channel: Channel, message: Message, directory: Path) -> _Images | _Poured:
     """Errors: WireError, OSError, FarhomeError."""
     if message["op"] == "context":
-        return _Poured(channel, Context.from_wire(channel.receive_block(WIRE_MOST)))
+        context = Context.from_wire(channel.receive_block(WIRE_MOST))
+        return _Poured(channel, context, precopy.spans(message.get("kept", [])))
     if message["op"] != "images":
         raise WireError(f"{message['op']!r} is out of turn")
     beside = from_wire(message.get("beside"))

@@ -6,6 +6,7 @@ import logging
 import selectors
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,18 +130,18 @@ class Remote:
 
     # -- callers --------------------------------------------------------------------------------------------------------
 
-    def next_caller(self, timeout: float, unless: socket.socket | None = None) -> tuple[socket.socket, str] | None:
-        """The next proven connection and its role, while a guest is about to arrive; None as soon as `unless` has something.
+    def next_caller(self, timeout: float, unless: Sequence[Channel] = ()) -> tuple[socket.socket, str] | Channel:
+        """The next proven connection and its role, while a guest is about to arrive; or that of `unless` which has something to say.
         Errors: TimeoutError."""
         end = time.monotonic() + timeout
-        watched = [self._waker.fileno(), *([unless.fileno()] if unless is not None else [])]
+        watched = {channel.connection.fileno(): channel for channel in unless}
         while (left := end - time.monotonic()) > 0:
             caller = self._reception.next()
             if caller is not None:
                 return caller
-            readable = ready(watched, left)
-            if unless is not None and unless.fileno() in readable:
-                return None
+            for descriptor in ready([self._waker.fileno(), *watched], left):
+                if descriptor in watched:
+                    return watched[descriptor]
             self._waker.drain()
         raise TimeoutError("the home did not call again")
 

@@ -1,0 +1,227 @@
+"""Memory that goes ahead of a process which still runs (pre-copy), so that little is left to send when it stands still.
+
+    the source                                            the target
+    watches the areas (a userfaultfd, Linux 6.7)
+    precopy {areas} ---------------------------------->   makes mappings there, in the process that is to become it
+    <----------------------------------------- precopy {areas}: those that it could make
+    round, pages: all of them, then what was written -->  writes them
+    <------------------------------------------- round    (until little is left, or it does not become less)
+    the process stands still
+    context {kept: what of the areas is still the same memory}, pages: what was written, what is gone, and all else
+
+Areas are private memory without a file that is readable and writable: heaps and big blocks. What the process does to its mappings
+meanwhile needs no watching: memory that is mapped anew is watched no more, is not among `kept`, and goes whole at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.capture import send_pages
+from engine.context import Context
+from engine.handover import take_descriptor
+from engine.layout import Span, common, merge, subtract
+from engine.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping, read_mappings
+from kernel_helpers.inject import SYS, Frozen, Thread, check
+from kernel_helpers.pages import History, PageRange, PageTotals, receive_own_pages, send_own_pages, watch, watch_begin, written_bytes
+from wire.channel import Channel
+from wire.frames import WireError
+
+WORTH = 4 << 20
+"""Bytes: less is sent quicker than it is watched."""
+AREA_LEAST = 256 << 10
+"""Bytes of pages in an area."""
+MOST_AREAS = 4096
+ENOUGH = 2 << 20
+"""Bytes that a round has found written: the rest can wait for the end."""
+MOST_ROUNDS = 20
+SHRINKS = 0.75
+"""If more than this part of what a round has sent is written again meanwhile, another round is of no use."""
+ROUND_TIMEOUT = 30.0
+"""Seconds without progress."""
+
+_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | 1  # UFFD_USER_MODE_ONLY: it needs no privilege, and we answer nothing
+_O_DIRECT = os.O_DIRECT
+_UNFIT = frozenset({"gd", "dp", "wf"})
+"""VmFlags that a mapping has from its creation, or that make pages vanish by themselves."""
+
+log = logging.getLogger("engine.precopy")
+
+
+def is_area(m: Mapping) -> bool:
+    """Whether that mapping's pages may go ahead."""
+    return (
+        m.private and not m.is_file and not m.special and not m.name and not m.vmflags & _UNFIT
+        and m.prot & (PROT_READ | PROT_WRITE) == PROT_READ | PROT_WRITE
+    )  # fmt: skip
+
+
+def areas(maps: Iterable[Mapping]) -> list[Mapping]:
+    """Those of a process's mappings that are worth it; none when all together are not."""
+    found = [m for m in maps if m.own >= AREA_LEAST and is_area(m)][:MOST_AREAS]
+    return found if sum(m.own for m in found) >= WORTH else []
+
+
+def userfaultfd(pid: int, thread: Thread) -> int:
+    """A userfaultfd of a process, of which `thread` is stopped for injected calls: ours alone. Errors: OSError, also when this kernel
+    cannot watch writes."""
+    number = check(thread.call(SYS.userfaultfd, _FLAGS), f"userfaultfd in {pid}")
+    try:
+        taken = take_descriptor(pid, number)
+    finally:
+        thread.call(SYS.close, number)
+    try:
+        watch_begin(taken)
+    except OSError:
+        os.close(taken)
+        raise
+    return taken
+
+
+def writes_past_us(pid: int) -> bool:
+    """Whether its memory may be written in ways that nobody notices: devices write straight into it for files that are open with
+    O_DIRECT. Errors: OSError."""
+    directory = f"/proc/{pid}/fdinfo"
+    for name in os.listdir(directory):
+        try:
+            with open(f"{directory}/{name}", encoding="ascii", errors="replace") as lines:
+                flags = next((line for line in lines if line.startswith("flags:")), "flags: 0")
+        except FileNotFoundError:
+            continue
+        if int(flags.split()[1], 8) & _O_DIRECT:
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round that is over: bytes of pages that it sent, and seconds."""
+
+    number: int
+    bytes: int
+    seconds: float
+
+
+class Ahead:
+    """The source's side. `userfaultfd`: of the process, which is ours to close."""
+
+    def __init__(self, pid: int, userfaultfd: int, wanted: Sequence[Mapping]) -> None:
+        self.pid = pid
+        self._userfaultfd = userfaultfd
+        self.sent = 0
+        """Bytes, of all rounds."""
+        self.total = sum(m.own for m in wanted)
+        """Bytes that the areas had when it began."""
+        self._wanted = list(wanted)
+        self._history: History | None = None
+
+    def run(self, channel: Channel, told: Callable[[Round], None] = lambda _: None) -> None:
+        """Offers the areas and sends rounds, while the process runs; told after each. Errors: WireError, OSError."""
+        channel.send("precopy", areas=[[m.start, m.end, "nr" in m.vmflags] for m in self._wanted])
+        accepted = set(spans(channel.expect("precopy", timeout=ROUND_TIMEOUT).get("areas")))
+        watched = []
+        for m in self._wanted:
+            if (m.start, m.end) in accepted:
+                try:
+                    watch(self._userfaultfd, (m.start, m.end))
+                except OSError as error:
+                    log.debug("%x-%x does not go ahead: %s", m.start, m.end, error)  # it has been unmapped meanwhile
+                else:
+                    watched.append((m.start, m.end))
+        if not watched:
+            return
+        self._history = History(watched)
+        ranges = [PageRange(*span, written=True) for span in watched]
+        left = self.total
+        for number in range(1, MOST_ROUNDS + 1):
+            begun = time.monotonic()
+            channel.send("round")
+            size = send_own_pages(self.pid, ranges, channel.connection.fileno(), ROUND_TIMEOUT, self._history, last=False).bytes
+            channel.expect("round", timeout=ROUND_TIMEOUT)
+            self.sent += size
+            told(Round(number, size, time.monotonic() - begun))
+            left, before = written_bytes(self.pid, ranges, self._history), left
+            if left <= ENOUGH or left > SHRINKS * before:
+                break
+
+    def kept(self, maps: Iterable[Mapping]) -> list[Span]:
+        """What the other side has of the process, which stands still with these mappings now, and need only be told the rest of."""
+        if self._history is None or writes_past_us(self.pid):
+            return []
+        found = []
+        for m in maps:
+            if m.watched and m.private and not m.is_file:
+                found += common((m.start, m.end), self._history.areas)
+        return merge(found)
+
+    def send_rest(self, maps: Sequence[Mapping], kept: Sequence[Span], channel: Channel, timeout: float) -> PageTotals:
+        """The pages of the process, which stands still, but what the other side has of `kept`. Errors: OSError."""
+        ranges: list[PageRange] = []
+        for m in maps:
+            if not m.private or m.special:
+                continue
+            parts = common((m.start, m.end), kept)
+            ranges += [PageRange(*part, written=True) for part in parts]
+            if m.own:
+                ranges += [PageRange(*part, keep_zeros=m.is_file) for part in subtract((m.start, m.end), parts)]
+        return send_own_pages(self.pid, ranges, channel.connection.fileno(), timeout, self._history)
+
+    def close(self) -> None:
+        """The process is watched no more. Twice is no error."""
+        if self._userfaultfd >= 0:
+            os.close(self._userfaultfd)
+            self._userfaultfd = -1
+        if self._history is not None:
+            self._history.close()
+            self._history = None
+
+
+def receive_round(pid: int, room: Sequence[Span], channel: Channel) -> int:
+    """A round into the process that is to become the one that runs; returns its bytes. Errors: WireError, OSError."""
+    size = receive_own_pages(pid, [PageRange(*span) for span in merge(room)], channel.connection.fileno(), ROUND_TIMEOUT).bytes
+    channel.send("round")
+    return size
+
+
+def spans(told: Any) -> list[Span]:
+    """Spans as a message has them. Errors: WireError."""
+    try:
+        found = [(int(start), int(end)) for start, end, *_ in told]
+    except (TypeError, ValueError):
+        raise WireError("areas of memory are no list of spans") from None
+    if len(found) > MOST_AREAS or any(start % PAGE or end % PAGE or not 0 < start < end < 1 << 47 for start, end in found):
+        raise WireError("areas of memory that cannot be")
+    if any(before[1] > after[0] for before, after in itertools.pairwise(found)):
+        raise WireError("areas of memory that overlap or are out of order")
+    return found
+
+
+def areas_of(pid: int) -> list[Mapping]:
+    """areas() of a process that runs. Errors: OSError."""
+    return [] if writes_past_us(pid) else areas(read_mappings(pid))
+
+
+def watch_frozen(frozen: Frozen, wanted: Sequence[Mapping]) -> Ahead | None:
+    """For a process all of whose threads are stopped. None, said in the log: it cannot be watched."""
+    try:
+        return Ahead(frozen.pid, userfaultfd(frozen.pid, frozen.leader), wanted)
+    except OSError as error:
+        log.info("nothing of process %d goes ahead of it: %s", frozen.pid, error)
+        return None
+
+
+def send_context(pid: int, context: Context, channel: Channel, ahead: Ahead | None, timeout: float = 30.0) -> int:
+    """A process that stands still: its context, and its pages but for what has gone ahead. Returns the bytes of all its pages that were
+    sent. Errors: WireError, OSError."""
+    kept = ahead.kept(context.maps) if ahead is not None else []
+    channel.send("context", kept=kept)
+    channel.send_block(context.to_wire())
+    if ahead is None:
+        return send_pages(pid, context.maps, channel.connection, timeout).bytes
+    return ahead.sent + ahead.send_rest(context.maps, kept, channel, timeout).bytes
