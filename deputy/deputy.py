@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import birth, execution, freezing, homecoming, leaving
+from deputy.approach import Approach
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
@@ -153,7 +154,7 @@ class Deputy:
                 self._on_control(event)
             self.own_proc.tidy()
             if self.go_home_reason and self._preparing is None and self.tree.is_free(self) and time.monotonic() >= self._retry_home_at:
-                self._come_home(self.go_home_reason, None)
+                self._approach(self.go_home_reason, None)
         if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
             self.finished = True  # nobody asked for a move
 
@@ -190,7 +191,7 @@ class Deputy:
             if self.where == "home" or self._preparing is not None:
                 self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
             else:
-                self._come_home(str(message.get("reason", "asked")), number)
+                self._approach(str(message.get("reason", "asked")), number)
         elif operation == "abort":
             if self.where == "home":
                 self.finished = True
@@ -224,7 +225,7 @@ class Deputy:
         begun = time.monotonic()
         preparation = Preparation(
             self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.mappings.files(),
-            trace=bool(self.options.trace),
+            trace=bool(self.options.trace), left=self.link.target if self.link is not None else None,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
 
@@ -297,11 +298,23 @@ class Deputy:
 
         self._preparation, self._preparing = preparation, look
 
-    def _come_home(self, reason: str, number: int | None, begun: float = 0.0) -> None:
-        begun, self._preparing = begun or time.monotonic(), None
-        was = self.where
+    def _approach(self, reason: str, number: int | None) -> None:
+        """Home: first its memory, while it runs on; then the process itself."""
+        begun, approach = time.monotonic(), Approach(self)
+
+        def look() -> None:
+            approach.look()
+            if approach.is_over:
+                self._preparing = None
+                self._come_home(reason, number, begun, approach)
+
+        self._preparing = look
+        approach.start(self.tree.waker.wake)
+
+    def _come_home(self, reason: str, number: int | None, begun: float, approach: Approach) -> None:
+        was, self._preparing = self.where, None
         try:
-            report = self._come_home_patiently(begun)
+            report = self._come_home_patiently(begun, approach)
         except LinkLost as lost:
             self._lost(str(lost))
             return
@@ -309,15 +322,17 @@ class Deputy:
             self.wanted = Wanted(number, reason=reason) if number is not None else None
             return
         except NotNow as error:
-            if time.monotonic() - begun < MOMENT_PATIENCE:
+            if time.monotonic() - approach.over_since < MOMENT_PATIENCE:
                 self.wanted = Wanted(number, reason=reason) if number is not None else None
-                self._preparing = lambda: self._come_home(reason, number, begun)
+                self._preparing = lambda: self._come_home(reason, number, begun, approach)
             else:
+                approach.close()
                 self.wanted = None
                 self.answer_failure(number, f"coming home from {was} failed: {error}")
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)
+            approach.close()
             self.wanted, self._retry_home_at = None, time.monotonic() + 0.5
             if number is not None:
                 self.answer_failure(number, f"coming home from {was} failed: {error}")
@@ -328,14 +343,14 @@ class Deputy:
         self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": report.frozen_ms})
         self.finished = True
 
-    def _come_home_patiently(self, begun: float) -> Report:
+    def _come_home_patiently(self, begun: float, approach: Approach) -> Report:
         """A thread that stands in another kernel's vdso cannot come; a moment later it has left it."""
         for _ in range(HOME_ATTEMPTS - 1):
             try:
-                return homecoming.come_home(self, begun)
+                return homecoming.come_home(self, begun, approach)
             except homecoming.TryAgain as reason:
                 log.info("not yet home: %s", reason)
-        return homecoming.come_home(self, begun)
+        return homecoming.come_home(self, begun, approach)
 
     # -- what the guest's side tells ------------------------------------------------------------------------------------
 

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
+from engine import precopy
 from engine.context import Context, ThreadContext, with_pending
 from engine.phases import Phases
 from engine.refill import RefillFailed, refill
 from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import Registers
+from kernel_helpers.inject import SYS, Registers
 from wire import channel
 from wire.channel import Channel
 
 if TYPE_CHECKING:
+    from deputy.approach import Approach
     from deputy.deputy import Deputy
     from deputy.stub import Stub
 
@@ -33,28 +35,35 @@ class TryAgain(FarhomeError):
     """Only the moment was wrong: {reason}"""
 
 
-def come_home(deputy: Deputy, begun: float) -> Report:
-    """Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
+def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) -> Report:
+    """approach: what has come ahead. Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     link, stub = deputy.link, deputy.stub
     freezing.await_writes(deputy.pid, begun)
-    talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))
+    approach = approach if approach is not None and approach.is_of_use else None
+    talk = approach.talk if approach is not None else None
+    if talk is None:
+        talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))
     try:
         frozen_at = time.monotonic()
         phases = Phases()
         pending = freezing.freeze_guest(deputy)
         phases.done("freeze")
         try:
-            talk.send("capture")
-            talk.expect("context")
+            talk.send("capture", ahead=approach is not None, spoilt=approach.spoilt() if approach is not None else [])
+            filled = precopy.spans(talk.expect("context", timeout=30.0).get("kept", []))
             context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
             phases.done("capture there")
             stub.relocate([(mapping.start, mapping.end) for mapping in context.maps])
             frozen = stub.stop()
+            if approach is not None:
+                for start, end in approach.room_but(filled):
+                    frozen.call(SYS.munmap, start, end - start)
+                approach.spent()
             phases.done("stop the stub")
             context = _with_restarts(with_pending(context, pending + deputy.signals.held()), stub)
             try:
-                refilled = refill(frozen, context, talk.connection, stub.reserved, names=deputy.mappings.names())
+                refilled = refill(frozen, context, talk.connection, stub.reserved, names=deputy.mappings.names(), filled=filled)
             except RefillFailed as failure:
                 if not failure.stub_usable:
                     raise LinkLost(f"could not be left: {failure}") from failure
@@ -75,8 +84,9 @@ def come_home(deputy: Deputy, begun: float) -> Report:
         deputy.signals = None
         deputy.where = "home"
         talk.send("discard")
+        size = refilled.pages.bytes + (approach.received if approach is not None else 0)
         deputy.drop_link()
-        return Report("home", (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, refilled.pages.bytes, "refill")
+        return Report("home", (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "refill")
     finally:
         talk.close()
 

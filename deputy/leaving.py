@@ -50,6 +50,9 @@ log = logging.getLogger("deputy")
 RESTORE_TIMEOUT = 120.0
 """Seconds the target may take from the last byte of the images to `prepared`."""
 
+SOURCE_TIMEOUT = 3600.0
+"""Seconds that memory may go ahead of a guest that is to hop; each round has bounds of its own."""
+
 REPLACEMENT_TIMEOUT = 5.0
 """Seconds that a new program is held for want of a word of the target."""
 
@@ -68,16 +71,19 @@ class Preparation:
 
     def __init__(
         self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, held_by: int | None = None,
-        trace: bool = False,
+        trace: bool = False, left: Target | None = None,
     ) -> None:  # fmt: skip
-        """known: what the guest that is to hop has mapped. trace: its calls are to be told. held_by: the process is another program
-        than the guest that stands still there, and held by this tracer until it can go."""
+        """known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
+        another program than the guest that stands still there, and held by this tracer until it can go."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""
         self.target = target
         self.home = home
         self.channel: Channel | None = None
+        self.source: Channel | None = None
+        """to where a guest is that is to hop"""
+        self._left = left
         self.files = known or []
         self._is_hop = known is not None
         self._held_by = held_by
@@ -123,8 +129,16 @@ class Preparation:
         )  # fmt: skip
         self._send_wanted(self.files)
         self._tell_clocks()
-        if not self._is_hop and not self._held_by and self.engine != "criu" and self.kernel:
+        if self._left is not None:
+            self._prepare_source(self._left)
+        elif not self._held_by and self.engine != "criu" and self.kernel:
             self.areas = precopy.areas_of(self.pid)
+
+    def _prepare_source(self, left: Target) -> None:
+        """The node that the guest is on sends what can go ahead of it."""
+        self.source = Channel(channel.connect(left.address, "move", left.secret, timeout=30.0))
+        self.source.send("prepare", engine=self.engine, address=list(self.target.address), secret=self.target.secret)
+        self.source.expect("ready", timeout=SOURCE_TIMEOUT)
 
     def send_ahead(self, done: Callable[[], None]) -> None:
         """The body of another worker: rounds of memory, while the process runs; never raises, see check()."""
@@ -178,8 +192,9 @@ class Preparation:
         """The target undoes everything when the connection ends."""
         if self.ahead is not None:
             self.ahead.close()
-        if self.channel is not None:
-            self.channel.close()
+        for connection in (self.channel, self.source):
+            if connection is not None:
+                connection.close()
 
 
 def leave(
@@ -265,10 +280,11 @@ def watch(deputy: Deputy, areas: Sequence[Mapping]) -> tuple[precopy.Ahead | Non
     begun = time.monotonic()
     frozen, ends = _seize(deputy.pid)
     try:
-        ahead = precopy.watch_frozen(frozen, areas)
+        userfaultfd = precopy.userfaultfd_or_none(frozen)
     finally:
         shorten(frozen, ends)
         frozen.detach()
+    ahead = precopy.Ahead(deputy.pid, userfaultfd, areas) if userfaultfd >= 0 else None
     return ahead, time.monotonic() - begun
 
 
@@ -278,33 +294,29 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     freezing.await_writes(deputy.pid, preparation.over_since)
     talk = preparation.channel
     old = deputy.link
-    source = Channel(channel.connect(old.target.address, "move", old.target.secret, timeout=30.0))
+    source = preparation.source
+    assert source is not None
+    frozen_at = time.monotonic()
+    phases = Phases()
+    pending = freezing.freeze_guest(deputy)
+    phases.done("freeze")
     try:
-        source.send("prepare", engine=preparation.engine)
-        source.expect("ready", timeout=30.0)
-        frozen_at = time.monotonic()
-        phases = Phases()
-        pending = freezing.freeze_guest(deputy)
-        phases.done("freeze")
-        try:
-            preparation.send_late_files(deputy.mappings.files())
-            phases.done("late files")
-            source.send(
-                "hop", address=list(preparation.target.address), secret=preparation.target.secret,
-                engine=preparation.engine, kernel=preparation.kernel,
-            )  # fmt: skip
-            engine, size = _sent(source, talk)
-            phases.done("dump and send there")
-            talk.expect("prepared", timeout=RESTORE_TIMEOUT)
-            phases.done("restore there")
-            connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-            talk.send("commit", pending=pending)
-        except BaseException:
-            freezing.thaw(deputy)
-            raise
-        source.send("discard")
-    finally:
-        source.close()
+        preparation.send_late_files(deputy.mappings.files())
+        phases.done("late files")
+        source.send(
+            "hop", address=list(preparation.target.address), secret=preparation.target.secret,
+            engine=preparation.engine, kernel=preparation.kernel,
+        )  # fmt: skip
+        engine, size = _sent(source, talk)
+        phases.done("dump and send there")
+        talk.expect("prepared", timeout=RESTORE_TIMEOUT)
+        phases.done("restore there")
+        connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
+        talk.send("commit", pending=pending)
+    except BaseException:
+        freezing.thaw(deputy)
+        raise
+    source.send("discard")
     old.home.renew()
     deputy.link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
     deputy.link.start(connection)
@@ -314,7 +326,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     frozen_until = _running(talk)
     phases.done("start there")
     phases.tell(log, "hop")
-    talk.close()
+    preparation.abandon()
     return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
 
 

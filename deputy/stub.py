@@ -13,7 +13,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from types import MappingProxyType
 from deputy import footprint
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
-from engine.layout import Span
+from engine.layout import Span, subtract, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers import inject, library, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -364,6 +364,34 @@ class Stub:
                 footprint.give_up(thread, self.reserved, places)
         finally:
             self.link.hold_places(False)
+
+    def make_room(self, wanted: Sequence[Span], unreserved: Set[Span]) -> list[Span]:
+        """Memory for pages that come before the process does (engine/precopy.py), wherever nothing else is; returns what could be made.
+        unreserved: of `wanted`, what is not accounted for (MAP_NORESERVE). Errors: OSError, TimeoutError, Replaced."""
+        made = []
+        taken = footprint.taken(self.pid)
+        with self.injecting() as thread:
+            for span in wanted:
+                flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if span in unreserved else 0)
+                for start, end in subtract(span, taken):
+                    if thread.call(SYS.mmap, start, end - start, _PROT_READ | _PROT_WRITE, flags, U64, 0) == start:
+                        made.append((start, end))
+        return made
+
+    def unmake_room(self, room: Sequence[Span]) -> None:
+        """The memory of make_room() goes again, but for what calls use. Errors: as make_room()."""
+        places = [(page, page + PAGE) for page in sorted(set(self.link.hold_places(True)))]
+        try:
+            with self.injecting() as thread:
+                for start, end in subtract_all(room, places):
+                    thread.call(SYS.munmap, start, end - start)
+        finally:
+            self.link.hold_places(False)
+
+    def places(self) -> list[int] | None:
+        """Pages into which calls may have written. None: so many that not all are known."""
+        pages = self.link.hold_places(False)
+        return None if len(pages) >= self.link.MOST_PLACES else pages
 
     def default_action(self, number: int) -> None:
         """The stub takes the default action of a signal from now on: it is about to die by it."""

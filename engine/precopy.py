@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,20 @@ from typing import Any
 from engine.capture import send_pages
 from engine.context import Context
 from engine.handover import take_descriptor
-from engine.layout import Span, common, merge, subtract
+from engine.layout import Span, common, merge, subtract, subtract_all
 from engine.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping, read_mappings
 from kernel_helpers.inject import SYS, Frozen, Thread, check
-from kernel_helpers.pages import History, PageRange, PageTotals, receive_own_pages, send_own_pages, watch, watch_begin, written_bytes
+from kernel_helpers.pages import (
+    History,
+    PageRange,
+    PageTotals,
+    receive_own_pages,
+    send_own_pages,
+    unwatch,
+    watch,
+    watch_begin,
+    written_bytes,
+)
 from wire.channel import Channel
 from wire.frames import WireError
 
@@ -84,6 +95,15 @@ def userfaultfd(pid: int, thread: Thread) -> int:
     return taken
 
 
+def userfaultfd_or_none(frozen: Frozen) -> int:
+    """The same for a process all of whose threads are stopped; -1, said in the log, if it cannot be."""
+    try:
+        return userfaultfd(frozen.pid, frozen.leader)
+    except OSError as error:
+        log.info("nothing of process %d can go ahead of it: %s", frozen.pid, error)
+        return -1
+
+
 def writes_past_us(pid: int) -> bool:
     """Whether its memory may be written in ways that nobody notices: devices write straight into it for files that are open with
     O_DIRECT. Errors: OSError."""
@@ -109,7 +129,7 @@ class Round:
 
 
 class Ahead:
-    """The source's side. `userfaultfd`: of the process, which is ours to close."""
+    """The source's side. `userfaultfd`: of the process; it is closed in the end."""
 
     def __init__(self, pid: int, userfaultfd: int, wanted: Sequence[Mapping]) -> None:
         self.pid = pid
@@ -119,25 +139,43 @@ class Ahead:
         self.total = sum(m.own for m in wanted)
         """Bytes that the areas had when it began."""
         self._wanted = list(wanted)
+        self._watched: list[Span] = []
         self._history: History | None = None
+        self._lock = threading.Lock()
+        self._is_running = self._is_over = False
 
     def run(self, channel: Channel, told: Callable[[Round], None] = lambda _: None) -> None:
-        """Offers the areas and sends rounds, while the process runs; told after each. Errors: WireError, OSError."""
-        channel.send("precopy", areas=[[m.start, m.end, "nr" in m.vmflags] for m in self._wanted])
-        accepted = set(spans(channel.expect("precopy", timeout=ROUND_TIMEOUT).get("areas")))
-        watched = []
-        for m in self._wanted:
-            if (m.start, m.end) in accepted:
+        """Offers the areas and sends rounds, while the process runs; told after each. May be closed meanwhile by another thread.
+        Errors: WireError, OSError."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_running = True
+        try:
+            channel.send("precopy", areas=[[m.start, m.end, "nr" in m.vmflags] for m in self._wanted])
+            self._watch(spans(channel.expect("precopy", timeout=ROUND_TIMEOUT).get("areas")))
+            if self._watched:
+                self._rounds(channel, told)
+        finally:
+            with self._lock:
+                self._is_running = False
+                if self._is_over:
+                    self._end()
+
+    def _watch(self, accepted: Sequence[Span]) -> None:
+        mine = merge((m.start, m.end) for m in self._wanted)
+        for span in accepted:
+            for part in common(span, mine):
                 try:
-                    watch(self._userfaultfd, (m.start, m.end))
+                    watch(self._userfaultfd, part)
                 except OSError as error:
-                    log.debug("%x-%x does not go ahead: %s", m.start, m.end, error)  # it has been unmapped meanwhile
+                    log.debug("%x-%x does not go ahead: %s", *part, error)  # it has been unmapped meanwhile
                 else:
-                    watched.append((m.start, m.end))
-        if not watched:
-            return
-        self._history = History(watched)
-        ranges = [PageRange(*span, written=True) for span in watched]
+                    self._watched.append(part)
+
+    def _rounds(self, channel: Channel, told: Callable[[Round], None]) -> None:
+        self._history = History(self._watched)
+        ranges = [PageRange(*span, written=True) for span in self._watched]
         left = self.total
         for number in range(1, MOST_ROUNDS + 1):
             begun = time.monotonic()
@@ -147,18 +185,19 @@ class Ahead:
             self.sent += size
             told(Round(number, size, time.monotonic() - begun))
             left, before = written_bytes(self.pid, ranges, self._history), left
-            if left <= ENOUGH or left > SHRINKS * before:
+            if self._is_over or left <= ENOUGH or left > SHRINKS * before:
                 break
 
-    def kept(self, maps: Iterable[Mapping]) -> list[Span]:
-        """What the other side has of the process, which stands still with these mappings now, and need only be told the rest of."""
+    def kept(self, maps: Iterable[Mapping], spoilt: Sequence[Span] = ()) -> list[Span]:
+        """What the other side has of the process, which stands still with these mappings now, and need only be told the rest of.
+        spoilt: what it has no more as it came (sorted, apart)."""
         if self._history is None or writes_past_us(self.pid):
             return []
         found = []
         for m in maps:
             if m.watched and m.private and not m.is_file:
                 found += common((m.start, m.end), self._history.areas)
-        return merge(found)
+        return subtract_all(merge(found), spoilt)
 
     def send_rest(self, maps: Sequence[Mapping], kept: Sequence[Span], channel: Channel, timeout: float) -> PageTotals:
         """The pages of the process, which stands still, but what the other side has of `kept`. Errors: OSError."""
@@ -173,8 +212,16 @@ class Ahead:
         return send_own_pages(self.pid, ranges, channel.connection.fileno(), timeout, self._history)
 
     def close(self) -> None:
-        """The process is watched no more. Twice is no error."""
+        """The process is watched no more, as soon as run() has ended. Twice is no error."""
+        with self._lock:
+            self._is_over = True
+            if not self._is_running:
+                self._end()
+
+    def _end(self) -> None:
         if self._userfaultfd >= 0:
+            for span in self._watched:
+                unwatch(self._userfaultfd, span)
             os.close(self._userfaultfd)
             self._userfaultfd = -1
         if self._history is not None:
@@ -207,19 +254,12 @@ def areas_of(pid: int) -> list[Mapping]:
     return [] if writes_past_us(pid) else areas(read_mappings(pid))
 
 
-def watch_frozen(frozen: Frozen, wanted: Sequence[Mapping]) -> Ahead | None:
-    """For a process all of whose threads are stopped. None, said in the log: it cannot be watched."""
-    try:
-        return Ahead(frozen.pid, userfaultfd(frozen.pid, frozen.leader), wanted)
-    except OSError as error:
-        log.info("nothing of process %d goes ahead of it: %s", frozen.pid, error)
-        return None
-
-
-def send_context(pid: int, context: Context, channel: Channel, ahead: Ahead | None, timeout: float = 30.0) -> int:
-    """A process that stands still: its context, and its pages but for what has gone ahead. Returns the bytes of all its pages that were
-    sent. Errors: WireError, OSError."""
-    kept = ahead.kept(context.maps) if ahead is not None else []
+def send_context(
+    pid: int, context: Context, channel: Channel, ahead: Ahead | None, timeout: float = 30.0, spoilt: Sequence[Span] = ()
+) -> int:
+    """A process that stands still: its context, and its pages but for what has gone ahead and is not spoilt. Returns the bytes of all its
+    pages that were sent. Errors: WireError, OSError."""
+    kept = ahead.kept(context.maps, spoilt) if ahead is not None else []
     channel.send("context", kept=kept)
     channel.send_block(context.to_wire())
     if ahead is None:

@@ -236,6 +236,9 @@ class HomeLink(SessionLink):
     stub has to map (`size` bytes) at the address told by set_stub().
     """
 
+    MOST_PLACES = 64
+    """that hold_places() can tell; more may be in use then"""
+
     def __init__(self, threads: list[int]) -> None:
         super().__init__()
         self.threads = list(threads)
@@ -345,7 +348,7 @@ class HomeLink(SessionLink):
 
     def hold_places(self, held: bool) -> list[int]:
         """Pages of the stub in use for such calls; while held, there will be no others."""
-        pages = (ctypes.c_uint64 * 64)()
+        pages = (ctypes.c_uint64 * self.MOST_PLACES)()
         return list(pages[: _native().home_hold_places(self.handle, int(held), pages, len(pages))])
 
     @property

@@ -58,7 +58,7 @@ def _native() -> ctypes.CDLL:
         ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer]),
         ("farhome_runs_free", None, [pointer]),
         ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
-        ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]),
+        ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
         ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
     ):
         function = getattr(native, name)
@@ -107,6 +107,11 @@ def watch_begin(userfaultfd: int) -> None:
 def watch(userfaultfd: int, area: Span) -> None:
     """Writes to the area, private memory without a file, are noted from now on. Errors: OSError: it is no such memory."""
     _check(_native().farhome_watch(userfaultfd, *area), "watching writes")
+
+
+def unwatch(userfaultfd: int, area: Span) -> None:
+    """They are noted no more; memory that has been unmapped is no error."""
+    _native().farhome_unwatch(userfaultfd, *area)
 
 
 def send_own_pages(

@@ -180,10 +180,18 @@ int farhome_watch_begin(int userfaultfd)
 	return ioctl(userfaultfd, UFFDIO_API, &api) ? -errno : 0;
 }
 
+/* Ends it for [start, end). Returns 0 or -errno. */
+int farhome_unwatch(int userfaultfd, uint64_t start, uint64_t end)
+{
+	struct uffdio_range range = {start, end - start};
+	return ioctl(userfaultfd, UFFDIO_UNREGISTER, &range) ? -errno : 0;
+}
+
 /* Writes to [start, end), private memory without a file, are watched from now on: until the descriptor is closed, or the memory is
  * mapped anew. Every page counts as written. Returns 0 or -errno. */
 int farhome_watch(int userfaultfd, uint64_t start, uint64_t end)
 {
 	struct uffdio_register request = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_WP};
+	farhome_unwatch(userfaultfd, start, end); /* what was taken once would not count as written */
 	return ioctl(userfaultfd, UFFDIO_REGISTER, &request) ? -errno : 0;
 }

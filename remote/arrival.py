@@ -86,6 +86,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     cargo: _Images | _Poured | None = None
     source = talk
     """who sends the process: the home, or (a hop) the node that it leaves, on a connection of its own"""
+    userfaultfd = -1
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -117,9 +118,13 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             else:
                 cargo = _receive(source, message, directory)
         phases.done("cargo")
+        wanted = remote.options.interception
+        by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
         if isinstance(cargo, _Poured):
             frozen = _pour(vessel, cargo, int(request["uid"]))
             phases.done("pour")
+            if not by_ptrace:
+                userfaultfd = precopy.userfaultfd_or_none(frozen)
             if left is None:
                 sandbox.seal()
             phases.done("seal")
@@ -137,8 +142,6 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
             wake(frozen)
             phases.done("wake")
-        wanted = remote.options.interception
-        by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
         listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY))
         phases.done("filter")
         if isinstance(cargo, _Poured):
@@ -160,6 +163,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             raise WireError("the home does not connect the link")
         pending = [(int(tid), bytes(info)) for tid, info in talk.expect("commit", timeout=30.0)["pending"]]
     except BaseException as error:
+        if userfaultfd >= 0:
+            os.close(userfaultfd)
         if source is not talk:
             source.close()
         if frozen is not None:
@@ -173,7 +178,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         shutil.rmtree(directory, ignore_errors=True)
     if listener >= 0:
         os.close(listener)
-    guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")))
+    guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd)
     if request.get("trace"):
         guest.show_calls()
     remote.settle(guest)

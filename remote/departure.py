@@ -12,9 +12,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import criu
-from engine.capture import capture, send_pages
-from engine.context import Context, with_pending
+from engine import criu, precopy
+from engine.capture import capture
+from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.layout import Span
@@ -46,13 +46,19 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             phases = Phases()
             context = capture(guest.frozen)
             phases.done("capture")
-            _send_context(guest, context, talk)
+            ahead = remote.ahead(talk) if message.get("ahead") else None
+            precopy.send_context(guest.frozen.pid, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
             phases.done("send")
             phases.tell(log, "departure")
+        elif operation == "approach":
+            remote.go_ahead(talk, None)
         elif operation == "prepare":
             if message.get("engine") == "criu":
                 _open(remote, guest)
-            talk.send("ready")
+                talk.send("ready")
+            else:
+                host, port = message["address"]
+                remote.go_ahead(talk, ((str(host), int(port)), bytes(message["secret"])))
         elif operation == "hop":
             _hop(remote, guest, message, talk)
         elif operation == "discard":
@@ -102,14 +108,16 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
     try:
         if context is None:
             hollow = _dump(remote, guest, phases)
-        with channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0) as connection:
-            stream = Channel(connection)
+        stream = remote.stream(talk) or Channel(
+            channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0)
+        )
+        with stream.connection:
             if context is not None:
-                size = _send_context(guest, with_pending(context, []), stream)
+                size = precopy.send_context(guest.pid, with_pending(context, []), stream, remote.ahead(talk))
             else:
                 stream.send("images", beside=to_wire(hollow))
                 size = stream.send_directory(_directory(remote))
-                size += send_own_pages(guest.pid, page_ranges(hollow), connection.fileno(), PAGES_TIMEOUT).bytes
+                size += send_own_pages(guest.pid, page_ranges(hollow), stream.connection.fileno(), PAGES_TIMEOUT).bytes
             stream.expect("received")
         phases.done("send")
         phases.tell(log, "departure")
@@ -136,11 +144,3 @@ def _dump(remote: Remote, guest: Guest, phases: Phases) -> list[Span]:
         copy.discard()
     phases.done("discard")
     return hollow
-
-
-def _send_context(guest: Guest, context: Context, stream: Channel) -> int:
-    """Context and pages; returns the bytes of the pages."""
-    assert guest.frozen is not None
-    stream.send("context")
-    stream.send_block(context.to_wire())
-    return send_pages(guest.frozen.pid, context.maps, stream.connection).bytes

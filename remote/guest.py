@@ -52,7 +52,9 @@ REAP_PATIENCE = 5.0
 class Guest:
     """frozen is the process as long as every thread stands still for a move, else None."""
 
-    def __init__(self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str) -> None:
+    def __init__(
+        self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1
+    ) -> None:
         self._remote = remote
         self.pid = frozen.pid
         self.sandbox = sandbox
@@ -65,6 +67,8 @@ class Guest:
         """with its parent, which waits until it has ended or called exec"""
         self.uid = uid
         self.command = command
+        self.userfaultfd = userfaultfd
+        """by which its writes can be noted (engine/precopy.py); -1: they cannot"""
         self.frozen: Frozen | None = frozen
         self._threads: dict[int, Thread] = dict(frozen.threads)
         self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
@@ -134,6 +138,9 @@ class Guest:
         self.link.close()
         self._mappings.close()
         self._kill()
+        if self.userfaultfd >= 0:
+            os.close(self.userfaultfd)
+            self.userfaultfd = -1
         return self.sandbox
 
     def _kill(self) -> None:

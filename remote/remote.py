@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.precopy import Ahead
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, Kind
 from remote import arrival, departure
+from remote.ahead import GoingAhead
 from remote.guest import Guest
 from remote.reception import Reception
 from wire.channel import Channel
@@ -63,6 +65,8 @@ class Remote:
         self._connected = False
         self._talks: set[socket.socket] = set()
         """The conversations about moves."""
+        self._going: GoingAhead | None = None
+        """memory that goes ahead of the guest, for one of them"""
         self._since = time.time()
         self._cpu_before = 0.0
         """Seconds: of the programs that the guest has replaced here."""
@@ -80,8 +84,10 @@ class Remote:
                 self.guest.destroy()
         finally:
             departure.clean_up(self)
+            if self._going is not None:
+                self._going.close()
             for connection in self._talks:
-                self.selector.unregister(connection)
+                self._unregister(connection)
                 connection.close()
             self.server.tell({"event": "gone", "reason": self.reason})
             self.server.close()
@@ -96,6 +102,7 @@ class Remote:
     def tick(self) -> None:
         """Once in each turn of the loop."""
         self._serve_callers()
+        self._went_ahead()
         guest = self.guest
         if guest is None:
             if time.monotonic() - self._heard > LEASE:
@@ -178,10 +185,46 @@ class Remote:
         if self.guest is None:
             arrival.arrive(self, talk)
             return
-        guest = self.guest
-
         self._talks.add(talk.connection)
+        self._hear(self.guest, talk)
+
+    def _hear(self, guest: Guest, talk: Channel) -> None:
         self.selector.register(talk.connection, selectors.EVENT_READ, lambda: self._serve(guest, talk))
+
+    def go_ahead(self, talk: Channel, target: tuple[tuple[str, int], bytes] | None) -> None:
+        """Has memory of the guest go ahead of it, as `talk` has asked: home, or to another node's address. Until that is over, nobody else
+        talks there."""
+        assert self.guest is not None
+        if self._going is not None:
+            self._going.close()
+        self.selector.unregister(talk.connection)
+        self._going = GoingAhead(self.guest, talk, target)
+        self._going.start(self._waker.wake)
+
+    def _went_ahead(self) -> None:
+        going, guest = self._going, self.guest
+        if going is None or guest is None or not going.is_over or self._is_heard(going.talk.connection):
+            return
+        if going.failed:
+            self._forget(going.talk)
+            going.talk.close()
+        elif going.talk.connection in self._talks:
+            self._hear(guest, going.talk)
+
+    def _is_heard(self, connection: socket.socket) -> bool:
+        return connection.fileno() >= 0 and connection.fileno() in self.selector.get_map()
+
+    def _unregister(self, connection: socket.socket) -> None:
+        if self._is_heard(connection):
+            self.selector.unregister(connection)
+
+    def ahead(self, talk: Channel) -> Ahead | None:
+        """What has gone ahead for that conversation."""
+        return self._going.ahead if self._going is not None and self._going.talk is talk and self._going.is_over else None
+
+    def stream(self, talk: Channel) -> Channel | None:
+        """The connection that it went by."""
+        return self._going.stream if self._going is not None and self._going.talk is talk and self._going.is_over else None
 
     def _serve(self, guest: Guest, talk: Channel) -> None:
         try:
@@ -192,7 +235,10 @@ class Remote:
             talk.close()
 
     def _forget(self, talk: Channel) -> None:
-        self.selector.unregister(talk.connection)
+        if self._going is not None and self._going.talk is talk:
+            self._going.close()
+            self._going = None
+        self._unregister(talk.connection)
         self._talks.discard(talk.connection)
 
     def replace(self, talk: Channel) -> None:

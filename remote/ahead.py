@@ -1,0 +1,84 @@
+"""Memory of a guest that goes ahead of it, home or to another node, in a worker: the guest runs on, and so does the loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine import precopy
+from kernel_helpers.errors import FarhomeError
+from wire import channel
+from wire.channel import Channel
+from wire.frames import WireError
+from wire.logs import start_thread
+
+if TYPE_CHECKING:
+    from remote.guest import Guest
+
+log = logging.getLogger("remote")
+
+
+class GoingAhead:
+    """For one conversation about a move, `talk`, which is the worker's until is_over: at its end it says `ready` there, or why not.
+
+    `stream`: where guest and memory go: talk itself (home), or a connection of its own to another node.
+    """
+
+    def __init__(self, guest: Guest, talk: Channel, target: tuple[tuple[str, int], bytes] | None) -> None:
+        self.talk = talk
+        self.stream: Channel | None = talk if target is None else None
+        self.ahead: precopy.Ahead | None = None
+        self.is_over = False
+        self.failed = False
+        """nobody is there to talk to any more"""
+        self._guest = guest
+        self._target = target
+        self._is_closed = False
+
+    def start(self, done: Callable[[], None]) -> None:
+        """`done` is called by the worker in the end."""
+        start_thread("memory", self._run, done)
+
+    def _run(self, done: Callable[[], None]) -> None:
+        try:
+            try:
+                self._send()
+                self.talk.send("ready", sent=self.ahead.sent if self.ahead is not None else 0)
+            except (FarhomeError, WireError, OSError) as error:
+                log.info("nothing goes ahead of guest %d: %s", self._guest.pid, error)
+                self.talk.send("refused", reason=str(error))
+        except (OSError, WireError):
+            self.failed = True
+        finally:
+            self.is_over = True
+            done()
+
+    def _send(self) -> None:
+        guest = self._guest
+        if guest.userfaultfd < 0 or guest.shares_memory or self._is_closed:
+            return
+        areas = precopy.areas_of(guest.pid)
+        if not areas:
+            return
+        self.ahead = precopy.Ahead(guest.pid, os.dup(guest.userfaultfd), areas)
+        if self.stream is None:
+            assert self._target is not None
+            address, secret = self._target
+            self.stream = Channel(channel.connect(address, "imgs", secret, timeout=60.0))
+        self.ahead.run(self.stream, lambda round: log.debug("guest %d: %s", guest.pid, round))
+
+    def close(self) -> None:
+        """The move is over, or off."""
+        self._is_closed = True
+        if self.ahead is not None:
+            self.ahead.close()
+        if self.stream is not None and self.stream is not self.talk:
+            self.stream.close()
+        if not self.is_over:
+            try:
+                self.talk.connection.shutdown(socket.SHUT_RDWR)  # the worker ends
+            except OSError:
+                pass
