@@ -42,6 +42,8 @@ log = logging.getLogger("deputy")
 HOME_ATTEMPTS = 5
 MOMENT_PATIENCE = 10.0
 """Seconds that a move waits for the moment at which the guest can stand still."""
+WRITE_PATIENCE = 0.25
+"""Seconds that a write may take which the process is in the middle of, for its memory to go ahead of it."""
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
 IDLE = 15.0
@@ -271,10 +273,11 @@ class Deputy:
 
     def _go_ahead(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Memory of the process is sent while it runs on; calls `then` in the loop afterwards. Errors: NotNow, OSError."""
-        freezing.await_writes(self.pid, preparation.over_since)
+        is_writing = freezing.await_writes(self.pid, preparation.over_since, WRITE_PATIENCE)
         areas, preparation.areas = preparation.areas, []
-        preparation.ahead, seconds = leaving.watch(self, areas)
-        preparation.stood_still += seconds
+        if not is_writing:
+            preparation.ahead, seconds = leaving.watch(self, areas)
+            preparation.stood_still += seconds
         if preparation.ahead is None:
             then()
             return

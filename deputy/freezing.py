@@ -33,11 +33,14 @@ class NotNow(FarhomeError):
     """Only the moment is wrong, and our own loop has to turn for a better one to come: {reason}"""
 
 
-def await_writes(pid: int, since: float) -> None:
-    """pid: the process, or its stub, which a move could stop `since` then (time.monotonic()). Errors: NotNow while it is in the middle
-    of a write, and that has not taken too long."""
-    if time.monotonic() - since < writing.PATIENCE and writing.is_under_way(pid):
+def await_writes(pid: int, since: float, patience: float = writing.PATIENCE) -> bool:
+    """pid: the process, or its stub, which a move could stop `since` then (time.monotonic()). Whether it is in the middle of a write that
+    takes longer than `patience` (seconds). Errors: NotNow while it is, and that has not taken so long."""
+    if not writing.is_under_way(pid):
+        return False
+    if time.monotonic() - since < patience:
         raise NotNow("it is in the middle of a write")
+    return True
 
 
 def freeze_guest(deputy: Deputy) -> Pending:
