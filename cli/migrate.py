@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from cli.client import Client
 from cli.command import Parser, print_json, process_id, run
-from cli.exit_codes import OK
+from cli.exit_codes import OK, CommandError
 
+PERIOD = 0.25
+"""Seconds between two looks at how far a move has come."""
 WAIT = 3600.0
 """Seconds that a move may take; a big process over a slow network takes long, and the daemon has bounds of its own."""
 
@@ -38,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
 def body(arguments: Sequence[str] | None) -> int:
     """Errors: CommandError."""
     options = parser().parse_args(arguments)
-    answer = Client(timeout=WAIT).call("migrate", pid=options.pid, target=options.target, **{"async": options.no_wait})
+    with shown_progress(options.pid):
+        answer = Client(timeout=WAIT).call("migrate", pid=options.pid, target=options.target, **{"async": options.no_wait})
     answer.pop("ok")
     if options.json:
         print_json(answer)
@@ -50,6 +56,53 @@ def body(arguments: Sequence[str] | None) -> int:
         frozen, total = answer["frozen_ms"], answer["total_ms"]
         print(f"process {options.pid} is {place(answer['where'])}, frozen {frozen:.1f} ms, total {total:.1f} ms")
     return OK
+
+
+@contextmanager
+def shown_progress(pid: int) -> Iterator[None]:
+    """On a terminal, a line that tells how far the move has come, as long as there is something to tell; gone in the end."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(pid, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join(PERIOD + 1)
+
+
+def _watch(pid: int, over: threading.Event) -> None:
+    shown = False
+    try:
+        client = Client()
+        while not over.wait(PERIOD):
+            found: dict[str, Any] = next((one for one in client.call("ps")["processes"] if one["pid"] == pid), {})
+            if "progress" in found:
+                sys.stderr.write(f"\r{progress_line(pid, found['progress'])}\x1b[K")
+                sys.stderr.flush()
+                shown = True
+    except CommandError:
+        pass                                     # who asked for the move is told why
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def progress_line(pid: int, progress: dict[str, Any]) -> str:
+    """How far a move has come whose memory goes ahead of the process."""
+    sent, total, left, rate = (progress[key] for key in ("sent", "total", "left", "rate"))
+    line = f"process {pid}: {sent >> 20} of {total >> 20} MB"
+    if progress["round"] > 1:
+        line = f"process {pid}: {sent >> 20} MB, round {progress['round']}, {left / 2**20:.1f} MB written again"
+    if rate > 0:
+        line += f", {rate / 2**20:.0f} MB/s"
+        if progress["round"] <= 1 and sent < total:
+            line += f", {(total - sent) / rate:.0f} s left"
+    return line
 
 
 def place(where: str) -> str:

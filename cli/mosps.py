@@ -105,7 +105,11 @@ def calls(p: dict[str, Any]) -> set[str]:
 
 def where(row: dict[str, Any]) -> str:
     """The place, and the state if it is on its way."""
-    return str(row["where"]) if row["state"] in ("home", "away") else f"{row['where']} ({row['state']})"
+    if row["state"] in ("home", "away"):
+        return str(row["where"])
+    progress = row.get("progress")
+    share = f" {min(100, 100 * progress['sent'] // max(1, progress['total']))} %" if progress else ""
+    return f"{row['where']} ({row['state']}{share})"
 
 
 def why(row: dict[str, Any]) -> str:

@@ -39,8 +39,7 @@ class Approach:
         assert deputy.link is not None
         self.talk: Channel | None = None
         self.is_over = False
-        self.received = 0
-        """Bytes."""
+        self.progress = precopy.Progress()
         self.over_since = 0.0
         """when that was, as time.monotonic()"""
         self._deputy = deputy
@@ -75,8 +74,9 @@ class Approach:
             if not self._has_room.wait(ROOM_TIMEOUT):
                 raise TimeoutError("no room was made for it")
             talk.send("precopy", areas=self._room)
+            self.progress.total = int(message["total"])
             while (message := talk.next(timeout=precopy.ROUND_TIMEOUT))["op"] == "round":
-                self.received += precopy.receive_round(self._deputy.pid, self._room, talk)
+                precopy.receive_round(self._deputy.pid, self._room, talk, self.progress.begin_round(int(message["left"])))
         if message["op"] != "ready":
             raise WireError(f"the remote said {message['op']!r} where 'ready' was due")
 

@@ -27,6 +27,7 @@ from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Replaced, Stub
 from deputy.trace import TraceFile
+from engine.precopy import Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
@@ -42,6 +43,8 @@ log = logging.getLogger("deputy")
 HOME_ATTEMPTS = 5
 MOMENT_PATIENCE = 10.0
 """Seconds that a move waits for the moment at which the guest can stand still."""
+PROGRESS_PERIOD = 0.2
+"""Seconds between two words of how far a move has come."""
 WRITE_PATIENCE = 0.25
 """Seconds that a write may take which the process is in the middle of, for its memory to go ahead of it."""
 SETTLE_PATIENCE = 2.0
@@ -96,6 +99,8 @@ class Deputy:
         self._later: list[Message] = []
         self._preparation: Preparation | None = None
         self._preparing: Callable[[], None] | None = None
+        self._progress: Callable[[], Progress | None] = lambda: None
+        self._told_progress = 0.0
         self.go_home_reason: str | None = None
         self._retry_home_at = 0.0
         self._idle_since = time.monotonic()
@@ -139,6 +144,7 @@ class Deputy:
             self._do_later()
             if self._preparing is not None:
                 self._preparing()
+                self._tell_progress()
         if self.signals is not None:
             self.signals.poll()
         if self.stub is not None and self.stub.executed is not None:
@@ -204,6 +210,15 @@ class Deputy:
         """To mosd."""
         self.server.tell({"id": number, "ok": False, "error": sentence, "where": self.where})
 
+    def _tell_progress(self) -> None:
+        """Now and then, while memory of the process goes ahead of it."""
+        progress, now = self._progress(), time.monotonic()
+        if progress is not None and progress.total and now - self._told_progress >= PROGRESS_PERIOD:
+            self._told_progress = now
+            self.server.tell(
+                {"event": "progress", "sent": progress.sent, "total": progress.total, "round": progress.round, "left": progress.left}
+            )
+
     def _do_later(self) -> None:
         """What was asked for while a program was held."""
         if self.held is None and self._later:
@@ -216,7 +231,7 @@ class Deputy:
         self.server.tell(
             {
                 "id": number, "ok": True, "where": report.where, "frozen_ms": round(report.frozen_ms, 2),
-                "total_ms": round(report.total_ms, 2), "bytes": report.size, "engine": report.engine,
+                "total_ms": round(report.total_ms, 2), "bytes": report.size, "ahead": report.ahead, "engine": report.engine,
             }
         )  # fmt: skip
 
@@ -299,7 +314,7 @@ class Deputy:
                 self._idle_since = time.monotonic()
                 then()
 
-        self._preparation, self._preparing = preparation, look
+        self._preparation, self._preparing, self._progress = preparation, look, lambda: preparation.progress
 
     def _approach(self, reason: str, number: int | None) -> None:
         """Home: first its memory, while it runs on; then the process itself."""
@@ -311,7 +326,7 @@ class Deputy:
                 self._preparing = None
                 self._come_home(reason, number, begun, approach)
 
-        self._preparing = look
+        self._preparing, self._progress = look, lambda: approach.progress
         approach.start(self.tree.waker.wake)
 
     def _come_home(self, reason: str, number: int | None, begun: float, approach: Approach) -> None:

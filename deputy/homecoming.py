@@ -84,9 +84,10 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         deputy.signals = None
         deputy.where = "home"
         talk.send("discard")
-        size = refilled.pages.bytes + (approach.received if approach is not None else 0)
+        ahead = approach.progress.sent if approach is not None else 0
         deputy.drop_link()
-        return Report("home", (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, "refill")
+        frozen_for, total, size = frozen_until - frozen_at, time.monotonic() - begun, refilled.pages.bytes + ahead
+        return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead)
     finally:
         talk.close()
 

@@ -94,6 +94,8 @@ class Preparation:
         """its memory goes ahead"""
         self.stood_still = 0.0
         """seconds, for the memory to go ahead"""
+        self.progress: precopy.Progress | None = None
+        """of the memory that goes ahead"""
         self.areas: list[Mapping] = []
         """what of its memory may"""
         self.is_over = False
@@ -138,13 +140,19 @@ class Preparation:
         """The node that the guest is on sends what can go ahead of it."""
         self.source = Channel(channel.connect(left.address, "move", left.secret, timeout=30.0))
         self.source.send("prepare", engine=self.engine, address=list(self.target.address), secret=self.target.secret)
-        self.source.expect("ready", timeout=SOURCE_TIMEOUT)
+        while (message := self.source.next(timeout=SOURCE_TIMEOUT))["op"] == "progress":
+            self.progress = precopy.Progress(int(message["total"]), int(message["round"]), int(message["sent"]), int(message["left"]))
+        if message["op"] != "ready":
+            raise WireError(f"{left.node} said {message['op']!r} where 'ready' was due")
+        if message.get("sent"):
+            self.progress = precopy.Progress(before=int(message["sent"]))
 
     def send_ahead(self, done: Callable[[], None]) -> None:
         """The body of another worker: rounds of memory, while the process runs; never raises, see check()."""
         assert self.ahead is not None and self.channel is not None
         try:
-            self.ahead.run(self.channel, lambda round: log.debug("process %d: %s", self.pid, round))
+            self.progress = self.ahead.progress
+            self.ahead.run(self.channel)
         except BaseException as error:  # handed over to the loop by check()
             self._error = error
         self.over_since = time.monotonic()
@@ -263,7 +271,7 @@ def leave(
         log.info("the stub of %d keeps its memory: %s", deputy.pid, error)  # it has ended, as a rule; the commit stands
     preparation.abandon()  # nothing of it is needed any more
     frozen_for = frozen_until - frozen_at + preparation.stood_still
-    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
+    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine, _ahead(preparation))
 
 
 def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
@@ -327,7 +335,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     phases.done("start there")
     phases.tell(log, "hop")
     preparation.abandon()
-    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine)
+    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine, _ahead(preparation))
 
 
 def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
@@ -387,6 +395,10 @@ def _sent(source: Channel, target: Channel) -> tuple[str, int]:
         except (WireError, OSError):
             pass
         raise error
+
+
+def _ahead(preparation: Preparation) -> int:
+    return preparation.progress.sent if preparation.progress is not None else 0
 
 
 def _running(talk: Channel) -> float:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Report:
-    """Times in milliseconds, size in bytes that went over the network; where: "home" or a node."""
+    """Times in milliseconds, size in bytes that went over the network, ahead: of these, what went while the process ran; where: "home" or
+    a node."""
 
     where: str
     frozen_ms: float
     total_ms: float
     size: int
     engine: str
+    ahead: int = 0

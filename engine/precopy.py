@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.capture import send_pages
@@ -32,6 +32,7 @@ from engine.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping, read_mappings
 from kernel_helpers.inject import SYS, Frozen, Thread, check
 from kernel_helpers.pages import (
     History,
+    Meter,
     PageRange,
     PageTotals,
     receive_own_pages,
@@ -40,7 +41,7 @@ from kernel_helpers.pages import (
     watch,
     watch_begin,
     written_bytes,
-)
+)  # fmt: skip
 from wire.channel import Channel
 from wire.frames import WireError
 
@@ -119,13 +120,27 @@ def writes_past_us(pid: int) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class Round:
-    """One round that is over: bytes of pages that it sent, and seconds."""
+@dataclass
+class Progress:
+    """How far the memory of a process has come that goes ahead of it; read by other threads. Bytes of pages: `total` that its areas had at
+    the begin, `left` that have been written since the round before, or all of them; what has been sent in this round is in `meter`."""
 
-    number: int
-    bytes: int
-    seconds: float
+    total: int = 0
+    round: int = 0
+    before: int = 0
+    """sent in the rounds before"""
+    left: int = 0
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def sent(self) -> int:
+        """In all rounds."""
+        return self.before + self.meter.bytes
+
+    def begin_round(self, left: int) -> Meter:
+        """Another round begins; returns what counts it."""
+        self.round, self.before, self.left, self.meter = self.round + 1, self.sent, left, Meter()
+        return self.meter
 
 
 class Ahead:
@@ -134,25 +149,23 @@ class Ahead:
     def __init__(self, pid: int, userfaultfd: int, wanted: Sequence[Mapping]) -> None:
         self.pid = pid
         self._userfaultfd = userfaultfd
-        self.sent = 0
-        """Bytes, of all rounds."""
-        self.total = sum(m.own for m in wanted)
-        """Bytes that the areas had when it began."""
+        self.progress = Progress(total=sum(m.own for m in wanted))
         self._wanted = list(wanted)
         self._watched: list[Span] = []
         self._history: History | None = None
         self._lock = threading.Lock()
         self._is_running = self._is_over = False
 
-    def run(self, channel: Channel, told: Callable[[Round], None] = lambda _: None) -> None:
-        """Offers the areas and sends rounds, while the process runs; told after each. May be closed meanwhile by another thread.
-        Errors: WireError, OSError."""
+    def run(self, channel: Channel, told: Callable[[], None] = lambda: None) -> None:
+        """Offers the areas and sends rounds, while the process runs; `told` is called after each. May be closed meanwhile by another
+        thread. Errors: WireError, OSError."""
         with self._lock:
             if self._is_over:
                 return
             self._is_running = True
         try:
-            channel.send("precopy", areas=[[m.start, m.end, "nr" in m.vmflags] for m in self._wanted])
+            areas = [[m.start, m.end, "nr" in m.vmflags] for m in self._wanted]
+            channel.send("precopy", areas=areas, total=self.progress.total)
             self._watch(spans(channel.expect("precopy", timeout=ROUND_TIMEOUT).get("areas")))
             if self._watched:
                 self._rounds(channel, told)
@@ -173,17 +186,19 @@ class Ahead:
                 else:
                     self._watched.append(part)
 
-    def _rounds(self, channel: Channel, told: Callable[[Round], None]) -> None:
+    def _rounds(self, channel: Channel, told: Callable[[], None]) -> None:
         self._history = History(self._watched)
         ranges = [PageRange(*span, written=True) for span in self._watched]
-        left = self.total
+        left = self.progress.total
         for number in range(1, MOST_ROUNDS + 1):
-            begun = time.monotonic()
-            channel.send("round")
-            size = send_own_pages(self.pid, ranges, channel.connection.fileno(), ROUND_TIMEOUT, self._history, last=False).bytes
+            begun, meter = time.monotonic(), self.progress.begin_round(left)
+            channel.send("round", left=left)
+            send_own_pages(
+                self.pid, ranges, channel.connection.fileno(), ROUND_TIMEOUT, self._history, last=False, meter=meter
+            )
             channel.expect("round", timeout=ROUND_TIMEOUT)
-            self.sent += size
-            told(Round(number, size, time.monotonic() - begun))
+            log.debug("process %d, round %d: %d bytes in %.3f s", self.pid, number, meter.bytes, time.monotonic() - begun)
+            told()
             left, before = written_bytes(self.pid, ranges, self._history), left
             if self._is_over or left <= ENOUGH or left > SHRINKS * before:
                 break
@@ -229,11 +244,10 @@ class Ahead:
             self._history = None
 
 
-def receive_round(pid: int, room: Sequence[Span], channel: Channel) -> int:
-    """A round into the process that is to become the one that runs; returns its bytes. Errors: WireError, OSError."""
-    size = receive_own_pages(pid, [PageRange(*span) for span in merge(room)], channel.connection.fileno(), ROUND_TIMEOUT).bytes
+def receive_round(pid: int, room: Sequence[Span], channel: Channel, meter: Meter | None = None) -> None:
+    """A round into the process that is to become the one that runs. Errors: WireError, OSError."""
+    receive_own_pages(pid, [PageRange(*span) for span in merge(room)], channel.connection.fileno(), ROUND_TIMEOUT, meter)
     channel.send("round")
-    return size
 
 
 def spans(told: Any) -> list[Span]:
@@ -264,4 +278,4 @@ def send_context(
     channel.send_block(context.to_wire())
     if ahead is None:
         return send_pages(pid, context.maps, channel.connection, timeout).bytes
-    return ahead.sent + ahead.send_rest(context.maps, kept, channel, timeout).bytes
+    return ahead.progress.sent + ahead.send_rest(context.maps, kept, channel, timeout).bytes

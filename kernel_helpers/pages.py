@@ -49,6 +49,18 @@ class PageTotals:
     gone: tuple[Span, ...] = ()
 
 
+class Meter:
+    """Looks on while pages go through, from another thread."""
+
+    def __init__(self) -> None:
+        self.totals = _Totals()
+
+    @property
+    def bytes(self) -> int:
+        """Of pages, that have gone through so far."""
+        return int(self.totals.bytes)
+
+
 @functools.cache
 def _native() -> ctypes.CDLL:
     native = library.load()
@@ -115,8 +127,9 @@ def unwatch(userfaultfd: int, area: Span) -> None:
 
 
 def send_own_pages(
-    pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, history: History | None = None, last: bool = True
-) -> PageTotals:
+    pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, history: History | None = None, last: bool = True,
+    meter: Meter | None = None,
+) -> PageTotals:  # fmt: skip
     """Sends pid's own pages in ranges into the socket with descriptor stream; pid is not changed.
 
     history: what was sent of it before; of ranges that are `written` only what was written since is sent. last: pid stands still, and
@@ -124,7 +137,7 @@ def send_own_pages(
 
     Errors: OSError: TimeoutError after timeout seconds without progress, ConnectionError, others: pid is unreadable.
     """
-    totals = _Totals()
+    totals = (meter or Meter()).totals
     handle = history.handle if history is not None else None
     result = _native().farhome_pages_send(
         pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), handle, last
@@ -133,12 +146,12 @@ def send_own_pages(
     return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum)
 
 
-def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeout: float) -> PageTotals:
+def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, meter: Meter | None = None) -> PageTotals:
     """Receives what send_own_pages sends and writes it into pid; ranges (sorted) are all that may be written.
 
     Errors: OSError with EPROTO (not such a stream), EBADMSG (checksum), as with sending; part may be written by then.
     """
-    totals, gone, count = _Totals(), ctypes.POINTER(_Run)(), ctypes.c_size_t()
+    totals, gone, count = (meter or Meter()).totals, ctypes.POINTER(_Run)(), ctypes.c_size_t()
     result = _native().farhome_pages_receive(
         pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), ctypes.byref(gone), ctypes.byref(count)
     )

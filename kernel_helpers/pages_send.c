@@ -27,7 +27,7 @@ struct sender {
 	struct run gone[BATCH_RUNS];
 	unsigned gone_count;
 	struct checksum checksum;
-	struct page_totals totals;
+	struct page_totals totals, *told; /* told: as far as it has come, for who looks on */
 };
 
 static bool is_zero(const char *page)
@@ -119,6 +119,7 @@ static int flush(struct sender *sender)
 	sender->totals.bytes += frame.bytes;
 	for (unsigned i = 0; sender->history && i < count; i++)
 		history_mark(sender->history, runs[i].address, runs[i].address + runs[i].length);
+	*sender->told = sender->totals;
 	return send_all(sender->socket, vector, count + 2, sender->timeout_ms);
 }
 
@@ -264,7 +265,7 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	if (result < 0)
 		goto out;
 	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer,
-				  .history = history, .runs_on = history && !last};
+				  .history = history, .told = totals, .runs_on = history && !last};
 	result = 0;
 	for (size_t i = 0; i < range_count && !result; i++)
 		result = send_range(sender, &ranges[i], last);

@@ -118,10 +118,14 @@ class Commands:
         now, job = time.time(), request.get("job")
         verbose = bool(request.get("verbose"))
         rows = [
-            entry.row(now) | (entry.history.row(happenings=False) if verbose else {})
+            entry.row(now) | (entry.history.row(happenings=False) if verbose else {}) | self._progress(entry.pid)
             for entry in self._visible(client, bool(request.get("all"))) if job is None or entry.job == job
         ]  # fmt: skip
         return {"processes": sorted(rows, key=lambda row: row["pid"])}
+
+    def _progress(self, pid: int) -> dict[str, Any]:
+        progress = self._node.mover.progress.get(pid)
+        return {"progress": progress.row()} if progress is not None else {}
 
     async def _let_register(self, pid: object) -> None:
         """`mosrun prog & migrate $!`: a process that has only just begun may be mosrun itself, about to register."""
@@ -287,5 +291,5 @@ def _stays(entry: HomeProcess, reason: str) -> dict[str, Any]:
 def _told(report: MoveReport) -> dict[str, Any]:
     return {
         "pid": report.pid, "where": report.where, "frozen_ms": report.frozen_ms, "total_ms": report.total_ms, "bytes": report.size,
-        "engine": report.engine, "moved": report.engine != "none",
+        "ahead_bytes": report.ahead, "engine": report.engine, "moved": report.engine != "none",
     }  # fmt: skip

@@ -28,8 +28,8 @@ from wire.frames import Message
 QUEUE_TIMEOUT = 60.0
 """Seconds that a move waits for the one before it."""
 MOVE_TIMEOUT = 120.0
-SLOWEST = 2e6
-"""Bytes a second that a move is allowed to be as slow as, beyond MOVE_TIMEOUT."""
+SLOWEST = 1e6
+"""Bytes of memory a second that a move is allowed to be as slow as, beyond MOVE_TIMEOUT: what is written while it goes ahead goes again."""
 EXIT_TIMEOUT = 5.0
 RETRY_AFTER = 10.0
 """Seconds before the balancer tries a process again whose move failed or was refused."""
@@ -56,7 +56,7 @@ class MoveFailed(MoveRefused):
 
 @dataclass(frozen=True)
 class MoveReport:
-    """What a move did; times in milliseconds, size in bytes."""
+    """What a move did; times in milliseconds, size in bytes, ahead: of these, those that were sent while the process ran."""
 
     pid: int
     where: str
@@ -64,6 +64,25 @@ class MoveReport:
     total_ms: float
     size: int
     engine: str
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a move has come whose memory goes ahead of the process: bytes sent, of `total` at the begin; in round `round`, which began
+    with `left` bytes, at `at` (seconds since the epoch)."""
+
+    sent: int
+    total: int
+    round: int
+    left: int
+    rate: float
+    """bytes per second, of late"""
+    at: float
+
+    def row(self) -> dict[str, Any]:
+        """As mosps --json shows it."""
+        return {"sent": self.sent, "total": self.total, "round": self.round, "left": self.left, "rate": self.rate}
 
 
 class Mover:
@@ -73,6 +92,8 @@ class Mover:
         self, paths: Paths, config: Callable[[], Config], registry: Registry, peers: Peers, programs: Programs,
         moved: Callable[[str, str, float], None],
     ) -> None:  # fmt: skip
+        self.progress: dict[int, Progress] = {}
+        """of moves that are under way"""
         """moved is told of every move: from where, to where, and how many runnable threads that are."""
         self._paths = paths
         self._config = config
@@ -108,6 +129,7 @@ class Mover:
         try:
             return await self._move_locked(pid, target, reason, slowdown)
         finally:
+            self.progress.pop(pid, None)
             lock.release()
 
     async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
@@ -296,6 +318,8 @@ class Mover:
                 self._spawn(self._take_child(parent, int(message["pid"]), str(message["where"])))
         elif entry is None:
             return
+        elif event == "progress":
+            self._progressed(pid, message)
         elif event == "state":
             where, reason = str(message.get("where")), str(message.get("reason"))
             # A move that we asked for has been answered before it is told of: where it is then is nothing new.
@@ -305,6 +329,12 @@ class Mover:
             self._executed(entry, str(message.get("where")))
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
+
+    def _progressed(self, pid: int, message: Message) -> None:
+        sent, total, number, left = (int(message.get(key, 0)) for key in ("sent", "total", "round", "left"))
+        now, before = time.time(), self.progress.get(pid)
+        rate = (sent - before.sent) / max(now - before.at, 0.001) if before is not None else 0.0
+        self.progress[pid] = Progress(sent, total, number, left, max(0.0, rate), now)
 
     async def _take_child(self, parent: HomeProcess, pid: int, where: str) -> None:
         """A child of a process that is away was born there; its deputy is a part of its parent's."""
@@ -485,5 +515,5 @@ def _report(pid: int, answer: Message) -> MoveReport:
         raise MoveRefused(pid, sentence.removeprefix(f"process {pid} stays at home: "))
     return MoveReport(
         pid, str(answer["where"]), float(answer.get("frozen_ms", 0.0)), float(answer.get("total_ms", 0.0)),
-        int(answer.get("bytes", 0)), str(answer.get("engine", "")),
+        int(answer.get("bytes", 0)), str(answer.get("engine", "")), int(answer.get("ahead", 0)),
     )  # fmt: skip

@@ -46,7 +46,7 @@ class GoingAhead:
         try:
             try:
                 self._send()
-                self.talk.send("ready", sent=self.ahead.sent if self.ahead is not None else 0)
+                self.talk.send("ready", sent=self.ahead.progress.sent if self.ahead is not None else 0)
             except (FarhomeError, WireError, OSError) as error:
                 log.info("nothing goes ahead of guest %d: %s", self._guest.pid, error)
                 self.talk.send("refused", reason=str(error))
@@ -68,7 +68,13 @@ class GoingAhead:
             assert self._target is not None
             address, secret = self._target
             self.stream = Channel(channel.connect(address, "imgs", secret, timeout=60.0))
-        self.ahead.run(self.stream, lambda round: log.debug("guest %d: %s", guest.pid, round))
+        self.ahead.run(self.stream, self._tell if self.stream is not self.talk else lambda: None)
+
+    def _tell(self) -> None:
+        """How far it has come, to the deputy, which sees nothing of it otherwise."""
+        assert self.ahead is not None
+        progress = self.ahead.progress
+        self.talk.send("progress", total=progress.total, sent=progress.sent, round=progress.round, left=progress.left)
 
     def close(self) -> None:
         """The move is over, or off."""

@@ -47,6 +47,8 @@ class Move:
     frozen_ms: float = 0.0
     total_ms: float = 0.0
     engine: str = ""
+    ahead: int = 0
+    """bytes that went while the process ran"""
 
     def __str__(self) -> str:
         times = f"frozen {self.frozen_ms:.0f} ms of {self.total_ms:.0f}, {self.engine}" if self.done else f"NOT DONE: {self.said}"
@@ -122,7 +124,7 @@ class Cluster:
         if not answer.get("moved"):
             return Move(at, pid, kind, source, target, False, "it is there already")
         return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]),
-                    str(answer.get("engine", "")))  # fmt: skip
+                    str(answer.get("engine", "")), int(answer.get("ahead_bytes", 0)))  # fmt: skip
 
     def logs(self, directory: Path) -> None:
         """Copies what the node daemons, deputies and remotes have said, and what mosps shows."""

@@ -1,0 +1,86 @@
+"""What may go ahead of a process, and what of it is still good in the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine import precopy
+from engine.mappings import PAGE, Mapping, read_mappings
+from kernel_helpers import inject
+from wire.frames import WireError
+
+BIG = "block = b'x' * (8 << 20); "
+SAY = "import sys, time; sys.stdout.write('ready\\n'); sys.stdout.flush(); time.sleep(60)"
+
+
+@contextmanager
+def process(script: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", script + SAY], stdout=subprocess.PIPE, text=True) as found:
+        try:
+            assert found.stdout is not None
+            assert found.stdout.readline() == "ready\n"
+            yield found
+        finally:
+            found.kill()
+
+
+def test_big_private_memory_goes_ahead_and_nothing_else() -> None:
+    with process(BIG) as big, process("") as small:
+        areas = precopy.areas_of(big.pid)
+        assert sum(m.own for m in areas) >= 8 << 20
+        assert all(not m.is_file and m.private and "[stack]" not in m.path for m in areas)
+        assert precopy.areas_of(small.pid) == []
+
+
+def test_nothing_goes_ahead_where_devices_write_into_memory(tmp_path: Path) -> None:
+    """A file that is open with O_DIRECT: what comes from it comes past all that could notice."""
+    with process(BIG + f"import os; file = os.open({str(tmp_path / 'x')!r}, os.O_CREAT | os.O_RDWR | os.O_DIRECT); ") as direct:
+        assert precopy.writes_past_us(direct.pid)
+        assert precopy.areas_of(direct.pid) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs ptrace of any process")
+def test_memory_is_watched_until_it_is_let_go() -> None:
+    with process(BIG) as big:
+        areas = precopy.areas_of(big.pid)
+        frozen = inject.seize(big.pid)
+        try:
+            before = sorted(os.listdir(f"/proc/{big.pid}/fd"))
+            ahead = precopy.Ahead(big.pid, precopy.userfaultfd(big.pid, frozen.leader), areas)
+            assert sorted(os.listdir(f"/proc/{big.pid}/fd")) == before
+            ahead._watch([(m.start, m.end) for m in areas])
+            watched = [(m.start, m.end) for m in read_mappings(big.pid) if m.watched]
+            assert {(m.start, m.end) for m in areas} <= set(watched)
+            ahead.close()
+            assert not any(m.watched for m in read_mappings(big.pid))
+            ahead.close()
+        finally:
+            frozen.detach()
+
+
+def mapping(start: int, end: int, watched: bool = True) -> Mapping:
+    return Mapping(start * PAGE, end * PAGE, 3, 2, 0, "", False, own=PAGE, watched=watched)
+
+
+def test_what_is_kept_is_what_is_still_watched_and_not_spoilt() -> None:
+    ahead = precopy.Ahead(os.getpid(), -1, [])
+    ahead._history = precopy.History([(10 * PAGE, 20 * PAGE), (30 * PAGE, 40 * PAGE)])
+    maps = [mapping(8, 12), mapping(14, 16, watched=False), mapping(16, 35)]
+    kept = ahead.kept(maps, spoilt=[(17 * PAGE, 18 * PAGE)])
+    assert [(start // PAGE, end // PAGE) for start, end in kept] == [(10, 12), (16, 17), (18, 20), (30, 35)]
+    ahead.close()
+
+
+@pytest.mark.parametrize(
+    "told", [None, 5, [[1]], [["x", 2]], [[1, 4096]], [[4096, 4096]], [[8192, 12288], [4096, 8192]], [[0, 4096]], [[4096, 1 << 60]]]
+)
+def test_areas_that_cannot_be_are_refused(told: object) -> None:
+    with pytest.raises(WireError):
+        precopy.spans(told)
