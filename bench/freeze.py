@@ -1,9 +1,11 @@
 """How long a move stands still and takes in all, out, hop and home, against plain CRIU between the same nodes.
 
-The program (freeze.c) holds 10 MB, 200 MB or 1 GiB, works on it all the time, and verifies it at its end. `frozen` is what
-the deputy measures, from the seizing to the word that the guest runs; `total` is the time of the command `migrate`. Plain CRIU
-is `criu dump`, the images over the network and `criu restore`, of the same program from n1 to n2: from the dump's start to the
-restore's end, for both.
+The program (freeze.c) holds 10 MB to 4 GiB, does nothing or writes to it, and verifies it at its end. `frozen` is what the deputy
+measures, from the seizing to the word that the guest runs, and before it the moment in which it was stopped to be watched; `total` is
+the time of the command `migrate`. Plain CRIU is `criu dump`, the images over the network and `criu restore`, of the same program from n1
+to n2: from the dump's start to the restore's end, for both.
+
+`ahead` is at what rate memory goes ahead of the process while it runs, against a bare TCP stream from n1 to n2 (stream.py).
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"{INSIDE}/.venv/bin/python"
-#: Megabytes -> rounds, each of an out, a hop and a way home. FARHOME_BENCH_ROUNDS sets all of them.
-SIZES = {10: 5, 200: 3, 1024: 1}
+#: Megabytes, pages that the program writes a second (-1: as many as it can), rounds, each of an out, a hop and a way home.
+#: FARHOME_BENCH_ROUNDS sets all of them.
+CASES = ((10, 0, 10), (200, -1, 3), (1024, 0, 10), (1024, 20000, 10), (4096, 0, 3))
+STREAM = 1 << 30
+"""Bytes of a bare stream."""
 MOVES = (("out", "n2"), ("hop", "n3"), ("home", "home"))
 PLAIN_PID = 30000
 IMAGES = "/run/plain-criu"
@@ -55,13 +60,15 @@ class Ours:
 
     frozen: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
     total: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
+    rate: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
+    """MiB/s at which memory went ahead, if it did"""
 
 
-def moves(lab: Lab, program: str, megabytes: int, result: Ours) -> None:
+def moves(lab: Lab, program: str, megabytes: int, rate: int, result: Ours) -> None:
     """Moves the program out, on and home, adds the times to `result`, and verifies it. Errors: BenchFailed."""
     node, path, job = lab.node("n1"), f"/tmp/freeze-{megabytes}", f"freeze-{megabytes}"
     # Locked: the balancer is to keep its hands off; moves by hand go all the same.
-    argv = ["mosrun", "-L", "-J", job, program, str(megabytes), path]
+    argv = ["mosrun", "-L", "-J", job, program, str(megabytes), path, str(rate)]
     with node.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: _said(node, path) == "ready\n", f"the program of {megabytes} MB", 60)
@@ -73,6 +80,8 @@ def moves(lab: Lab, program: str, megabytes: int, result: Ours) -> None:
                 if not told.get("moved") or told["where"] != target:
                     raise BenchFailed(f"the program of {megabytes} MB did not move {kind}: {told.get('reason')}")
                 result.frozen[kind].append(float(told["frozen_ms"]))
+                if told["ahead_ms"]:
+                    result.rate[kind].append(told["ahead_bytes"] / 2**20 / (told["ahead_ms"] / 1e3))
             _verified(node, pid, path, f"the program of {megabytes} MB")
             if process.wait(60) != 0:
                 raise BenchFailed(f"the program of {megabytes} MB ended with {process.returncode}")
@@ -80,14 +89,14 @@ def moves(lab: Lab, program: str, megabytes: int, result: Ours) -> None:
             process.kill()
 
 
-def plain(lab: Lab, program: str, megabytes: int, pid: int = PLAIN_PID) -> float:
+def plain(lab: Lab, program: str, megabytes: int, rate: int, pid: int = PLAIN_PID) -> float:
     """Moves the program from n1 to n2 with CRIU alone, and verifies it; returns the ms it stood still. Errors: BenchFailed."""
     home, away = lab.node("n1"), lab.node("n2")
     script, path, what = f"{INSIDE}/bench/plain_criu.py", f"/tmp/plain-{megabytes}", f"the program moved by CRIU alone, {megabytes} MB,"
     for node in (home, away):
         checked(node, ["rm", "-f", path])
     try:
-        checked(home, [PYTHON, script, "start", str(pid), program, str(megabytes), path])
+        checked(home, [PYTHON, script, "start", str(pid), program, str(megabytes), path, str(rate)])
         wait_until(lambda: _said(home, path) == "ready\n", what, 60)
         with away.popen([PYTHON, script, "target", IMAGES, away.address, *tool().argv], stdout=subprocess.PIPE, text=True) as target:
             try:
@@ -106,10 +115,23 @@ def plain(lab: Lab, program: str, megabytes: int, pid: int = PLAIN_PID) -> float
     return float(json.loads(told)["frozen"])
 
 
-def _sizes() -> Iterator[tuple[int, int]]:
+def stream(lab: Lab) -> float:
+    """MiB/s of a bare TCP stream from n1 to n2. Errors: BenchFailed."""
+    home, away, script = lab.node("n1"), lab.node("n2"), f"{INSIDE}/bench/stream.py"
+    with away.popen([PYTHON, script, "take", away.address, str(STREAM)], stdout=subprocess.PIPE, text=True) as taker:
+        try:
+            assert taker.stdout is not None
+            port = str(taker.stdout.readline()).strip()
+            seconds = float(checked(home, [PYTHON, script, "give", away.address, str(STREAM), port], 60))
+        finally:
+            taker.kill()
+    return STREAM / 2**20 / seconds
+
+
+def _cases() -> Iterator[tuple[int, int, int]]:
     chosen = os.environ.get("FARHOME_BENCH_ROUNDS", "")
-    for megabytes, rounds in SIZES.items():
-        yield megabytes, int(chosen) if chosen.isdigit() and int(chosen) > 0 else rounds
+    for megabytes, rate, rounds in CASES:
+        yield megabytes, rate, int(chosen) if chosen.isdigit() and int(chosen) > 0 else rounds
 
 
 def run() -> list[Result]:
@@ -117,17 +139,26 @@ def run() -> list[Result]:
     program = build("freeze")
     results: list[Result] = []
     with bench_lab(3, cpus=2) as lab:
-        plain(lab, program, 1)  # CRIU learns the kernel once, in each node
-        moves(lab, program, 1, Ours())
-        for megabytes, rounds in _sizes():
-            ours, baseline = Ours(), []
+        plain(lab, program, 1, 0)  # CRIU learns the kernel once, in each node
+        moves(lab, program, 1, 0, Ours())
+        for megabytes, rate, rounds in _cases():
+            ours, baseline, bare = Ours(), [], []
             for _ in range(rounds):  # by turns: whatever else the machine does weighs on both
-                moves(lab, program, megabytes, ours)
-                baseline.append(plain(lab, program, megabytes))
+                moves(lab, program, megabytes, rate, ours)
+                baseline.append(plain(lab, program, megabytes, rate))
+                bare.append(stream(lab))
             size = f"{megabytes} MB" if megabytes < 1024 else f"{megabytes // 1024} GiB"
+            what = {0: "idle", -1: "written all the time"}.get(rate, f"{rate} pages/s written")
             for name, times in (("frozen", ours.frozen), ("total", ours.total)):
                 results += [
-                    Result.of(f"{size} {kind} {name}", times[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore")
+                    Result.of(
+                        f"{size}, {what}, {kind} {name}", times[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore"
+                    )
+                    for kind, _ in MOVES
+                ]
+            if rate == 0 and megabytes >= 1024:
+                results += [
+                    Result.of(f"{size}, {what}, {kind} ahead", ours.rate[kind], bare, unit="MiB/s", baseline_name="bare TCP stream")
                     for kind, _ in MOVES
                 ]
     return results

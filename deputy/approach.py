@@ -76,7 +76,9 @@ class Approach:
             talk.send("precopy", areas=self._room)
             self.progress.total = int(message["total"])
             while (message := talk.next(timeout=precopy.ROUND_TIMEOUT))["op"] == "round":
+                begun = time.monotonic()
                 precopy.receive_round(self._deputy.pid, self._room, talk, self.progress.begin_round(int(message["left"])))
+                self.progress.seconds += time.monotonic() - begun
         if message["op"] != "ready":
             raise WireError(f"the remote said {message['op']!r} where 'ready' was due")
 

@@ -99,7 +99,8 @@ class Deputy:
         self._later: list[Message] = []
         self._preparation: Preparation | None = None
         self._preparing: Callable[[], None] | None = None
-        self._progress: Callable[[], Progress | None] = lambda: None
+        self._progress: Callable[[], Progress] = Progress
+        """of the memory that goes ahead"""
         self._told_progress = 0.0
         self.go_home_reason: str | None = None
         self._retry_home_at = 0.0
@@ -213,7 +214,7 @@ class Deputy:
     def _tell_progress(self) -> None:
         """Now and then, while memory of the process goes ahead of it."""
         progress, now = self._progress(), time.monotonic()
-        if progress is not None and progress.total and now - self._told_progress >= PROGRESS_PERIOD:
+        if progress.total and now - self._told_progress >= PROGRESS_PERIOD:
             self._told_progress = now
             self.server.tell(
                 {"event": "progress", "sent": progress.sent, "total": progress.total, "round": progress.round, "left": progress.left}
@@ -231,7 +232,8 @@ class Deputy:
         self.server.tell(
             {
                 "id": number, "ok": True, "where": report.where, "frozen_ms": round(report.frozen_ms, 2),
-                "total_ms": round(report.total_ms, 2), "bytes": report.size, "ahead": report.ahead, "engine": report.engine,
+                "total_ms": round(report.total_ms, 2), "bytes": report.size, "engine": report.engine,
+                "ahead": report.ahead.sent, "ahead_ms": round(report.ahead.seconds * 1e3, 2),
             }
         )  # fmt: skip
 

@@ -84,9 +84,9 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         deputy.signals = None
         deputy.where = "home"
         talk.send("discard")
-        ahead = approach.progress.sent if approach is not None else 0
+        ahead = approach.progress if approach is not None else precopy.Progress()
         deputy.drop_link()
-        frozen_for, total, size = frozen_until - frozen_at, time.monotonic() - begun, refilled.pages.bytes + ahead
+        frozen_for, total, size = frozen_until - frozen_at, time.monotonic() - begun, refilled.pages.bytes + ahead.sent
         return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead)
     finally:
         talk.close()

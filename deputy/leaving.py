@@ -94,7 +94,7 @@ class Preparation:
         """its memory goes ahead"""
         self.stood_still = 0.0
         """seconds, for the memory to go ahead"""
-        self.progress: precopy.Progress | None = None
+        self.progress = precopy.Progress()
         """of the memory that goes ahead"""
         self.areas: list[Mapping] = []
         """what of its memory may"""
@@ -145,7 +145,7 @@ class Preparation:
         if message["op"] != "ready":
             raise WireError(f"{left.node} said {message['op']!r} where 'ready' was due")
         if message.get("sent"):
-            self.progress = precopy.Progress(before=int(message["sent"]))
+            self.progress = precopy.Progress(before=int(message["sent"]), seconds=float(message["seconds"]))
 
     def send_ahead(self, done: Callable[[], None]) -> None:
         """The body of another worker: rounds of memory, while the process runs; never raises, see check()."""
@@ -271,7 +271,7 @@ def leave(
         log.info("the stub of %d keeps its memory: %s", deputy.pid, error)  # it has ended, as a rule; the commit stands
     preparation.abandon()  # nothing of it is needed any more
     frozen_for = frozen_until - frozen_at + preparation.stood_still
-    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine, _ahead(preparation))
+    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine, preparation.progress)
 
 
 def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
@@ -335,7 +335,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     phases.done("start there")
     phases.tell(log, "hop")
     preparation.abandon()
-    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine, _ahead(preparation))
+    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine, preparation.progress)
 
 
 def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
@@ -395,10 +395,6 @@ def _sent(source: Channel, target: Channel) -> tuple[str, int]:
         except (WireError, OSError):
             pass
         raise error
-
-
-def _ahead(preparation: Preparation) -> int:
-    return preparation.progress.sent if preparation.progress is not None else 0
 
 
 def _running(talk: Channel) -> float:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from engine.precopy import Progress
 
 
 @dataclass(frozen=True)
 class Report:
-    """Times in milliseconds, size in bytes that went over the network, ahead: of these, what went while the process ran; where: "home" or
-    a node."""
+    """Times in milliseconds, size in bytes that went over the network, ahead: what went while the process ran; where: "home" or a
+    node."""
 
     where: str
     frozen_ms: float
     total_ms: float
     size: int
     engine: str
-    ahead: int = 0
+    ahead: Progress = field(default_factory=Progress)

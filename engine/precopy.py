@@ -131,6 +131,8 @@ class Progress:
     """sent in the rounds before"""
     left: int = 0
     meter: Meter = field(default_factory=Meter)
+    seconds: float = 0.0
+    """that the rounds took which are over"""
 
     @property
     def sent(self) -> int:
@@ -197,7 +199,9 @@ class Ahead:
                 self.pid, ranges, channel.connection.fileno(), ROUND_TIMEOUT, self._history, last=False, meter=meter
             )
             channel.expect("round", timeout=ROUND_TIMEOUT)
-            log.debug("process %d, round %d: %d bytes in %.3f s", self.pid, number, meter.bytes, time.monotonic() - begun)
+            took = time.monotonic() - begun
+            self.progress.seconds += took
+            log.debug("process %d, round %d: %d bytes in %.3f s", self.pid, number, meter.bytes, took)
             told()
             left, before = written_bytes(self.pid, ranges, self._history), left
             if self._is_over or left <= ENOUGH or left > SHRINKS * before:

@@ -291,5 +291,5 @@ def _stays(entry: HomeProcess, reason: str) -> dict[str, Any]:
 def _told(report: MoveReport) -> dict[str, Any]:
     return {
         "pid": report.pid, "where": report.where, "frozen_ms": report.frozen_ms, "total_ms": report.total_ms, "bytes": report.size,
-        "ahead_bytes": report.ahead, "engine": report.engine, "moved": report.engine != "none",
+        "ahead_bytes": report.ahead, "ahead_ms": report.ahead_ms, "engine": report.engine, "moved": report.engine != "none",
     }  # fmt: skip

@@ -56,7 +56,7 @@ class MoveFailed(MoveRefused):
 
 @dataclass(frozen=True)
 class MoveReport:
-    """What a move did; times in milliseconds, size in bytes, ahead: of these, those that were sent while the process ran."""
+    """What a move did; times in milliseconds, size in bytes, ahead: of these, those that were sent while the process ran, in ahead_ms."""
 
     pid: int
     where: str
@@ -65,6 +65,7 @@ class MoveReport:
     size: int
     engine: str
     ahead: int = 0
+    ahead_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -516,4 +517,5 @@ def _report(pid: int, answer: Message) -> MoveReport:
     return MoveReport(
         pid, str(answer["where"]), float(answer.get("frozen_ms", 0.0)), float(answer.get("total_ms", 0.0)),
         int(answer.get("bytes", 0)), str(answer.get("engine", "")), int(answer.get("ahead", 0)),
+        float(answer.get("ahead_ms", 0.0)),
     )  # fmt: skip

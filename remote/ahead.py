@@ -46,7 +46,8 @@ class GoingAhead:
         try:
             try:
                 self._send()
-                self.talk.send("ready", sent=self.ahead.progress.sent if self.ahead is not None else 0)
+                progress = self.ahead.progress if self.ahead is not None else precopy.Progress()
+                self.talk.send("ready", sent=progress.sent, seconds=progress.seconds)
             except (FarhomeError, WireError, OSError) as error:
                 log.info("nothing goes ahead of guest %d: %s", self._guest.pid, error)
                 self.talk.send("refused", reason=str(error))

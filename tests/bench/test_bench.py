@@ -63,8 +63,8 @@ def test_moves_and_plain_criu_bring_the_memory_whole_to_where_it_is_to_be() -> N
     program = build("freeze")
     ours = freeze.Ours()
     with bench_lab(3) as lab:
-        freeze.moves(lab, program, 10, ours)
-        alone = freeze.plain(lab, program, 10)
+        freeze.moves(lab, program, 10, -1, ours)
+        alone = freeze.plain(lab, program, 10, 0)
     for kind in ("out", "hop", "home"):
         (frozen,), (total,) = ours.frozen[kind], ours.total[kind]
         assert 0 < frozen < total < 60_000
