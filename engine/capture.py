@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
-from engine.mappings import PAGE, Mapping, read_mappings
+from engine.mappings import PAGE, Mapping, read_mappings_quickly
 from kernel_helpers.inject import SYS, Frozen, Thread, carry_restart, check, comes_again
 from kernel_helpers.pages import PageTotals, send_own_pages
 from kernel_helpers.tracing import signal_state
@@ -57,7 +57,7 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
 
     Errors: OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
     """
-    maps = read_mappings(frozen.pid)
+    maps = read_mappings_quickly(frozen.pid)
     for thread in frozen.threads.values():
         _abort_restartable_sequence(frozen, thread)
     with scratch_page(frozen) as scratch:

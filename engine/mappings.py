@@ -8,6 +8,8 @@ from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from kernel_helpers import vmas
+
 PAGE = 4096
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
 MAP_SHARED, MAP_PRIVATE = 1, 2
@@ -86,6 +88,25 @@ def read_mappings(pid: int) -> tuple[Mapping, ...]:
 def read_places(pid: int) -> tuple[Mapping, ...]:
     """The same without `vmflags`, `own` and `watched`, whatever their size in a moment."""
     return _read(pid, "maps")
+
+
+def read_mappings_quickly(pid: int) -> tuple[Mapping, ...]:
+    """The same as read_mappings(), but `own` tells only whether there are any pages: a page or nothing. In a moment, whatever their size,
+    where the kernel can be asked (kernel_helpers/vmas.py)."""
+    try:
+        flags = vmas.flags(pid)
+    except OSError:
+        flags = None
+    places = read_places(pid) if flags is not None else ()
+    if flags is None or any((m.start, m.end) not in flags for m in places):
+        return read_mappings(pid)
+    has = iter(vmas.has_pages(pid, [(m.start, m.end) for m in places if m.private and not m.special]))
+    found = []
+    for m in places:
+        words = flags[(m.start, m.end)]
+        own = PAGE if m.private and not m.special and next(has) else 0
+        found.append(replace(m, vmflags=CARRIED_FLAGS & words, own=own, watched="uw" in words))
+    return tuple(found)
 
 
 def _read(pid: int, name: str) -> tuple[Mapping, ...]:

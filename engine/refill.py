@@ -27,7 +27,7 @@ from engine.context import (
     fit_extended_state,
 )  # fmt: skip
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
-from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings, read_places, renamed
+from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, U64, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
@@ -138,7 +138,7 @@ def refill(
     seconds: dict[str, float] = {}
     reserved = sorted(reserved)
     try:
-        maps = renamed(read_mappings(stub.pid) if has_run else read_places(stub.pid), names or {})
+        maps = renamed(read_mappings_quickly(stub.pid) if has_run else read_places(stub.pid), names or {})
         plan = make_plan(maps, context.maps, reserved, filled)
         if any(start <= stub.instruction < end for start, end in plan.remove):
             raise LayoutImpossible("the stub's system-call instruction is not in its reserved pages")
@@ -297,7 +297,7 @@ def _empty(stub: Frozen, created: Sequence[Span], kept: Sequence[_Kept], reserve
         _unregister_rseq(thread)
     for start, end in created:
         stub.call(SYS.munmap, start, end - start)
-    files = [(m.start, m.end) for m in read_mappings(stub.pid) if m.is_file and m.private and m.own]
+    files = [(m.start, m.end) for m in read_mappings_quickly(stub.pid) if m.is_file and m.private and m.own]
     _drop_pages(stub, [part for span in files for part in subtract(span, reserved)])
     for item in kept:
         # Still there when it failed before anything was unmapped.

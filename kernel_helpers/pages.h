@@ -55,6 +55,7 @@ int open_proc(int pid, const char *name, int flags);
 /* How the pages of a range are looked for. */
 enum scan {
 	SCAN_OWN,        /* those that the process has of its own: not the file's, not the zero page */
+	SCAN_ANY,        /* the first of these */
 	SCAN_TAKE,       /* of these, those written since they were taken last, which are taken: watched for the next write */
 	SCAN_TELL,       /* all of its own, told whether they were written since they were taken */
 	SCAN_DENSE_TAKE, /* as SCAN_TAKE, and what is no page counts as written, once: ten times as fast */

@@ -46,7 +46,7 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 			.size = sizeof argument, .start = start, .end = end,
 			.flags = takes ? FLAG_PROTECT : 0,
 			.vec = (uintptr_t)regions, .vec_len = SCAN_REGIONS,
-			.max_pages = takes ? TAKEN_AT_ONCE : 0,
+			.max_pages = takes ? TAKEN_AT_ONCE : scan == SCAN_ANY ? 1 : 0,
 			.category_inverted = IS_FILE | IS_ZERO_PAGE,
 			.category_mask = IS_FILE | IS_ZERO_PAGE | (takes ? IS_WATCHED | IS_WRITTEN : 0),
 			.category_anyof_mask = IS_PRESENT | IS_SWAPPED,
@@ -118,7 +118,7 @@ int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_
 {
 	static int without_scan;
 
-	if (scan != SCAN_OWN)
+	if (scan != SCAN_OWN && scan != SCAN_ANY)
 		return walk_scan(pagemap, scan, start, end, found, context);
 	if (!__atomic_load_n(&without_scan, __ATOMIC_RELAXED)) {
 		int result = walk_scan(pagemap, scan, start, end, found, context);

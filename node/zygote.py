@@ -180,11 +180,12 @@ def _preload() -> None:
     import remote.__main__
     from engine import criu
     from kernel_helpers import filter as call_filter
-    from kernel_helpers import inject, link
+    from kernel_helpers import inject, link, vmas
 
     deputy.__main__.parser()
     remote.__main__.parser()
     call_filter.program()
+    vmas.layout()
     inject._library()
     link._native()
     with contextlib.suppress(Exception):
