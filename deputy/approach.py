@@ -14,6 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from deputy import freezing
+from deputy.guestlink import LinkLost
+from deputy.stub import Replaced
 from engine import precopy
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import PAGE
@@ -48,9 +51,14 @@ class Approach:
         self._room: list[Span] = []
         self._has_room = threading.Event()
         self._is_void = False
+        self._is_unwatched = False
+        self._done: Callable[[], None] = lambda: None
+        self.stood_still = 0.0
+        """seconds, for the memory to go ahead"""
 
     def start(self, done: Callable[[], None]) -> None:
         """`done`: called by the worker when there is something to look at."""
+        self._done = done
         start_thread("approach", self._run, done)
 
     def _run(self, done: Callable[[], None]) -> None:
@@ -65,7 +73,8 @@ class Approach:
             done()
 
     def _receive(self, done: Callable[[], None]) -> None:
-        self.talk = talk = Channel(channel.connect(self._target.address, "move", self._target.secret, timeout=30.0))
+        talk = self.talk or Channel(channel.connect(self._target.address, "move", self._target.secret, timeout=30.0))
+        self.talk = talk
         talk.send("approach")
         message = talk.next(timeout=precopy.ROUND_TIMEOUT)
         if message["op"] == "precopy":
@@ -81,9 +90,22 @@ class Approach:
                 self.progress.seconds += time.monotonic() - begun
         if message["op"] != "ready":
             raise WireError(f"the remote said {message['op']!r} where 'ready' was due")
+        self._is_unwatched = bool(message.get("unwatched"))
 
     def look(self) -> None:
-        """Makes the room that the worker waits for, if it does."""
+        """Does what only the loop can: makes the room that the worker waits for, or has the guest watched, if it is not yet. Errors:
+        LinkLost, Replaced."""
+        if self.is_over and self._is_unwatched and self.talk is not None:
+            self._is_unwatched = False
+            try:
+                self.stood_still += freezing.watch_guest(self._deputy, self.talk)
+            except (LinkLost, Replaced):
+                raise
+            except (FarhomeError, WireError, OSError) as error:
+                log.info("nothing comes ahead of process %d: %s", self._deputy.pid, error)
+                return
+            self.is_over = False
+            self.start(self._done)
         if self._wanted is None or self._has_room.is_set():
             return
         wanted, unreserved = self._wanted

@@ -91,6 +91,7 @@ class Deputy:
         self.own_proc = OwnProc(self)
         self._trace = TraceFile(self.pid, options.trace)
         self.finished = False
+        self._approaching: Approach | None = None
         self.shares_memory = False
         """Its guest has the memory of its parent's (vfork) until it calls exec."""
         self.wanted: Wanted | None = None
@@ -136,6 +137,7 @@ class Deputy:
             self.held.end_guest()
         if self._preparation is not None:
             self._preparation.abandon()
+        self.end_approach()
         self.selector.unregister(self._pidfd)
         os.close(self._pidfd)
 
@@ -256,6 +258,9 @@ class Deputy:
                 if preparation.areas and preparation.ahead is None:
                     self._go_ahead(preparation, go_on)
                     return
+                if preparation.unwatched:
+                    self._watch(preparation, go_on)
+                    return
                 report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
             except Replaced:
                 return  # deputy/execution.py makes it
@@ -302,6 +307,15 @@ class Deputy:
         start_thread("memory", preparation.send_ahead, self.tree.waker.wake)
         self.await_prepared(preparation, then)
 
+    def _watch(self, preparation: Preparation, then: Callable[[], None]) -> None:
+        """The same, of a guest that was not watched yet. Errors: as freezing.watch_guest."""
+        assert preparation.source is not None
+        preparation.unwatched = False
+        preparation.stood_still += freezing.watch_guest(self, preparation.source)
+        preparation.is_over = False
+        start_thread("memory", preparation.prepare_source_again, self.tree.waker.wake)
+        self.await_prepared(preparation, then)
+
     def prepare(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Runs the preparation in a worker, and calls `then` in the loop; no other move begins before."""
         start_thread("preparation", preparation.run, self.tree.waker.wake)
@@ -321,15 +335,27 @@ class Deputy:
     def _approach(self, reason: str, number: int | None) -> None:
         """Home: first its memory, while it runs on; then the process itself."""
         begun, approach = time.monotonic(), Approach(self)
+        self._approaching = approach
+        self.wanted = Wanted(number, reason=reason) if number is not None else None
 
         def look() -> None:
-            approach.look()
+            try:
+                approach.look()
+            except (LinkLost, Replaced):
+                pass  # coming home finds it out again
             if approach.is_over:
-                self._preparing = None
+                self._preparing, self.wanted = None, None
                 self._come_home(reason, number, begun, approach)
 
         self._preparing, self._progress = look, lambda: approach.progress
         approach.start(self.tree.waker.wake)
+
+    def end_approach(self) -> None:
+        """The guest does not come home any more, nor is it where it was: the process executes another program, or has ended."""
+        if self._approaching is not None:
+            self._approaching.spent()
+            self._approaching.close()
+            self._approaching = self._preparing = None
 
     def _come_home(self, reason: str, number: int | None, begun: float, approach: Approach) -> None:
         was, self._preparing = self.where, None

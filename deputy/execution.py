@@ -83,6 +83,7 @@ def go_on(deputy: Deputy) -> None:
         return
     finally:
         deputy.stub, deputy.signals, deputy.go_home_reason = None, None, None
+        deputy.end_approach()
     phases.tell(log, "execution")
     deputy.selector.unregister(link.home.event_fd)
     held = deputy.held = Held(deputy, frozen, link, deputy.where, heritage, deputy.wanted, begun)

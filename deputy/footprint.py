@@ -31,11 +31,6 @@ def free_base(pid: int, size: int, avoid: Iterable[Span] = ()) -> int:
     raise FarhomeError("no free addresses for the stub")
 
 
-def taken(pid: int) -> list[Span]:
-    """Where anything is mapped, sorted and apart. Errors: OSError."""
-    return merge((mapping.start, mapping.end) for mapping in mappings(pid))
-
-
 def give_up(thread: Thread, reserved: Sequence[Span], kept: Sequence[Span]) -> None:
     """Lets go of a process's private memory, by calls that its stopped `thread` makes: anonymous mappings go, private file mappings
     lose their pages and stay. What is `reserved` or `kept` (both sorted) stays as it is, and so do the arguments on the stack, for ps.

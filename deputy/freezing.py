@@ -24,6 +24,7 @@ from wire.control import Control
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
+    from wire.channel import Channel
 
 PATIENCE = 10.0
 """Seconds for each answer of the remote."""
@@ -68,6 +69,21 @@ def freeze_guest(deputy: Deputy) -> Pending:
     except BaseException:
         thaw(deputy)
         raise
+
+
+def watch_guest(deputy: Deputy, talk: Channel) -> float:
+    """Stops the guest for a moment, from when on its memory may go ahead of it (talk: to its remote). Returns for how many seconds.
+    Errors: as freeze_guest, WireError, OSError; the guest runs on."""
+    if writing.is_under_way(deputy.pid):
+        raise NotNow("it is in the middle of a write")
+    begun = time.monotonic()
+    freeze_guest(deputy)
+    try:
+        talk.send("watch")
+        talk.expect("ready", timeout=PATIENCE)
+    finally:
+        thaw(deputy)
+    return time.monotonic() - begun
 
 
 def _await_replies(deputy: Deputy) -> None:

@@ -86,7 +86,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         talk.send("discard")
         ahead = approach.progress if approach is not None else precopy.Progress()
         deputy.drop_link()
-        frozen_for, total, size = frozen_until - frozen_at, time.monotonic() - begun, refilled.pages.bytes + ahead.sent
+        frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
+        total, size = time.monotonic() - begun, refilled.pages.bytes + ahead.sent
         return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead)
     finally:
         talk.close()

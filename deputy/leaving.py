@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,11 +26,11 @@ from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
 from engine import criu, files, precopy
 from engine.capture import capture
+from engine.commit import Decider, Do, Word, decide
 from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
-from engine.mappings import Mapping
-from engine.pending import put, take
+from engine.pending import Pending, put, take
 from engine.phases import Phases
 from engine.refusal import passes, why_not, why_not_frozen
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
@@ -52,6 +53,11 @@ RESTORE_TIMEOUT = 120.0
 
 SOURCE_TIMEOUT = 3600.0
 """Seconds that memory may go ahead of a guest that is to hop; each round has bounds of its own."""
+
+RUNNING_TIMEOUT = 10.0
+"""Seconds from the commit to the word that the process runs."""
+RETRY = 0.25
+"""Seconds between two commits."""
 
 REPLACEMENT_TIMEOUT = 5.0
 """Seconds that a new program is held for want of a word of the target."""
@@ -81,6 +87,8 @@ class Preparation:
         self.target = target
         self.home = home
         self.channel: Channel | None = None
+        self._decider = Decider.MOVING
+        self._pending: Pending = []
         self.source: Channel | None = None
         """to where a guest is that is to hop"""
         self._left = left
@@ -92,11 +100,13 @@ class Preparation:
         self._error: BaseException | None = None
         self.ahead: precopy.Ahead | None = None
         """its memory goes ahead"""
+        self.unwatched = False
+        """the guest has to be watched first"""
         self.stood_still = 0.0
         """seconds, for the memory to go ahead"""
         self.progress = precopy.Progress()
         """of the memory that goes ahead"""
-        self.areas: list[Mapping] = []
+        self.areas: list[precopy.Area] = []
         """what of its memory may"""
         self.is_over = False
         """nothing more is done in the worker"""
@@ -105,8 +115,11 @@ class Preparation:
 
     def run(self, done: Callable[[], None]) -> None:
         """The worker's body; never raises, see check()."""
+        self._work(self._run, done)
+
+    def _work(self, work: Callable[[], None], done: Callable[[], None]) -> None:
         try:
-            self._run()
+            work()
         except BaseException as error:  # handed over to the loop by check()
             self._error = error
         self.over_since = time.monotonic()
@@ -138,26 +151,37 @@ class Preparation:
 
     def _prepare_source(self, left: Target) -> None:
         """The node that the guest is on sends what can go ahead of it."""
-        self.source = Channel(channel.connect(left.address, "move", left.secret, timeout=30.0))
+        self.source = self.source or Channel(channel.connect(left.address, "move", left.secret, timeout=30.0))
         self.source.send("prepare", engine=self.engine, address=list(self.target.address), secret=self.target.secret)
+        try:
+            self._await_source(left)
+        except (WireError, OSError) as error:
+            log.info("nothing goes ahead of process %d from %s: %s", self.pid, left.node, error)
+            self.source.close()
+            self.source = None
+
+    def _await_source(self, left: Target) -> None:
+        assert self.source is not None
         while (message := self.source.next(timeout=SOURCE_TIMEOUT))["op"] == "progress":
             self.progress = precopy.Progress(int(message["total"]), int(message["round"]), int(message["sent"]), int(message["left"]))
         if message["op"] != "ready":
             raise WireError(f"{left.node} said {message['op']!r} where 'ready' was due")
+        self.unwatched = bool(message.get("unwatched"))
         if message.get("sent"):
             self.progress = precopy.Progress(before=int(message["sent"]), seconds=float(message["seconds"]))
+
+    def prepare_source_again(self, done: Callable[[], None]) -> None:
+        """The body of another worker, when the guest is watched; never raises, see check()."""
+        assert self._left is not None
+        left = self._left
+        self._work(lambda: self._prepare_source(left), done)
 
     def send_ahead(self, done: Callable[[], None]) -> None:
         """The body of another worker: rounds of memory, while the process runs; never raises, see check()."""
         assert self.ahead is not None and self.channel is not None
-        try:
-            self.progress = self.ahead.progress
-            self.ahead.run(self.channel)
-        except BaseException as error:  # handed over to the loop by check()
-            self._error = error
-        self.over_since = time.monotonic()
-        self.is_over = True
-        done()
+        ahead, target = self.ahead, self.channel
+        self.progress = ahead.progress
+        self._work(lambda: ahead.run(target), done)
 
     def _tell_clocks(self) -> None:
         """Until the target is ready: it asks how late it is here, for the guest's clocks are those of its home."""
@@ -196,8 +220,48 @@ class Preparation:
         if self._error is not None:
             raise self._error if isinstance(self._error, (FarhomeError, WireError, OSError)) else FarhomeError(str(self._error))
 
+    def note(self, word: Word) -> Do:
+        """What is to be done after that (engine/commit.py)."""
+        self._decider, action = decide(self._decider, word)
+        return action
+
+    def commit(self, pending: Pending) -> None:
+        """From here on the process is the target's. Errors: OSError, WireError: it has not been said, and is not."""
+        assert self.channel is not None
+        try:
+            self.channel.send("commit", pending=pending)
+        except BaseException:
+            self.note(Word.UNSAID)
+            raise
+        self.note(Word.COMMIT)
+        self._pending = pending
+
+    def await_running(self, patience: float) -> float:
+        """When the target said that the process runs (time.monotonic()), or was last asked. If it does not say so, commit is said again,
+        for `patience` seconds: it may be lost. Afterwards the link tells what is the matter."""
+        assert self.channel is not None
+        talk, end = self.channel, time.monotonic() + patience
+        while True:
+            try:
+                talk.expect("running", timeout=min(RUNNING_TIMEOUT, patience))
+                self.note(Word.RUNNING)
+                return time.monotonic()
+            except (WireError, OSError) as error:
+                log.warning("no word after the commit: %s", error)
+            if time.monotonic() > end or self.note(Word.BROKEN) is not Do.AGAIN:
+                return time.monotonic()
+            time.sleep(RETRY)
+            with suppress(OSError, WireError):
+                again = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=2.0))
+                self.channel.close()
+                self.channel = talk = again
+                talk.send("commit", pending=self._pending)
+
     def abandon(self) -> None:
-        """The target undoes everything when the connection ends."""
+        """The move is over, or off: then the target undoes everything."""
+        if self.note(Word.ABORT) is Do.GO_ON and self.channel is not None:
+            with suppress(OSError, WireError):
+                self.channel.send("abort")
         if self.ahead is not None:
             self.ahead.close()
         for connection in (self.channel, self.source):
@@ -242,7 +306,7 @@ def leave(
             phases.done("stub")
             waiting = take(frozen)
             try:
-                talk.send("commit", pending=waiting)
+                preparation.commit(waiting)
             except BaseException:
                 put(frozen, waiting)
                 stub.undo()
@@ -262,7 +326,7 @@ def leave(
     stub.start()
     guest_link.start(connection)
     phases.done("commit")
-    frozen_until = _running(talk)
+    frozen_until = preparation.await_running(deputy.options.link_timeout)
     phases.done("start there")
     phases.tell(log, "out")
     try:
@@ -283,7 +347,7 @@ def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
     return frozen, deadlines(frozen, waits)
 
 
-def watch(deputy: Deputy, areas: Sequence[Mapping]) -> tuple[precopy.Ahead | None, float]:
+def watch(deputy: Deputy, areas: Sequence[precopy.Area]) -> tuple[precopy.Ahead | None, float]:
     """Stops the process for a moment, from when on its memory may go ahead of it; returns for how many seconds. Errors: OSError."""
     begun = time.monotonic()
     frozen, ends = _seize(deputy.pid)
@@ -302,8 +366,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     freezing.await_writes(deputy.pid, preparation.over_since)
     talk = preparation.channel
     old = deputy.link
-    source = preparation.source
-    assert source is not None
+    source = preparation.source or _ready_source(old.target, preparation)
     frozen_at = time.monotonic()
     phases = Phases()
     pending = freezing.freeze_guest(deputy)
@@ -320,7 +383,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-        talk.send("commit", pending=pending)
+        preparation.commit(pending)
     except BaseException:
         freezing.thaw(deputy)
         raise
@@ -331,11 +394,20 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     deputy.signals.let_go()
     deputy.where = preparation.target.node
     phases.done("commit")
-    frozen_until = _running(talk)
+    frozen_until = preparation.await_running(deputy.options.link_timeout)
     phases.done("start there")
     phases.tell(log, "hop")
     preparation.abandon()
-    return Report(deputy.where, (frozen_until - frozen_at) * 1e3, (time.monotonic() - begun) * 1e3, size, engine, preparation.progress)
+    frozen_for = frozen_until - frozen_at + preparation.stood_still
+    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine, preparation.progress)
+
+
+def _ready_source(left: Target, preparation: Preparation) -> Channel:
+    """For a hop of which nothing has gone ahead. Errors: WireError, OSError."""
+    preparation.source = source = Channel(channel.connect(left.address, "move", left.secret, timeout=30.0))
+    source.send("prepare", engine=preparation.engine)
+    source.expect("ready", timeout=30.0)
+    return source
 
 
 def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
@@ -395,15 +467,6 @@ def _sent(source: Channel, target: Channel) -> tuple[str, int]:
         except (WireError, OSError):
             pass
         raise error
-
-
-def _running(talk: Channel) -> float:
-    """When the target said that the guest runs; a lost answer is no failure, the commit stands."""
-    try:
-        talk.expect("running", timeout=10.0)
-    except (WireError, OSError) as error:
-        log.warning("no word after the commit: %s", error)
-    return time.monotonic()
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from deputy import footprint
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
-from engine.layout import Span, subtract, subtract_all
+from engine.layout import Span, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers import inject, library, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -366,16 +366,14 @@ class Stub:
             self.link.hold_places(False)
 
     def make_room(self, wanted: Sequence[Span], unreserved: Set[Span]) -> list[Span]:
-        """Memory for pages that come before the process does (engine/precopy.py), wherever nothing else is; returns what could be made.
-        unreserved: of `wanted`, what is not accounted for (MAP_NORESERVE). Errors: OSError, TimeoutError, Replaced."""
+        """Memory for pages that come before the process does (engine/precopy.py), each in one mapping; returns what could be made: where
+        nothing else is. unreserved: of `wanted`, what is not accounted for (MAP_NORESERVE). Errors: OSError, TimeoutError, Replaced."""
         made = []
-        taken = footprint.taken(self.pid)
         with self.injecting() as thread:
-            for span in wanted:
-                flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if span in unreserved else 0)
-                for start, end in subtract(span, taken):
-                    if thread.call(SYS.mmap, start, end - start, _PROT_READ | _PROT_WRITE, flags, U64, 0) == start:
-                        made.append((start, end))
+            for start, end in wanted:
+                flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if (start, end) in unreserved else 0)
+                if thread.call(SYS.mmap, start, end - start, _PROT_READ | _PROT_WRITE, flags, U64, 0) == start:
+                    made.append((start, end))
         return made
 
     def unmake_room(self, room: Sequence[Span]) -> None:

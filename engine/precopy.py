@@ -9,7 +9,7 @@
     the process stands still
     context {kept: what of the areas is still the same memory}, pages: what was written, what is gone, and all else
 
-Areas are private memory without a file that is readable and writable: heaps and big blocks. What the process does to its mappings
+Areas are private memory without a file that is, or was, writable: heaps and big blocks. What the process does to its mappings
 meanwhile needs no watching: memory that is mapped anew is watched no more, is not among `kept`, and goes whole at the end.
 """
 
@@ -28,7 +28,7 @@ from engine.capture import send_pages
 from engine.context import Context
 from engine.handover import take_descriptor
 from engine.layout import Span, common, merge, subtract, subtract_all
-from engine.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping, read_mappings
+from engine.mappings import PAGE, PROT_WRITE, Mapping, read_mappings
 from kernel_helpers.inject import SYS, Frozen, Thread, check
 from kernel_helpers.pages import (
     History,
@@ -66,18 +66,41 @@ _UNFIT = frozenset({"gd", "dp", "wf"})
 log = logging.getLogger("engine.precopy")
 
 
-def is_area(m: Mapping) -> bool:
-    """Whether that mapping's pages may go ahead."""
-    return (
-        m.private and not m.is_file and not m.special and not m.name and not m.vmflags & _UNFIT
-        and m.prot & (PROT_READ | PROT_WRITE) == PROT_READ | PROT_WRITE
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Area:
+    """Memory [start, end) that goes ahead: one mapping, or several that touch, and that the kernel may make one again. own: bytes of
+    pages."""
+
+    start: int
+    end: int
+    own: int
+    unreserved: bool
+    """not accounted for (MAP_NORESERVE)"""
 
 
-def areas(maps: Iterable[Mapping]) -> list[Mapping]:
-    """Those of a process's mappings that are worth it; none when all together are not."""
-    found = [m for m in maps if m.own >= AREA_LEAST and is_area(m)][:MOST_AREAS]
-    return found if sum(m.own for m in found) >= WORTH else []
+def _may_go(m: Mapping) -> bool:
+    """Whether that mapping's pages may go ahead. One that is not writable now may be a part of one that is again in a moment."""
+    was_writable = "ac" in m.vmflags or m.prot & PROT_WRITE
+    return bool(m.private and not m.is_file and not m.special and not m.name and not m.vmflags & _UNFIT and was_writable)
+
+
+def areas(maps: Iterable[Mapping]) -> list[Area]:
+    """What of a process's memory is worth it; nothing when all together is not.
+
+    Mappings that touch go as one: watched in part, or made in parts on the other side, the kernel would never join them again, and a
+    program that moves them as one (mremap(2)) would fail.
+    """
+    runs: list[Area] = []
+    for m in maps:
+        if not _may_go(m):
+            continue
+        unreserved = "nr" in m.vmflags
+        if runs and runs[-1].end == m.start and runs[-1].unreserved == unreserved:
+            runs[-1] = Area(runs[-1].start, m.end, runs[-1].own + m.own, unreserved)
+        else:
+            runs.append(Area(m.start, m.end, m.own, unreserved))
+    found = [run for run in runs if run.own >= AREA_LEAST][:MOST_AREAS]
+    return found if sum(run.own for run in found) >= WORTH else []
 
 
 def userfaultfd(pid: int, thread: Thread) -> int:
@@ -148,10 +171,10 @@ class Progress:
 class Ahead:
     """The source's side. `userfaultfd`: of the process; it is closed in the end."""
 
-    def __init__(self, pid: int, userfaultfd: int, wanted: Sequence[Mapping]) -> None:
+    def __init__(self, pid: int, userfaultfd: int, wanted: Sequence[Area]) -> None:
         self.pid = pid
         self._userfaultfd = userfaultfd
-        self.progress = Progress(total=sum(m.own for m in wanted))
+        self.progress = Progress(total=sum(area.own for area in wanted))
         self._wanted = list(wanted)
         self._watched: list[Span] = []
         self._history: History | None = None
@@ -166,7 +189,7 @@ class Ahead:
                 return
             self._is_running = True
         try:
-            areas = [[m.start, m.end, "nr" in m.vmflags] for m in self._wanted]
+            areas = [[area.start, area.end, area.unreserved] for area in self._wanted]
             channel.send("precopy", areas=areas, total=self.progress.total)
             self._watch(spans(channel.expect("precopy", timeout=ROUND_TIMEOUT).get("areas")))
             if self._watched:
@@ -178,7 +201,7 @@ class Ahead:
                     self._end()
 
     def _watch(self, accepted: Sequence[Span]) -> None:
-        mine = merge((m.start, m.end) for m in self._wanted)
+        mine = merge((area.start, area.end) for area in self._wanted)
         for span in accepted:
             for part in common(span, mine):
                 try:
@@ -267,7 +290,7 @@ def spans(told: Any) -> list[Span]:
     return found
 
 
-def areas_of(pid: int) -> list[Mapping]:
+def areas_of(pid: int) -> list[Area]:
     """areas() of a process that runs. Errors: OSError."""
     return [] if writes_past_us(pid) else areas(read_mappings(pid))
 

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -43,6 +44,7 @@ class _Layout(ctypes.Structure):
 
 _program: tuple[int, int] | None = None
 """our process id, and the descriptor that it has"""
+_opening = threading.Lock()
 
 
 @functools.cache
@@ -90,9 +92,11 @@ def flags(pid: int, room: int = 4096) -> dict[Span, frozenset[str]] | None:
     where = layout()
     if where is None:
         return None
-    if _program is None or _program[0] != os.getpid():
-        _program = os.getpid(), _check(_native().farhome_vmas_open(ctypes.byref(where)), "a program over mappings")
-    return _read(_program[1], pid, room)
+    with _opening:
+        if _program is None or _program[0] != os.getpid():
+            _program = os.getpid(), _check(_native().farhome_vmas_open(ctypes.byref(where)), "a program over mappings")
+        program = _program[1]
+    return _read(program, pid, room)
 
 
 def _read(program: int, pid: int, room: int) -> dict[Span, frozenset[str]]:

@@ -32,6 +32,8 @@ class GoingAhead:
         self.stream: Channel | None = talk if target is None else None
         self.ahead: precopy.Ahead | None = None
         self.is_over = False
+        self.unwatched = False
+        """there is something that could go, but writes to it cannot be noted: watch() has to come first"""
         self.failed = False
         """nobody is there to talk to any more"""
         self._guest = guest
@@ -47,7 +49,7 @@ class GoingAhead:
             try:
                 self._send()
                 progress = self.ahead.progress if self.ahead is not None else precopy.Progress()
-                self.talk.send("ready", sent=progress.sent, seconds=progress.seconds)
+                self.talk.send("ready", sent=progress.sent, seconds=progress.seconds, unwatched=self.unwatched)
             except (FarhomeError, WireError, OSError) as error:
                 log.info("nothing goes ahead of guest %d: %s", self._guest.pid, error)
                 self.talk.send("refused", reason=str(error))
@@ -59,10 +61,11 @@ class GoingAhead:
 
     def _send(self) -> None:
         guest = self._guest
-        if guest.userfaultfd < 0 or guest.shares_memory or self._is_closed:
+        if guest.shares_memory or self._is_closed or not guest.can_be_watched:
             return
         areas = precopy.areas_of(guest.pid)
-        if not areas:
+        self.unwatched = bool(areas) and guest.userfaultfd < 0
+        if not areas or self.unwatched:
             return
         self.ahead = precopy.Ahead(guest.pid, os.dup(guest.userfaultfd), areas)
         if self.stream is None:

@@ -6,17 +6,21 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import criu, precopy
 from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
+from engine.commit import Candidate, Do, Word, follow
 from engine.context import WIRE_MOST, Context
 from engine.files import FileStore, MappedFile
 from engine.hollow import from_wire
 from engine.layout import Span
+from engine.pending import Pending
 from engine.phases import Phases
 from engine.vessel import Vessel, become
 from kernel_helpers import filter as call_filter
@@ -45,7 +49,11 @@ PAGES_TIMEOUT = 30.0
 REFUSAL_TIMEOUT = 10.0
 """Seconds that the other side may take to hear why."""
 CALL_TIMEOUT = 30.0
-"""Seconds from `prepared` to the connection of the link."""
+"""Seconds from `prepared` to `commit`."""
+LINK_PATIENCE = 0.25
+"""Seconds that a link may come after the commit and still be there when the guest begins to run."""
+WORD_TIMEOUT = 5.0
+"""Seconds that a message may take which has begun."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     cargo: _Images | _Poured | None = None
     source = talk
     """who sends the process: the home, or (a hop) the node that it leaves, on a connection of its own"""
-    userfaultfd = -1
+    userfaultfd, listener = -1, -1
+    link: PtraceLink | AwayLink | None = None
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -158,15 +167,16 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             source.send("received")
             source.close()
         talk.send("prepared")
-        caller = remote.next_caller(CALL_TIMEOUT)
-        if isinstance(caller, Channel) or caller[1] != "link":
-            raise WireError("the home does not connect the link")
-        pending = [(int(tid), bytes(info)) for tid, info in talk.expect("commit", timeout=30.0)["pending"]]
+        decision = await_decision(remote, talk)
     except BaseException as error:
         if userfaultfd >= 0:
             os.close(userfaultfd)
         if source is not talk:
             source.close()
+        if link is not None:
+            link.close()
+        if listener >= 0:
+            os.close(listener)
         if frozen is not None:
             end_traced(frozen.pid, list(frozen.threads))
         if sandbox is not None:
@@ -183,15 +193,86 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         guest.show_calls()
     remote.settle(guest)
     phases.done("commit")
-    remote.attach(caller[0])
-    guest.run(pending)
-    talk.send("running")
+    if decision.link is not None:
+        remote.attach(decision.link)
+    guest.run(decision.pending)
+    with suppress(OSError):  # it asks again
+        decision.talk.send("running")
     phases.done("run")
     phases.tell(log, "arrival")
-    talk.close()
+    decision.talk.close()
     remote.server.tell({"event": "running", "uid": guest.uid, "command": guest.command})
     log.info("guest %s runs as %d", key, frozen.pid)
     store.trim(CACHE_LIMIT)  # now that the guest's own files are mounted: it keeps those even if they go
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The process runs here, with these signals waiting: who has said so, and the link, if it is connected."""
+
+    talk: Channel
+    pending: Pending
+    link: socket.socket | None
+
+
+def await_decision(remote: Remote, talk: Channel) -> Decision:
+    """The process is ready here and stands still: nobody but its home knows whether it is to run (engine/commit.py). A conversation that
+    breaks says nothing about that; home may come back by another. Errors: WireError, TimeoutError: it is not, or home is silent."""
+    state, link, talks = Candidate.READY, None, [talk]
+    end = time.monotonic() + CALL_TIMEOUT
+    try:
+        while True:
+            caller = remote.next_caller(max(0.0, end - time.monotonic()), unless=talks)
+            if isinstance(caller, Channel):
+                word, message = _word(caller)
+                if word is Word.BROKEN:
+                    log.warning("the home's conversation broke when guest %d was ready", remote.options.pid)
+                    talks.remove(caller)
+                    caller.close()
+                    end = time.monotonic() + remote.options.link_timeout
+                state, action = follow(state, word)
+                if action is Do.RUN:
+                    talks.remove(caller)
+                    pending = [(int(tid), bytes(info)) for tid, info in message["pending"]]
+                    made, link = Decision(caller, pending, link or _late_link(remote)), None
+                    return made
+                if action is Do.END:
+                    raise WireError("the home keeps the process")
+            elif caller[1] == "link":
+                if link is not None:
+                    link.close()
+                link = caller[0]
+            elif caller[1] == "move":
+                talks.append(Channel(caller[0]))
+            else:
+                caller[0].close()
+    finally:
+        if link is not None:
+            link.close()
+        for other in talks:
+            if other is not talk:
+                other.close()
+
+
+def _late_link(remote: Remote) -> socket.socket | None:
+    """Home has connected it before it said commit, as a rule: then it comes in a moment. Without it the guest's first calls wait."""
+    with suppress(TimeoutError):
+        caller = remote.next_caller(LINK_PATIENCE)
+        if not isinstance(caller, Channel):
+            if caller[1] == "link":
+                return caller[0]
+            caller[0].close()
+    return None
+
+
+def _word(talk: Channel) -> tuple[Word, Message]:
+    """What home says about a process that is ready."""
+    try:
+        message = talk.next(timeout=WORD_TIMEOUT)
+    except (WireError, OSError):
+        return Word.BROKEN, {}
+    word = {"commit": Word.COMMIT, "abort": Word.ABORT}.get(message["op"])
+    return (word, message) if word is not None else (Word.BROKEN, {})
 
 
 def _sandbox(

@@ -50,17 +50,23 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             precopy.send_context(guest.frozen.pid, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
             phases.done("send")
             phases.tell(log, "departure")
+        elif operation == "watch":
+            guest.watch()
+            talk.send("ready")
         elif operation == "approach":
             remote.go_ahead(talk, None)
         elif operation == "prepare":
             if message.get("engine") == "criu":
                 _open(remote, guest)
+            if message.get("engine") == "criu" or "address" not in message:
                 talk.send("ready")
             else:
                 host, port = message["address"]
                 remote.go_ahead(talk, ((str(host), int(port)), bytes(message["secret"])))
         elif operation == "hop":
             _hop(remote, guest, message, talk)
+        elif operation == "commit":
+            talk.send("running")  # home has not heard it
         elif operation == "discard":
             remote.finish("it moved on")
         elif operation == "replace":

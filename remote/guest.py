@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine import precopy
 from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
 from engine.files import FileStore
@@ -68,7 +69,9 @@ class Guest:
         self.uid = uid
         self.command = command
         self.userfaultfd = userfaultfd
-        """by which its writes can be noted (engine/precopy.py); -1: they cannot"""
+        """by which its writes can be noted (engine/precopy.py); -1: not yet, or they cannot"""
+        self.can_be_watched = isinstance(link, AwayLink)
+        """the reference interceptor writes into its memory past all that takes note"""
         self.frozen: Frozen | None = frozen
         self._threads: dict[int, Thread] = dict(frozen.threads)
         self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
@@ -308,6 +311,13 @@ class Guest:
         return next((program for program, tid in self._tids.items() if tid == host), 0)
 
     # -- standing still -----------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """From now on its writes can be noted. While it stands still. Nothing comes of it where the kernel cannot."""
+        assert self.frozen is not None
+        if self.userfaultfd < 0 and self.can_be_watched:
+            self.userfaultfd = precopy.userfaultfd_or_none(self.frozen)
+            self.can_be_watched = self.userfaultfd >= 0
 
     def _over(self) -> None:
         """The process executes another program at home: what waits for it, and what it has used, is told, and nothing of it runs any

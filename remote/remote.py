@@ -246,6 +246,9 @@ class Remote:
         come after all, this remote ends."""
         guest, self.guest = self.guest, None
         assert guest is not None
+        if self._going is not None:
+            self._going.close()
+            self._going = None
         self._forget(talk)
         self.selector.unregister(guest.link.event_fd)
         self._connected, self._heard = False, time.monotonic()

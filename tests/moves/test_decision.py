@@ -1,0 +1,146 @@
+"""The end of a move with both sides' own code and real connections, which break: a commit that is lost is said again.
+
+Between them stands a relay that sees what goes through; no process moves here.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from deputy.leaving import Preparation, Target
+from remote.arrival import Decision, await_decision
+from remote.reception import Reception
+from remote.remote import Remote
+from wire import channel
+from wire.channel import Channel
+from wire.frames import WireError
+from wire.waking import Waker
+
+pytestmark = pytest.mark.timeout(60)
+
+SECRET = b"s" * 32
+LINK_TIMEOUT = 4.0
+PENDING = [(0, b"\x0f" + bytes(127))]
+
+
+class Relay:
+    """Passes bytes between a caller and `port`. breaks: how many times a piece with `word` in it, from either side, ends the connection
+    that it comes by, and goes nowhere."""
+
+    def __init__(self, port: int, word: bytes, breaks: int) -> None:
+        self._port, self._word, self.breaks = port, word, breaks
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listener.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+                other = socket.create_connection(("127.0.0.1", self._port), timeout=10)
+            except OSError:
+                return
+            for source, target in ((caller, other), (other, caller)):
+                threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                if self._word in data and self.breaks:
+                    self.breaks -= 1
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+class Ready:
+    """The remote of a process that is ready: its reception, and its wait for the decision, which is answered as it is in arrival.py."""
+
+    def __init__(self) -> None:
+        selector = selectors.DefaultSelector()
+        self.waker = Waker(selector)
+        self.reception = Reception("127.0.0.1", SECRET, self.waker.wake)
+        self._remote = SimpleNamespace(
+            _reception=self.reception, _waker=self.waker, options=SimpleNamespace(pid=7, link_timeout=LINK_TIMEOUT)
+        )
+        self._remote.next_caller = lambda *args, **fields: Remote.next_caller(cast(Any, self._remote), *args, **fields)
+
+    def decide(self) -> Decision:
+        """The first caller's conversation, up to the decision. Errors: as await_decision."""
+        connection, role = self._remote.next_caller(10.0)
+        assert role == "move"
+        talk = Channel(connection)
+        talk.send("prepared")
+        decision = await_decision(cast(Any, self._remote), talk)
+        decision.talk.send("running")
+        return decision
+
+
+@contextmanager
+def parties(word: bytes, breaks: int) -> Iterator[tuple[Preparation, Future[Decision], Relay]]:
+    ready = Ready()
+    relay = Relay(ready.reception.port, word, breaks)
+    target = Target("n2", relay.address, SECRET)
+    with ThreadPoolExecutor(1) as pool:
+        decision = pool.submit(ready.decide)
+        preparation = Preparation(7, target, "n1", "auto")
+        preparation.channel = Channel(channel.connect(target.address, "move", SECRET, timeout=10.0))
+        preparation.channel.expect("prepared")
+        link = channel.connect(target.address, "link", SECRET)
+        try:
+            yield preparation, decision, relay
+        finally:
+            link.close()
+            preparation.abandon()
+            relay.close()
+            ready.reception.close()
+
+
+def test_a_commit_that_arrives_is_followed() -> None:
+    with parties(b"nothing", 0) as (preparation, decision, _):
+        preparation.commit(PENDING)
+        preparation.await_running(LINK_TIMEOUT)
+        assert decision.result(10).pending == PENDING
+        assert decision.result().link is not None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_commit_that_is_lost_is_said_again(times: int) -> None:
+    """Before, the side that was ready took the break for the end, and the process was nowhere."""
+    with parties(b"commit", times) as (preparation, decision, relay):
+        preparation.commit(PENDING)
+        preparation.await_running(LINK_TIMEOUT)
+        assert decision.result(10).pending == PENDING
+        assert relay.breaks == 0
+
+
+def test_who_is_told_that_the_move_is_off_ends_at_once() -> None:
+    with parties(b"nothing", 0) as (preparation, decision, _):
+        preparation.abandon()
+        with pytest.raises(WireError, match="keeps the process"):
+            decision.result(2)
+
+
+def test_who_hears_nothing_any_more_ends_in_time() -> None:
+    with parties(b"abort", 1) as (preparation, decision, _):
+        preparation.abandon()
+        with pytest.raises(TimeoutError):
+            decision.result(LINK_TIMEOUT + 5)
