@@ -242,7 +242,9 @@ static void take(struct away *a, const struct seccomp_notif *n) {
         return;
     }
     if (!t) {
-        hand_over(a, NULL, n);
+        /* Nobody's any more, if it was killed meanwhile: its call is no reason for anybody else to go home. */
+        if (!ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &n->id))
+            hand_over(a, NULL, n);
         return;
     }
     if (entry->class == CLASS_SUM && answer_clock(a, t, n, arguments))

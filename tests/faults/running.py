@@ -23,10 +23,11 @@ class Running:
     """One program on the home node, in a fresh directory of that node, started by a bash that writes its exit status
     (as the shell sees it: 128 and the signal's number) into `said`, after all that the program and the shell have said.
 
-    The program is copied under a name of its own, so that its processes on any node can be found by it.
+    `command`: what is run instead of the program. The program is copied under a name of its own, so that its processes on any node can be
+    found by it.
     """
 
-    def __init__(self, cluster: Cluster, name: str, arguments: str, user: str = "", mosrun: str = "mosrun -L") -> None:
+    def __init__(self, cluster: Cluster, name: str, arguments: str, user: str = "", mosrun: str = "mosrun -L", command: str = "") -> None:
         self.cluster = cluster
         self.name = f"{name[:6]}{os.getpid() % 10000}x{next(NUMBERS)}"  # 15 bytes at most: what the kernel keeps of a command's name
         self.job = f"job-{self.name}"
@@ -39,7 +40,7 @@ class Running:
         shutil.copyfile(program(name), copy)
         copy.chmod(0o755)
         self.output = tempfile.NamedTemporaryFile()  # noqa: SIM115
-        script = f'cd /tmp/{self.name} && {mosrun} -J {self.job} -- ./{self.name} {arguments}; echo "status $?"'
+        script = f'cd /tmp/{self.name} && {mosrun} -J {self.job} -- {command or f"./{self.name} {arguments}"}; echo "status $?"'
         argv = ["env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
         self.process = cluster.home.popen(argv, user, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
         self.pid = int(until(f"{self.name} is registered", lambda: next(iter(cluster.processes(self.job)), None))["pid"])

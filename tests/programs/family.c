@@ -189,8 +189,13 @@ static void killed(int number)
 
 static void told_of(void)
 {
+    sigset_t ends, before;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &ends, &before); /* the handler has to know whose end is told */
     ends_of_mine = 0;
     mine = fork();
+    sigprocmask(SIG_SETMASK, &before, NULL);
     if (!mine) {
         rest(ms);
         _exit(44);
