@@ -381,6 +381,8 @@ def _receive(channel: Channel, message: Message, directory: Path) -> _Images | _
     if message["op"] == "context":
         context = Context.from_wire(channel.receive_block(WIRE_MOST))
         return _Poured(channel, context, precopy.spans(message.get("kept", [])))
+    if message["op"] == "abort":
+        raise WireError("the home keeps the process")
     if message["op"] != "images":
         raise WireError(f"{message['op']!r} is out of turn")
     beside = from_wire(message.get("beside"))
