@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("pid", type=process_id, help="its pid at home")
     made.add_argument("target", help="home, out, balance or the name of a node")
+    made.add_argument("--engine", choices=("auto", "pour", "criu"), default="", help="how it leaves, not as the configuration says")
     made.add_argument("--async", dest="no_wait", action="store_true", help="do not wait; mosps shows what becomes of it")
     made.add_argument("--json", action="store_true", help="one JSON object instead of the line")
     return made
@@ -44,7 +45,8 @@ def body(arguments: Sequence[str] | None) -> int:
     """Errors: CommandError."""
     options = parser().parse_args(arguments)
     with shown_progress(options.pid):
-        answer = Client(timeout=WAIT).call("migrate", pid=options.pid, target=options.target, **{"async": options.no_wait})
+        fields = {"pid": options.pid, "target": options.target, "engine": options.engine, "async": options.no_wait}
+        answer = Client(timeout=WAIT).call("migrate", **fields)
     answer.pop("ok")
     if options.json:
         print_json(answer)

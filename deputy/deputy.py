@@ -197,7 +197,7 @@ class Deputy:
             except (KeyError, TypeError, ValueError):
                 self.answer_failure(number, "the request names no target")
                 return
-            self._prepare(target, number)
+            self._prepare(target, number, str(message.get("engine") or self.options.engine))
         elif operation == "home":
             if self.where == "home" or self._preparing is not None:
                 self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
@@ -241,11 +241,11 @@ class Deputy:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, target: Target, number: int | None) -> None:
+    def _prepare(self, target: Target, number: int | None, engine: str) -> None:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
         preparation = Preparation(
-            self.pid, target, self.options.node, self.options.engine, None if self.where == "home" else self.mappings.files(),
+            self.pid, target, self.options.node, engine, None if self.where == "home" else self.mappings.files(),
             trace=bool(self.options.trace), left=self.link.target if self.link is not None else None,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_helpers.errors import MoveRefused
 from node import adoption, process
 from node.adoption import NoSuchProcess
+from node.config import ENGINES
 from node.control import BadRequest, Client, NotPermitted
 from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves import MoveReport
@@ -146,6 +147,9 @@ class Commands:
         entry, target = self._home_process(client, request.get("pid")), request.get("target")
         if not isinstance(target, str) or not target:
             raise BadRequest("target must be home, out, balance or a node")
+        engine = request.get("engine", "")
+        if engine and engine not in ENGINES:
+            raise BadRequest(f"the engine must be one of {', '.join(ENGINES)}")
         wish = target
         if target in ("out", "balance"):
             decision = self._node.balancer.place(entry, away=target == "out")
@@ -162,10 +166,10 @@ class Commands:
             return _stays(entry, "it has never left")
         self._take(entry, wish)
         if request.get("async"):
-            self._node.spawn(self._move_quietly(entry.pid, target))
+            self._node.spawn(self._move_quietly(entry.pid, target, engine))
             return {"pid": entry.pid, "where": entry.where, "target": target, "started": True}
         try:
-            return _told(await self._node.mover.move(entry.pid, target))
+            return _told(await self._node.mover.move(entry.pid, target, engine=engine))
         except MoveRefused:
             if is_new and wish != "balance":
                 self._let_go(entry)
@@ -190,9 +194,9 @@ class Commands:
             self._node.registry.forget(entry.pid)
             self._node.mover.ended(entry.pid)
 
-    async def _move_quietly(self, pid: int, target: str) -> None:
+    async def _move_quietly(self, pid: int, target: str, engine: str) -> None:
         try:
-            await self._node.mover.move(pid, target)
+            await self._node.mover.move(pid, target, engine=engine)
         except MoveRefused:
             pass                                 # the registry's why tells
 

@@ -118,9 +118,11 @@ class Mover:
         lock = self._locks.get(pid)
         return lock is not None and lock.locked()
 
-    async def move(self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None) -> MoveReport:
+    async def move(
+        self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None, engine: str = ""
+    ) -> MoveReport:
         """Moves a process to a node or home. slowdown: that of where it is, if the target is to judge for itself whether the
-        move is worth it. Errors: MoveRefused; the process is then where the registry says."""
+        move is worth it. engine: another than the configuration's. Errors: MoveRefused; the process is then where the registry says."""
         lock = self._locks.setdefault(pid, asyncio.Lock())
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT):
@@ -128,12 +130,12 @@ class Mover:
         except TimeoutError:
             raise MoveRefused(pid, "another move of it is under way") from None
         try:
-            return await self._move_locked(pid, target, reason, slowdown)
+            return await self._move_locked(pid, target, reason, slowdown, engine)
         finally:
             self.progress.pop(pid, None)
             lock.release()
 
-    async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+    async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None, engine: str) -> MoveReport:
         entry = self._registry.get(pid)
         if entry is None:
             raise MoveRefused(pid, "it has ended" if process.read_stat(pid) is None else "farhome has let go of it")
@@ -143,12 +145,14 @@ class Mover:
             return MoveReport(pid, target, 0.0, 0.0, 0, "none")
         if entry.state == "starting":
             raise MoveRefused(pid, "it is only just being started")
+        if engine == "criu" and target == HOME:
+            raise MoveRefused(pid, "processes come home by pouring alone")
         if entry.home_only and target != HOME:
             raise MoveRefused(pid, "it was started to stay at home (mosrun -h)")
         begun, runnable = time.time(), entry.runnable()
         deputy = self._deputies.get(pid)
         try:
-            report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target, runnable, slowdown))
+            report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target, runnable, slowdown, engine))
         except (PeerError, ProgramError, OSError, MoveRefused) as error:
             sentence = error.reason if isinstance(error, MoveRefused) else str(error)
             if deputy is not None and isinstance(error, ProgramError):
@@ -157,7 +161,7 @@ class Mover:
             if left is not None and left.where == HOME != entry.where:
                 # It came home for a call before the deputy heard of this move, which is still wanted, from there.
                 self._registry.update(pid, state="home")
-                return await self._move_locked(pid, target, reason, slowdown)
+                return await self._move_locked(pid, target, reason, slowdown, engine)
             self._failed(pid, target, sentence)
             if left is not None and left.where != HOME and pid not in self._deputies:
                 self._mourn(left, deputy)
@@ -169,7 +173,7 @@ class Mover:
             await deputy.wait_gone(EXIT_TIMEOUT)
         return report
 
-    async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None) -> MoveReport:
+    async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None, engine: str) -> MoveReport:
         """Out or hop. Errors: PeerError, ProgramError, OSError, MoveRefused."""
         stat = process.read_stat(entry.pid)
         if stat is None or stat.state in "ZX":
@@ -195,6 +199,8 @@ class Mover:
         try:
             host, port = place["address"]
             fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
+            if engine:
+                fields["engine"] = engine
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
             return _report(entry.pid, answer)
         except (KeyError, TypeError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -54,3 +55,19 @@ def test_a_program_whose_file_is_gone_leaves_by_criu(cluster: Cluster) -> None:
             assert move.done and move.engine == engine, str(move)
             counter.works()
         assert counter.end().endswith("status 0\n")
+
+
+def test_the_engine_of_one_move_can_be_chosen(cluster: Cluster) -> None:
+    with Running(cluster, "counter", "lines 100000 50 4") as counter:
+        counter.works()
+        for target, engine in (("n2", "criu"), ("n3", "pour"), ("n2", "criu")):
+            done = cluster.home.run("migrate", str(counter.pid), target, "--engine", engine, "--json")
+            assert json.loads(done.stdout)["engine"] == engine, done
+            counter.works()
+        done = cluster.home.run("migrate", str(counter.pid), "home", "--engine", "criu")
+        assert (done.returncode, counter.where()) == (75, "n2"), done
+        assert "by pouring alone" in done.stderr
+        assert cluster.home.run("migrate", str(counter.pid), "home", "--engine", "magic").returncode == 64
+        counter.moved("n1")
+        cluster.home.run("kill", "-TERM", str(counter.pid))
+        assert counter.end().endswith("status 143\n")
