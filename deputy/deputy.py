@@ -183,7 +183,7 @@ class Deputy:
         operation, number = message.get("op"), message.get("id")
         if operation == "status":
             self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None})
-        elif operation in ("move", "home") and (self.held is not None or not self.tree.is_free(self)):
+        elif operation in ("move", "home") and (self.held is not None or self._goes_home_for_a_call or not self.tree.is_free(self)):
             self._later.append(message)
         elif operation in ("move", "home") and self.shares_memory:
             self.answer_failure(number, "it has its parent's memory (vfork)")
@@ -222,9 +222,14 @@ class Deputy:
                 {"event": "progress", "sent": progress.sent, "total": progress.total, "round": progress.round, "left": progress.left}
             )
 
+    @property
+    def _goes_home_for_a_call(self) -> bool:
+        """Its memory goes ahead of it, and nobody has asked for that: what is asked meanwhile is for later."""
+        return self._approaching is not None and self._preparing is not None and self.wanted is None
+
     def _do_later(self) -> None:
         """What was asked for while a program was held."""
-        if self.held is None and self._later:
+        if self.held is None and not self._goes_home_for_a_call and self._later:
             later, self._later = self._later, []
             for message in later:
                 self._on_message(message)
@@ -337,6 +342,10 @@ class Deputy:
         begun, approach = time.monotonic(), Approach(self)
         self._approaching = approach
         self.wanted = Wanted(number, reason=reason) if number is not None else None
+        if number is None and self.stub is not None and len(self.stub.tids) == 1:
+            approach.over_since = begun  # its only thread waits for home anyway
+            self._come_home(reason, None, begun, approach)
+            return
 
         def look() -> None:
             try:
