@@ -367,6 +367,7 @@ class Deputy:
             self._approaching = self._preparing = None
 
     def _come_home(self, reason: str, number: int | None, begun: float, approach: Approach) -> None:
+        """The process itself, when its memory has come as far as it does."""
         was, self._preparing = self.where, None
         try:
             report = self._come_home_patiently(begun, approach)

@@ -39,7 +39,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
     """approach: what has come ahead. Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     link, stub = deputy.link, deputy.stub
-    freezing.await_writes(deputy.pid, begun)
+    freezing.await_writes(deputy.pid, begun if approach is None else approach.over_since)
     approach = approach if approach is not None and approach.is_of_use else None
     talk = approach.talk if approach is not None else None
     if talk is None:
@@ -89,6 +89,10 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
         total, size = time.monotonic() - begun, refilled.pages.bytes + ahead.sent
         return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead)
+    except BaseException:
+        if approach is not None:
+            approach.close()  # its conversation ends here, and what has come by it is of no use any more
+        raise
     finally:
         talk.close()
 

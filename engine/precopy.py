@@ -59,7 +59,6 @@ ROUND_TIMEOUT = 30.0
 """Seconds without progress."""
 
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | 1  # UFFD_USER_MODE_ONLY: it needs no privilege, and we answer nothing
-_O_DIRECT = os.O_DIRECT
 _UNFIT = frozenset({"gd", "dp", "wf"})
 """VmFlags that a mapping has from its creation, or that make pages vanish by themselves."""
 
@@ -138,7 +137,7 @@ def writes_past_us(pid: int) -> bool:
                 flags = next((line for line in lines if line.startswith("flags:")), "flags: 0")
         except FileNotFoundError:
             continue
-        if int(flags.split()[1], 8) & _O_DIRECT:
+        if int(flags.split()[1], 8) & os.O_DIRECT:
             return True
     return False
 
