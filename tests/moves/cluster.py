@@ -140,9 +140,18 @@ class Cluster:
         (directory / "mosps").write_text(shown.stdout + shown.stderr)
 
 
+def _tasks(process: Path) -> list[Path]:
+    """A process's threads, none if it has ended."""
+    try:
+        return sorted((process / "task").iterdir())
+    except OSError:
+        return []
+
+
 def proc_evidence(root: Path) -> Iterator[str]:
     """What the kernel tells of each thread on a node: state, signals, system call and where it waits."""
-    for task in sorted(Path(root, "proc").glob("[0-9]*/task/[0-9]*")):
+    processes = sorted(Path(root, "proc").glob("[0-9]*"))
+    for task in (task for process in processes for task in _tasks(process)):
         try:
             status = (task / "status").read_text()
             kept = [line for line in status.splitlines() if line.split(":")[0] in SHOWN]
