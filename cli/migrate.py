@@ -36,6 +36,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("pid", type=process_id, help="its pid at home")
     made.add_argument("target", help="home, out, balance or the name of a node")
     made.add_argument("--engine", choices=("auto", "pour", "criu"), default="", help="how it leaves, not as the configuration says")
+    made.add_argument(
+        "--memory", choices=("auto", "precopy", "postcopy"), default="",
+        help="when its memory goes, not as the configuration says: all of it ahead, all of it after, or (auto) ahead, and after it what it "
+        "writes faster than the network carries",
+    )  # fmt: skip
     made.add_argument("--async", dest="no_wait", action="store_true", help="do not wait; mosps shows what becomes of it")
     made.add_argument("--json", action="store_true", help="one JSON object instead of the line")
     return made
@@ -45,8 +50,8 @@ def body(arguments: Sequence[str] | None) -> int:
     """Errors: CommandError."""
     options = parser().parse_args(arguments)
     with shown_progress(options.pid):
-        fields = {"pid": options.pid, "target": options.target, "engine": options.engine, "async": options.no_wait}
-        answer = Client(timeout=WAIT).call("migrate", **fields)
+        fields = {"pid": options.pid, "target": options.target, "engine": options.engine, "memory": options.memory}
+        answer = Client(timeout=WAIT).call("migrate", **fields, **{"async": options.no_wait})
     answer.pop("ok")
     if options.json:
         print_json(answer)
@@ -56,7 +61,8 @@ def body(arguments: Sequence[str] | None) -> int:
         print(f"process {options.pid} stays {place(answer['where'])}: {answer.get('reason', 'it is there already')}")
     else:
         frozen, total = answer["frozen_ms"], answer["total_ms"]
-        print(f"process {options.pid} is {place(answer['where'])}, frozen {frozen:.1f} ms, total {total:.1f} ms")
+        follows = f", {answer['follows_bytes'] / 2**20:.1f} MB follow" if answer.get("follows_bytes") else ""
+        print(f"process {options.pid} is {place(answer['where'])}, frozen {frozen:.1f} ms, total {total:.1f} ms{follows}")
     return OK
 
 

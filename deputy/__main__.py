@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deputy.deputy import Options
 from deputy.tree import Tree
+from engine.precopy import MODES
 from wire import logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
 
@@ -25,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--node", required=True, help="name of this node")
     made.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the away node until it counts as dead")
     made.add_argument("--engine", default="auto", choices=("auto", "pour", "criu"))
+    made.add_argument("--memory", default="auto", choices=MODES)
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
     made.add_argument("--trace", default="", help="where its system calls are told: '-' or a file")
     return made
@@ -43,7 +45,8 @@ def tree(words: Sequence[str]) -> Tree:
     arguments = parser().parse_args(words)
     return Tree(
         Options(
-            arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images, arguments.trace
+            arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images,
+            arguments.memory, arguments.trace,
         )
     )
 

@@ -38,8 +38,10 @@ ROOM_TIMEOUT = 10.0
 class Approach:
     """For one move home. Only the loop calls look() and close(). `talk`: to the remote, for the rest of the move."""
 
-    def __init__(self, deputy: Deputy) -> None:
+    def __init__(self, deputy: Deputy, memory: str) -> None:
+        """memory: of precopy.MODES."""
         assert deputy.link is not None
+        self._memory = memory
         self.talk: Channel | None = None
         self.is_over = False
         self.progress = precopy.Progress()
@@ -75,7 +77,7 @@ class Approach:
     def _receive(self, done: Callable[[], None]) -> None:
         talk = self.talk or Channel(channel.connect(self._target.address, "move", self._target.secret, timeout=30.0))
         self.talk = talk
-        talk.send("approach")
+        talk.send("approach", memory=self._memory)
         message = talk.next(timeout=precopy.ROUND_TIMEOUT)
         if message["op"] == "precopy":
             self._wanted = precopy.spans(message["areas"]), {(area[0], area[1]) for area in message["areas"] if area[2]}

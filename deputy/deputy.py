@@ -27,7 +27,8 @@ from deputy.report import Report
 from deputy.signals import StubSignals
 from deputy.stub import Replaced, Stub
 from deputy.trace import TraceFile
-from engine.precopy import Progress
+from engine.postcopy import Giver
+from engine.precopy import Ahead, Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
@@ -63,6 +64,8 @@ class Options:
     link_timeout: float
     engine: str
     images: Path
+    memory: str = "auto"
+    """when it goes: engine/precopy.py, MODES"""
     trace: str = ""
     """where its calls are told: nowhere, on its standard error ("-") or in a file"""
 
@@ -95,6 +98,10 @@ class Deputy:
         self.shares_memory = False
         """Its guest has the memory of its parent's (vfork) until it calls exec."""
         self.wanted: Wanted | None = None
+        self.follows = 0
+        """bytes of its memory that followed it, while they are not all where it is: until then it is not moved"""
+        self._giver: Giver | None = None
+        """who gives them, if they are here"""
         self.held: execution.Held | None = None
         """between two programs"""
         self._later: list[Message] = []
@@ -120,6 +127,22 @@ class Deputy:
         self.where = link.target.node
         self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
 
+    def is_followed(self, size: int, giver: Giver | None = None) -> None:
+        """Bytes of memory follow the guest; those in the stub are given from here."""
+        self.follows, self._giver = size, giver
+
+    def settle(self, force: bool = False) -> None:
+        """See Stub.settle(): unless there is memory in the stub that follows the guest. Errors: FarhomeError, OSError."""
+        if self.stub is not None and (self._giver is None or self._giver.is_over):
+            self._giver = None
+            self.stub.settle(force)
+
+    def _need_no_more(self) -> None:
+        """Nothing follows the guest any more."""
+        self.follows = 0
+        if self._giver is not None:
+            self._giver.close()
+
     def drop_link(self) -> None:
         """Ends the session with the guest."""
         self.own_proc.close()
@@ -132,6 +155,7 @@ class Deputy:
         """Takes away what was made for the process, which is home or has ended."""
         self.server.close()
         self._trace.close()
+        self._need_no_more()
         self.drop_link()
         if self.held is not None:
             self.held.end_guest()
@@ -151,11 +175,12 @@ class Deputy:
         if self.signals is not None:
             self.signals.poll()
         if self.stub is not None and self.stub.executed is not None:
+            self._need_no_more()
             if self.tree.is_free(self):
                 execution.go_on(self)
             return
         if self.link is not None and self.stub is not None and self.where != "home" and not self.finished:
-            self.stub.settle(force=time.monotonic() - self._idle_since > SETTLE_PATIENCE)
+            self.settle(force=time.monotonic() - self._idle_since > SETTLE_PATIENCE)
             try:
                 self.link.look_after()
             except LinkLost as lost:
@@ -164,7 +189,8 @@ class Deputy:
             for event in self.link.control_events():
                 self._on_control(event)
             self.own_proc.tidy()
-            if self.go_home_reason and self._preparing is None and self.tree.is_free(self) and time.monotonic() >= self._retry_home_at:
+            may_go = self._preparing is None and not self.follows and self.tree.is_free(self)
+            if self.go_home_reason and may_go and time.monotonic() >= self._retry_home_at:
                 self._approach(self.go_home_reason, None)
         if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
             self.finished = True  # nobody asked for a move
@@ -183,7 +209,7 @@ class Deputy:
         operation, number = message.get("op"), message.get("id")
         if operation == "status":
             self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None})
-        elif operation in ("move", "home") and (self.held is not None or self._goes_home_for_a_call or not self.tree.is_free(self)):
+        elif operation in ("move", "home") and self._must_wait:
             self._later.append(message)
         elif operation in ("move", "home") and self.shares_memory:
             self.answer_failure(number, "it has its parent's memory (vfork)")
@@ -197,12 +223,13 @@ class Deputy:
             except (KeyError, TypeError, ValueError):
                 self.answer_failure(number, "the request names no target")
                 return
-            self._prepare(target, number, str(message.get("engine") or self.options.engine))
+            memory = str(message.get("memory") or self.options.memory)
+            self._prepare(target, number, str(message.get("engine") or self.options.engine), memory)
         elif operation == "home":
             if self.where == "home" or self._preparing is not None:
                 self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
             else:
-                self._approach(str(message.get("reason", "asked")), number)
+                self._approach(str(message.get("reason", "asked")), number, str(message.get("memory") or self.options.memory))
         elif operation == "abort":
             if self.where == "home":
                 self.finished = True
@@ -227,9 +254,14 @@ class Deputy:
         """Its memory goes ahead of it, and nobody has asked for that: what is asked meanwhile is for later."""
         return self._approaching is not None and self._preparing is not None and self.wanted is None
 
+    @property
+    def _must_wait(self) -> bool:
+        """Whether no move can begin now, and one soon can."""
+        return self.held is not None or self._goes_home_for_a_call or self.follows > 0 or not self.tree.is_free(self)
+
     def _do_later(self) -> None:
-        """What was asked for while a program was held."""
-        if self.held is None and not self._goes_home_for_a_call and self._later:
+        """What was asked for while it had to wait."""
+        if self._later and not self._must_wait:
             later, self._later = self._later, []
             for message in later:
                 self._on_message(message)
@@ -241,17 +273,18 @@ class Deputy:
                 "id": number, "ok": True, "where": report.where, "frozen_ms": round(report.frozen_ms, 2),
                 "total_ms": round(report.total_ms, 2), "bytes": report.size, "engine": report.engine,
                 "ahead": report.ahead.sent, "ahead_ms": round(report.ahead.seconds * 1e3, 2),
+                "follows": report.follows,
             }
         )  # fmt: skip
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, target: Target, number: int | None, engine: str) -> None:
+    def _prepare(self, target: Target, number: int | None, engine: str, memory: str) -> None:
         """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
         begun = time.monotonic()
         preparation = Preparation(
             self.pid, target, self.options.node, engine, None if self.where == "home" else self.mappings.files(),
-            trace=bool(self.options.trace), left=self.link.target if self.link is not None else None,
+            trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
 
@@ -302,12 +335,14 @@ class Deputy:
         """Memory of the process is sent while it runs on; calls `then` in the loop afterwards. Errors: NotNow, OSError."""
         is_writing = freezing.await_writes(self.pid, preparation.over_since, WRITE_PATIENCE)
         areas, preparation.areas = preparation.areas, []
-        if not is_writing:
-            preparation.ahead, seconds = leaving.watch(self, areas)
-            preparation.stood_still += seconds
-        if preparation.ahead is None:
+        if is_writing:
             then()
             return
+        userfaultfd = -1
+        if preparation.memory != "postcopy":
+            userfaultfd, seconds = leaving.watch(self)
+            preparation.stood_still += seconds
+        preparation.ahead = Ahead(self.pid, userfaultfd, areas, preparation.memory)
         preparation.is_over = False
         start_thread("memory", preparation.send_ahead, self.tree.waker.wake)
         self.await_prepared(preparation, then)
@@ -337,9 +372,9 @@ class Deputy:
 
         self._preparation, self._preparing, self._progress = preparation, look, lambda: preparation.progress
 
-    def _approach(self, reason: str, number: int | None) -> None:
+    def _approach(self, reason: str, number: int | None, memory: str = "") -> None:
         """Home: first its memory, while it runs on; then the process itself."""
-        begun, approach = time.monotonic(), Approach(self)
+        begun, approach = time.monotonic(), Approach(self, memory or self.options.memory)
         self._approaching = approach
         self.wanted = Wanted(number, reason=reason) if number is not None else None
         if number is None and self.stub is not None and len(self.stub.tids) == 1:
@@ -419,6 +454,9 @@ class Deputy:
             return
         if event.kind == Control.TRACED:
             self._write_trace(event)
+            return
+        if event.kind == Control.ALL_HERE:
+            self._need_no_more()
             return
         go_home = self.link.handle(event, self)
         if go_home is not None:

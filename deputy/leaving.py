@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from deputy.guestlink import GuestLink
 from deputy.mapping import Mappings
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
-from engine import criu, files, precopy
+from engine import criu, files, postcopy, precopy
 from engine.capture import capture
 from engine.commit import Decider, Do, Word, decide
 from engine.context import with_pending
@@ -77,10 +78,10 @@ class Preparation:
 
     def __init__(
         self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, held_by: int | None = None,
-        trace: bool = False, left: Target | None = None,
+        trace: bool = False, left: Target | None = None, memory: str = "auto",
     ) -> None:  # fmt: skip
         """known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
-        another program than the guest that stands still there, and held by this tracer until it can go."""
+        another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""
@@ -96,6 +97,9 @@ class Preparation:
         self._is_hop = known is not None
         self._held_by = held_by
         self._trace = trace
+        self.memory = memory
+        self.giver: postcopy.Giver | None = None
+        """who gives memory of the process that follows it"""
         self._patience = REPLACEMENT_TIMEOUT if held_by else 30.0
         self._error: BaseException | None = None
         self.ahead: precopy.Ahead | None = None
@@ -152,7 +156,9 @@ class Preparation:
     def _prepare_source(self, left: Target) -> None:
         """The node that the guest is on sends what can go ahead of it."""
         self.source = self.source or Channel(channel.connect(left.address, "move", left.secret, timeout=30.0))
-        self.source.send("prepare", engine=self.engine, address=list(self.target.address), secret=self.target.secret)
+        self.source.send(
+            "prepare", engine=self.engine, address=list(self.target.address), secret=self.target.secret, memory=self.memory
+        )
         try:
             self._await_source(left)
         except (WireError, OSError) as error:
@@ -257,8 +263,19 @@ class Preparation:
                 self.channel = talk = again
                 talk.send("commit", pending=self._pending)
 
+    def give_pages(self, patience: float) -> None:
+        """Memory of the process, which stands still, is to follow it. patience: seconds that nobody may ask for it."""
+
+        def connect() -> socket.socket:
+            return channel.connect(self.target.address, "page", self.target.secret, timeout=postcopy.PROGRESS_TIMEOUT)
+
+        self.giver = postcopy.Giver(self.pid, patience, connect)
+        self.giver.start(lambda: None)
+
     def abandon(self) -> None:
         """The move is over, or off: then the target undoes everything."""
+        if self._decider is Decider.MOVING and self.giver is not None:
+            self.giver.close()
         if self.note(Word.ABORT) is Do.GO_ON and self.channel is not None:
             with suppress(OSError, WireError):
                 self.channel.send("abort")
@@ -297,6 +314,8 @@ def leave(
         phases.done("late files")
         engine, size = _send(frozen, deputy, preparation, phases, has_run=held is None)
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
+        if preparation.ahead is not None and preparation.ahead.owed:
+            preparation.give_pages(deputy.options.link_timeout)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
         link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
@@ -323,6 +342,8 @@ def leave(
         thread.set_options(OPTIONS)
     guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
     deputy.be_away(stub, guest_link, mappings)
+    if preparation.ahead is not None:
+        deputy.is_followed(preparation.ahead.owed, preparation.giver)
     stub.start()
     guest_link.start(connection)
     phases.done("commit")
@@ -330,12 +351,13 @@ def leave(
     phases.done("start there")
     phases.tell(log, "out")
     try:
-        stub.settle()
+        deputy.settle()
     except (FarhomeError, OSError) as error:
         log.info("the stub of %d keeps its memory: %s", deputy.pid, error)  # it has ended, as a rule; the commit stands
     preparation.abandon()  # nothing of it is needed any more
     frozen_for = frozen_until - frozen_at + preparation.stood_still
-    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine, preparation.progress)
+    total = time.monotonic() - begun
+    return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
 
 
 def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
@@ -347,8 +369,9 @@ def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
     return frozen, deadlines(frozen, waits)
 
 
-def watch(deputy: Deputy, areas: Sequence[precopy.Area]) -> tuple[precopy.Ahead | None, float]:
-    """Stops the process for a moment, from when on its memory may go ahead of it; returns for how many seconds. Errors: OSError."""
+def watch(deputy: Deputy) -> tuple[int, float]:
+    """Stops the process for a moment, from when on its memory may go ahead of it. Returns by which userfaultfd its writes are noted, -1 if
+    they cannot be, and for how many seconds it stood still. Errors: OSError."""
     begun = time.monotonic()
     frozen, ends = _seize(deputy.pid)
     try:
@@ -356,8 +379,7 @@ def watch(deputy: Deputy, areas: Sequence[precopy.Area]) -> tuple[precopy.Ahead 
     finally:
         shorten(frozen, ends)
         frozen.detach()
-    ahead = precopy.Ahead(deputy.pid, userfaultfd, areas) if userfaultfd >= 0 else None
-    return ahead, time.monotonic() - begun
+    return userfaultfd, time.monotonic() - begun
 
 
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
@@ -378,7 +400,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
             "hop", address=list(preparation.target.address), secret=preparation.target.secret,
             engine=preparation.engine, kernel=preparation.kernel,
         )  # fmt: skip
-        engine, size = _sent(source, talk)
+        engine, size, owed = _sent(source, talk)
         phases.done("dump and send there")
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
@@ -393,13 +415,15 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     deputy.link.start(connection)
     deputy.signals.let_go()
     deputy.where = preparation.target.node
+    deputy.is_followed(owed)
     phases.done("commit")
     frozen_until = preparation.await_running(deputy.options.link_timeout)
     phases.done("start there")
     phases.tell(log, "hop")
     preparation.abandon()
     frozen_for = frozen_until - frozen_at + preparation.stood_still
-    return Report(deputy.where, frozen_for * 1e3, (time.monotonic() - begun) * 1e3, size, engine, preparation.progress)
+    total = time.monotonic() - begun
+    return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
 
 
 def _ready_source(left: Target, preparation: Preparation) -> Channel:
@@ -454,11 +478,12 @@ def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel, phases
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _sent(source: Channel, target: Channel) -> tuple[str, int]:
-    """Engine, and the bytes that the node that is left has sent. Errors: WireError, the target's own reason before that of the source."""
+def _sent(source: Channel, target: Channel) -> tuple[str, int, int]:
+    """Engine, and the bytes that the node that is left has sent, and that are to follow. Errors: WireError, the target's own
+    reason before that of the source."""
     try:
         sent = source.expect("sent", timeout=RESTORE_TIMEOUT)
-        return str(sent["engine"]), int(sent["bytes"])
+        return str(sent["engine"]), int(sent["bytes"]), int(sent.get("owed", 0))
     except (WireError, OSError) as error:
         try:
             target.expect("prepared", timeout=1.0)

@@ -9,8 +9,8 @@ from engine.precopy import Progress
 
 @dataclass(frozen=True)
 class Report:
-    """Times in milliseconds, size in bytes that went over the network, ahead: what went while the process ran; where: "home" or a
-    node."""
+    """Times in milliseconds, size in bytes that went over the network, ahead: what went while the process ran, follows: what is
+    to go now that it runs again (bytes, at most); where: "home" or a node."""
 
     where: str
     frozen_ms: float
@@ -18,3 +18,4 @@ class Report:
     size: int
     engine: str
     ahead: Progress = field(default_factory=Progress)
+    follows: int = 0

@@ -6,8 +6,13 @@
     <----------------------------------------- precopy {areas}: those that it could make
     round, pages: all of them, then what was written -->  writes them
     <------------------------------------------- round    (until little is left, or it does not become less)
+    (or, if it does not:
+    stale, what is written again and again ----------->  gives it up again
+    <----------------------------------------- stale)
     the process stands still
-    context {kept: what of the areas is still the same memory}, pages: what was written, what is gone, and all else
+    context {kept: what of the areas is still the same memory, owed}, pages: what was written, what is gone, and all else
+
+What is owed (nothing, as a rule) follows when the process runs already: postcopy.py.
 
 Areas are private memory without a file that is, or was, writable: heaps and big blocks. What the process does to its mappings
 meanwhile needs no watching: memory that is mapped anew is watched no more, is not among `kept`, and goes whole at the end.
@@ -24,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine import postcopy
 from engine.capture import send_pages
 from engine.context import Context
 from engine.handover import take_descriptor
@@ -35,6 +41,7 @@ from kernel_helpers.pages import (
     Meter,
     PageRange,
     PageTotals,
+    page_runs,
     receive_own_pages,
     send_own_pages,
     unwatch,
@@ -50,6 +57,7 @@ WORTH = 4 << 20
 AREA_LEAST = 256 << 10
 """Bytes of pages in an area."""
 MOST_AREAS = 4096
+MOST_SPANS = 65536
 ENOUGH = 2 << 20
 """Bytes that a round has found written: the rest can wait for the end."""
 MOST_ROUNDS = 20
@@ -57,6 +65,9 @@ SHRINKS = 0.75
 """If more than this part of what a round has sent is written again meanwhile, another round is of no use."""
 ROUND_TIMEOUT = 30.0
 """Seconds without progress."""
+
+MODES = ("auto", "precopy", "postcopy")
+"""When memory goes: ahead of the process, and after it what it writes too fast; all of it ahead; all of it after."""
 
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | 1  # UFFD_USER_MODE_ONLY: it needs no privilege, and we answer nothing
 _UNFIT = frozenset({"gd", "dp", "wf"})
@@ -168,15 +179,21 @@ class Progress:
 
 
 class Ahead:
-    """The source's side. `userfaultfd`: of the process; it is closed in the end."""
+    """The source's side. `userfaultfd`: of the process, -1 if its writes cannot be noted; it is closed in the end. mode: of MODES."""
 
-    def __init__(self, pid: int, userfaultfd: int, wanted: Sequence[Area]) -> None:
+    def __init__(self, pid: int, userfaultfd: int, wanted: Sequence[Area], mode: str = "auto") -> None:
         self.pid = pid
         self._userfaultfd = userfaultfd
+        self._mode = mode
         self.progress = Progress(total=sum(area.own for area in wanted))
         self._wanted = list(wanted)
+        self._areas: list[Span] = []
         self._watched: list[Span] = []
         self._history: History | None = None
+        self._follows = False
+        self._stale: list[Span] = []
+        self.owed = 0
+        """bytes that are to follow, at most"""
         self._lock = threading.Lock()
         self._is_running = self._is_over = False
 
@@ -189,28 +206,50 @@ class Ahead:
             self._is_running = True
         try:
             areas = [[area.start, area.end, area.unreserved] for area in self._wanted]
-            channel.send("precopy", areas=areas, total=self.progress.total)
-            self._watch(spans(channel.expect("precopy", timeout=ROUND_TIMEOUT).get("areas")))
+            may_follow = self._mode != "precopy"
+            channel.send("precopy", areas=areas, total=self.progress.total, postcopy=may_follow)
+            answer = channel.expect("precopy", timeout=ROUND_TIMEOUT)
+            self._areas = self._accepted(spans(answer.get("areas")))
+            may_follow = may_follow and bool(answer.get("postcopy"))
+            if may_follow and (self._mode == "postcopy" or self._userfaultfd < 0):
+                self._follows = True
+                return
+            self._watch()
             if self._watched:
-                self._rounds(channel, told)
+                left = self._rounds(channel, told)
+                if may_follow and left > postcopy.LEAST and not self._is_over:
+                    self._give_back(channel)
         finally:
             with self._lock:
                 self._is_running = False
                 if self._is_over:
                     self._end()
 
-    def _watch(self, accepted: Sequence[Span]) -> None:
+    def _accepted(self, told: Sequence[Span]) -> list[Span]:
         mine = merge((area.start, area.end) for area in self._wanted)
-        for span in accepted:
-            for part in common(span, mine):
-                try:
-                    watch(self._userfaultfd, part)
-                except OSError as error:
-                    log.debug("%x-%x does not go ahead: %s", *part, error)  # it has been unmapped meanwhile
-                else:
-                    self._watched.append(part)
+        return [part for span in told for part in common(span, mine)]
 
-    def _rounds(self, channel: Channel, told: Callable[[], None]) -> None:
+    def _give_back(self, channel: Channel) -> None:
+        """What is written again and again will follow; until then the other side need not have it."""
+        assert self._history is not None
+        self._stale = page_runs(self.pid, self._watched, postcopy.MOST_RUNS, self._history)
+        channel.send("stale", spans=self._stale)
+        channel.expect("stale", timeout=ROUND_TIMEOUT)
+        self._follows = True
+
+    def _watch(self) -> None:
+        if self._userfaultfd < 0:
+            return
+        for part in self._areas:
+            try:
+                watch(self._userfaultfd, part)
+            except OSError as error:
+                log.debug("%x-%x does not go ahead: %s", *part, error)  # it has been unmapped meanwhile
+            else:
+                self._watched.append(part)
+
+    def _rounds(self, channel: Channel, told: Callable[[], None]) -> int:
+        """Returns how many bytes are written again when they are over."""
         self._history = History(self._watched)
         ranges = [PageRange(*span, written=True) for span in self._watched]
         left = self.progress.total
@@ -228,28 +267,45 @@ class Ahead:
             left, before = written_bytes(self.pid, ranges, self._history), left
             if self._is_over or left <= ENOUGH or left > SHRINKS * before:
                 break
+        return left
 
     def kept(self, maps: Iterable[Mapping], spoilt: Sequence[Span] = ()) -> list[Span]:
         """What the other side has of the process, which stands still with these mappings now, and need only be told the rest of.
         spoilt: what it has no more as it came (sorted, apart)."""
-        if self._history is None or writes_past_us(self.pid):
+        if (self._history is None and not self._follows) or writes_past_us(self.pid):
             return []
         found = []
         for m in maps:
-            if m.watched and m.private and not m.is_file:
+            if self._history is not None and m.watched and m.private and not m.is_file:
                 found += common((m.start, m.end), self._history.areas)
+            elif self._history is None and _may_go(m):
+                found += common((m.start, m.end), self._areas)
         return subtract_all(merge(found), spoilt)
 
-    def send_rest(self, maps: Sequence[Mapping], kept: Sequence[Span], channel: Channel, timeout: float) -> PageTotals:
-        """The pages of the process, which stands still, but what the other side has of `kept`. Errors: OSError."""
+    def owes(self, context: Context, kept: Sequence[Span]) -> list[Span]:
+        """What of `kept` is to follow. The process stands still. Errors: OSError."""
+        if not self._follows:
+            return []
+        pieces = merge([*page_runs(self.pid, kept, postcopy.MOST_RUNS, self._history), *self._stale])
+        owed = postcopy.owed(pieces, kept, context)
+        self.owed = sum(end - start for start, end in owed)
+        return owed
+
+    def send_rest(
+        self, maps: Sequence[Mapping], kept: Sequence[Span], owed: Sequence[Span], channel: Channel, timeout: float
+    ) -> PageTotals:
+        """The pages of the process, which stands still, but what the other side has of `kept`, and what is owed. Errors: OSError."""
+        here = subtract_all(kept, owed)
         ranges: list[PageRange] = []
         for m in maps:
             if not m.private or m.special:
                 continue
-            parts = common((m.start, m.end), kept)
-            ranges += [PageRange(*part, written=True) for part in parts]
+            for part in common((m.start, m.end), here):
+                given_back = [part] if self._history is None else common(part, self._stale)
+                ranges += [PageRange(*piece) for piece in given_back]
+                ranges += [PageRange(*piece, written=True) for piece in subtract(part, given_back)]
             if m.own:
-                ranges += [PageRange(*part, keep_zeros=m.is_file) for part in subtract((m.start, m.end), parts)]
+                ranges += [PageRange(*part, keep_zeros=m.is_file) for part in subtract((m.start, m.end), kept)]
         return send_own_pages(self.pid, ranges, channel.connection.fileno(), timeout, self._history)
 
     def close(self) -> None:
@@ -282,7 +338,7 @@ def spans(told: Any) -> list[Span]:
         found = [(int(start), int(end)) for start, end, *_ in told]
     except (TypeError, ValueError):
         raise WireError("areas of memory are no list of spans") from None
-    if len(found) > MOST_AREAS or any(start % PAGE or end % PAGE or not 0 < start < end < 1 << 47 for start, end in found):
+    if len(found) > MOST_SPANS or any(start % PAGE or end % PAGE or not 0 < start < end < 1 << 47 for start, end in found):
         raise WireError("areas of memory that cannot be")
     if any(before[1] > after[0] for before, after in itertools.pairwise(found)):
         raise WireError("areas of memory that overlap or are out of order")
@@ -300,8 +356,9 @@ def send_context(
     """A process that stands still: its context, and its pages but for what has gone ahead and is not spoilt. Returns the bytes of all its
     pages that were sent. Errors: WireError, OSError."""
     kept = ahead.kept(context.maps, spoilt) if ahead is not None else []
-    channel.send("context", kept=kept)
+    owed = ahead.owes(context, kept) if ahead is not None else []
+    channel.send("context", kept=kept, owed=owed)
     channel.send_block(context.to_wire())
     if ahead is None:
         return send_pages(pid, context.maps, channel.connection, timeout).bytes
-    return ahead.progress.sent + ahead.send_rest(context.maps, kept, channel, timeout).bytes
+    return ahead.progress.sent + ahead.send_rest(context.maps, kept, owed, channel, timeout).bytes

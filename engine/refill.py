@@ -162,7 +162,7 @@ def refill(
             _shape(stub, plan, maps, [*taken, (scratch, scratch + _SCRATCH)], notes)
             started = _lap(seconds, "mappings", started)
             pages = receive_own_pages(stub.pid, plan.pages, descriptor, timeout)
-            _drop_pages(stub, pages.gone)
+            drop_pages(stub, pages.gone)
             started = _lap(seconds, "pages", started)
             _finish_mappings(stub, plan, scratch, notes)
             if memory_layout(stub.pid, stub.call(SYS.brk, 0)) != context.memory:
@@ -247,7 +247,7 @@ def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], taken: Sequence[Sp
         stub.call(SYS.munmap, start, end - start)
     for source, length, destination in moves:
         stub.call(SYS.mremap, source, length, length, _MREMAP_MOVE, destination)
-    _drop_pages(stub, plan.stale)
+    drop_pages(stub, plan.stale)
     for m in plan.create:
         _create(stub, m)
     for start, end, prot in plan.protect:
@@ -276,7 +276,8 @@ def _finish_mappings(stub: Frozen, plan: Plan, scratch: int, notes: list[str]) -
                 stub.call(SYS.prctl, _PR_SET_VMA, _PR_SET_VMA_ANON_NAME, m.start, m.length, scratch)
 
 
-def _drop_pages(stub: Frozen, spans: Sequence[Span]) -> None:
+def drop_pages(stub: Frozen, spans: Sequence[Span]) -> None:
+    """A stopped process gives pages of its own up (MADV_DONTNEED). Errors: OSError."""
     for start, end in spans:
         try:
             stub.call(SYS.madvise, start, end - start, _MADV_DONTNEED_LOCKED)
@@ -298,7 +299,7 @@ def _empty(stub: Frozen, created: Sequence[Span], kept: Sequence[_Kept], reserve
     for start, end in created:
         stub.call(SYS.munmap, start, end - start)
     files = [(m.start, m.end) for m in read_mappings_quickly(stub.pid) if m.is_file and m.private and m.own]
-    _drop_pages(stub, [part for span in files for part in subtract(span, reserved)])
+    drop_pages(stub, [part for span in files for part in subtract(span, reserved)])
     for item in kept:
         # Still there when it failed before anything was unmapped.
         stub.call(SYS.munmap, item.mapping.start, item.mapping.length)

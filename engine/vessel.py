@@ -13,13 +13,14 @@ import struct
 from collections.abc import Sequence, Set
 from contextlib import suppress
 
+from engine import postcopy
 from engine.arrival import seccomp_suspended
 from engine.capture import kernel_code, scratch_page
 from engine.context import BadContext, Context, Identity
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings, read_places
-from engine.refill import Refilled, refill, set_memory_layout
+from engine.refill import Refilled, drop_pages, refill, set_memory_layout
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, U64, Frozen, Thread, check
@@ -62,6 +63,8 @@ class Vessel:
         self.reserved: Span = (0, 0)
         self.kernel_pages = ""
         self.room: list[Span] = []
+        self.userfaultfd = -1
+        """by which memory can follow it (engine/postcopy.py)"""
 
     @classmethod
     def board(cls, host_pid: int) -> Vessel:
@@ -102,6 +105,31 @@ class Vessel:
         self.room += made
         return made
 
+    def may_be_followed(self) -> bool:
+        """Whether memory can follow the process that is to come."""
+        if self.userfaultfd < 0:
+            self.userfaultfd = postcopy.userfaultfd_or_none(self.frozen)
+        return self.userfaultfd >= 0
+
+    def give_back(self, spans: Sequence[Span]) -> None:
+        """Pages in the room that are stale. Errors: BadContext, OSError."""
+        if subtract_all(spans, merge(self.room)):
+            raise BadContext("memory is stale that has not come")
+        drop_pages(self.frozen, spans)
+
+    def await_rest(self, areas: Sequence[Span], owed: Sequence[Span]) -> postcopy.Taker:
+        """The vessel is filled but for what is owed, in `areas`. Errors: BadContext, OSError; the vessel is of no use then."""
+        if subtract_all(owed, areas) or self.userfaultfd < 0:
+            raise BadContext("memory is to follow that cannot")
+        userfaultfd, self.userfaultfd = self.userfaultfd, -1
+        taker = postcopy.Taker(self.frozen.pid, userfaultfd)
+        try:
+            taker.arm(self.frozen, areas, owed)
+        except BaseException:
+            taker.close()
+            raise
+        return taker
+
     def fill(self, context: Context, stream: int | socket.socket, timeout: float = 30.0, filled: Sequence[Span] = ()) -> Refilled:
         """The vessel becomes the process of `context`; its pages come from `stream`, but those of `filled`, in the room that was
         made. It is still root, with every capability.
@@ -133,9 +161,16 @@ class Vessel:
 
     def leave(self) -> Frozen:
         """Takes our page out of the filled vessel, which is the process now."""
+        self.forgo()
         self.frozen.instruction = inject.find_instruction(self.frozen.pid)
         self.frozen.call(SYS.munmap, self.reserved[0], PAGE)
         return self.frozen
+
+    def forgo(self) -> None:
+        """Nothing follows it."""
+        if self.userfaultfd >= 0:
+            os.close(self.userfaultfd)
+            self.userfaultfd = -1
 
     def _move_kernel_pages(self, here: Sequence[Mapping], wanted: Sequence[Mapping], taken: Sequence[Span]) -> None:
         """The vdso and its data to where the program knows them: side by side first, as one may lie where another is to go."""

@@ -1,4 +1,4 @@
-/* What pages_send.c, pages_receive.c and written.c share: the stream that a process's pages go through.
+/* What the files pages_*.c share: the stream that a process's pages go through.
  *
  * Little-endian, as both ends are x86-64: frames of {magic, count, bytes}, count × {address, length}, bytes of page content; of a
  * frame with runs and no bytes, the pages that were sent before are gone. The last frame has count 0 and is followed by the
@@ -51,6 +51,11 @@ int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms);
 int receive_all(int socket, void *buffer, size_t size, int timeout_ms);
 
 int open_proc(int pid, const char *name, int flags);
+
+/* The content of `count` runs, `bytes` in all, into buffer; of unreadable mappings through `memory` (/proc/PID/mem), which asks no leave.
+ * runs_on: the process may unmap pages meanwhile, which are zeros then. Returns 0 or -errno. */
+int read_pages(int pid, int memory, const struct run *runs, unsigned count, char *buffer, size_t bytes, bool runs_on);
+bool is_zero_page(const char *page);
 
 /* How the pages of a range are looked for. */
 enum scan {

@@ -68,7 +68,7 @@ def _native() -> ctypes.CDLL:
     for name, result, arguments in (
         ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i]),
         ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer]),
-        ("farhome_runs_free", None, [pointer]),
+        ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
         ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
         ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
         ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
@@ -166,6 +166,20 @@ def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeou
 def written_bytes(pid: int, ranges: Sequence[PageRange], history: History) -> int:
     """About how many bytes of pages were written in the ranges, which are watched, since they were sent. Errors: OSError."""
     return _check(_native().farhome_pages_written(pid, _array(ranges), len(ranges), history.handle), f"pages of process {pid}")
+
+
+def page_runs(pid: int, areas: Sequence[Span], most: int, history: History | None = None) -> list[Span]:
+    """Where pid has pages of its own in the areas (sorted, apart), or, with the history of what was sent, has written since: about `most`
+    runs, with what lies between. Errors: OSError."""
+    runs, count = ctypes.POINTER(_Run)(), ctypes.c_size_t()
+    handle = history.handle if history is not None else None
+    ranges = _array([PageRange(*area) for area in areas])
+    result = _native().farhome_pages_runs(pid, ranges, len(areas), handle, most, ctypes.byref(runs), ctypes.byref(count))
+    _check(result, f"pages of process {pid}")
+    try:
+        return [(run.address, run.address + run.length) for run in runs[: count.value]]
+    finally:
+        _native().farhome_runs_free(runs)
 
 
 def own_bytes(pid: int, start: int, end: int) -> int:

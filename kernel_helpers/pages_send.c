@@ -30,48 +30,6 @@ struct sender {
 	struct page_totals totals, *told; /* told: as far as it has come, for who looks on */
 };
 
-static bool is_zero(const char *page)
-{
-	const uint64_t *word = (const void *)page;
-	return !word[0] && !word[PAGE / 8 - 1] && !memcmp(page, page + 8, PAGE - 8);
-}
-
-/* Fills the buffer with the content of the batch's runs; unreadable mappings through /proc/PID/mem, which asks no leave. */
-static int read_batch(struct sender *sender)
-{
-	struct iovec remote[BATCH_RUNS];
-	char *next = sender->buffer;
-	size_t left = sender->bytes;
-	unsigned index = 0;
-	uint64_t skip = 0; /* bytes of runs[index] that are read */
-
-	while (left) {
-		unsigned count = 0;
-		for (unsigned i = index; i < sender->count; i++, count++)
-			remote[count] = (struct iovec){(void *)(sender->runs[i].address + (i == index ? skip : 0)),
-						       sender->runs[i].length - (i == index ? skip : 0)};
-		struct iovec local = {next, left};
-		ssize_t size = process_vm_readv(sender->pid, &local, 1, remote, count, 0);
-		if (size <= 0) {
-			if (size < 0 && errno != EFAULT)
-				return -errno;
-			size = pread(sender->memory, next, remote[0].iov_len, (off_t)(uintptr_t)remote[0].iov_base);
-			if (size <= 0 && !sender->runs_on)
-				return size < 0 ? -errno : -EFAULT;
-			if (size <= 0) { /* it has unmapped the page meanwhile: nothing, for now */
-				size = PAGE - (uintptr_t)remote[0].iov_base % PAGE;
-				memset(next, 0, size);
-			}
-		}
-		next += size;
-		left -= size;
-		skip += size;
-		while (index < sender->count && skip >= sender->runs[index].length)
-			skip -= sender->runs[index++].length;
-	}
-	return 0;
-}
-
 static int flush(struct sender *sender)
 {
 	struct run runs[BATCH_RUNS];
@@ -82,7 +40,7 @@ static int flush(struct sender *sender)
 
 	if (!sender->count)
 		return 0;
-	int result = read_batch(sender);
+	int result = read_pages(sender->pid, sender->memory, sender->runs, sender->count, sender->buffer, sender->bytes, sender->runs_on);
 	if (result)
 		return result;
 	for (unsigned i = 0; i < sender->count; i++) {
@@ -90,7 +48,7 @@ static int flush(struct sender *sender)
 		for (uint64_t at = 0; at < sender->runs[i].length; at += PAGE, offset += PAGE) {
 			uint64_t page = sender->runs[i].address + at;
 			bool keep = sender->keep[i] || (sender->history && history_has(sender->history, page, &sender->hint));
-			if (!keep && is_zero(sender->buffer + offset)) {
+			if (!keep && is_zero_page(sender->buffer + offset)) {
 				sender->totals.zero_bytes += PAGE;
 				open = false;
 				continue;

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from kernel_helpers.errors import MoveRefused
 from node import adoption, process
 from node.adoption import NoSuchProcess
-from node.config import ENGINES
+from node.config import ENGINES, MEMORY
 from node.control import BadRequest, Client, NotPermitted
 from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
-from node.moves import MoveReport
+from node.moves import Manner, MoveReport
 from node.peers import PROTOCOL_VERSION
 from node.registry import HOME, HomeProcess
 
@@ -147,9 +147,7 @@ class Commands:
         entry, target = self._home_process(client, request.get("pid")), request.get("target")
         if not isinstance(target, str) or not target:
             raise BadRequest("target must be home, out, balance or a node")
-        engine = request.get("engine", "")
-        if engine and engine not in ENGINES:
-            raise BadRequest(f"the engine must be one of {', '.join(ENGINES)}")
+        manner = _manner(request)
         wish = target
         if target in ("out", "balance"):
             decision = self._node.balancer.place(entry, away=target == "out")
@@ -166,10 +164,10 @@ class Commands:
             return _stays(entry, "it has never left")
         self._take(entry, wish)
         if request.get("async"):
-            self._node.spawn(self._move_quietly(entry.pid, target, engine))
+            self._node.spawn(self._move_quietly(entry.pid, target, manner))
             return {"pid": entry.pid, "where": entry.where, "target": target, "started": True}
         try:
-            return _told(await self._node.mover.move(entry.pid, target, engine=engine))
+            return _told(await self._node.mover.move(entry.pid, target, manner=manner))
         except MoveRefused:
             if is_new and wish != "balance":
                 self._let_go(entry)
@@ -194,9 +192,9 @@ class Commands:
             self._node.registry.forget(entry.pid)
             self._node.mover.ended(entry.pid)
 
-    async def _move_quietly(self, pid: int, target: str, engine: str) -> None:
+    async def _move_quietly(self, pid: int, target: str, manner: Manner) -> None:
         try:
-            await self._node.mover.move(pid, target, engine=engine)
+            await self._node.mover.move(pid, target, manner=manner)
         except MoveRefused:
             pass                                 # the registry's why tells
 
@@ -288,6 +286,16 @@ class Commands:
         }  # fmt: skip
 
 
+def _manner(request: dict[str, Any]) -> Manner:
+    """How a move is asked for. Errors: BadRequest."""
+    manner = Manner(str(request.get("engine") or ""), str(request.get("memory") or ""))
+    if manner.engine and manner.engine not in ENGINES:
+        raise BadRequest(f"the engine must be one of {', '.join(ENGINES)}")
+    if manner.memory and manner.memory not in MEMORY:
+        raise BadRequest(f"memory must be one of {', '.join(MEMORY)}")
+    return manner
+
+
 def _stays(entry: HomeProcess, reason: str) -> dict[str, Any]:
     return {"pid": entry.pid, "where": entry.where, "frozen_ms": 0.0, "total_ms": 0.0, "moved": False, "reason": reason}
 
@@ -296,4 +304,5 @@ def _told(report: MoveReport) -> dict[str, Any]:
     return {
         "pid": report.pid, "where": report.where, "frozen_ms": report.frozen_ms, "total_ms": report.total_ms, "bytes": report.size,
         "ahead_bytes": report.ahead, "ahead_ms": report.ahead_ms, "engine": report.engine, "moved": report.engine != "none",
+        "follows_bytes": report.follows,
     }  # fmt: skip

@@ -19,6 +19,7 @@ RESERVED_NAMES = frozenset({"home", "out", "balance", "best"})
 """Words that `migrate` takes where a node's name may stand."""
 INTERCEPTIONS = ("auto", "notify", "ptrace")
 ENGINES = ("auto", "pour", "criu")
+MEMORY = ("auto", "precopy", "postcopy")
 
 
 class ConfigError(FarhomeError):
@@ -39,6 +40,7 @@ class Config:
     speed: float | None = None
     interception: str = "auto"
     engine: str = "auto"
+    memory: str = "auto"
     link_timeout: float = 20.0
     balance: bool = True
     lend: dict[str, Any] = field(default_factory=dict)
@@ -103,7 +105,8 @@ def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 _KEYS = frozenset(
-    {"name", "address", "port", "peers", "speed", "interception", "engine", "link_timeout", "lend", "balance", "cpu_flags", "own_programs"}
+    {"name", "address", "port", "peers", "speed", "interception", "engine", "memory", "link_timeout", "lend", "balance", "cpu_flags",
+     "own_programs"}
 )
 
 
@@ -124,6 +127,9 @@ def from_document(document: dict[str, Any]) -> Config:
     engine = document.get("engine", "auto")
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
+    memory = document.get("memory", "auto")
+    if memory not in MEMORY:
+        raise ValueError(f"memory must be one of {', '.join(MEMORY)}, not {memory!r}")
     balance = _table(document, "balance")
     enabled = balance.get("enabled", True)
     if set(balance) - {"enabled"} or not isinstance(enabled, bool):
@@ -137,6 +143,7 @@ def from_document(document: dict[str, Any]) -> Config:
         speed=_number(document, "speed", 0.001, 1000.0, None),
         interception=interception,
         engine=engine,
+        memory=memory,
         link_timeout=_number(document, "link_timeout", 1, 3600, 20.0) or 20.0,
         balance=enabled,
         lend=_table(document, "lend"),

@@ -66,6 +66,20 @@ class MoveReport:
     engine: str
     ahead: int = 0
     ahead_ms: float = 0.0
+    follows: int = 0
+    """bytes that follow it, at most"""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a move is made, where that is not as the configuration says: config.ENGINES and config.MEMORY."""
+
+    engine: str = ""
+    memory: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """Of a request to a deputy."""
+        return {name: value for name, value in (("engine", self.engine), ("memory", self.memory)) if value}
 
 
 @dataclass(frozen=True)
@@ -119,10 +133,10 @@ class Mover:
         return lock is not None and lock.locked()
 
     async def move(
-        self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None, engine: str = ""
+        self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None, manner: Manner | None = None
     ) -> MoveReport:
         """Moves a process to a node or home. slowdown: that of where it is, if the target is to judge for itself whether the
-        move is worth it. engine: another than the configuration's. Errors: MoveRefused; the process is then where the registry says."""
+        move is worth it. manner: another than the configuration's. Errors: MoveRefused; the process is then where the registry says."""
         lock = self._locks.setdefault(pid, asyncio.Lock())
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT):
@@ -130,12 +144,12 @@ class Mover:
         except TimeoutError:
             raise MoveRefused(pid, "another move of it is under way") from None
         try:
-            return await self._move_locked(pid, target, reason, slowdown, engine)
+            return await self._move_locked(pid, target, reason, slowdown, manner or Manner())
         finally:
             self.progress.pop(pid, None)
             lock.release()
 
-    async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None, engine: str) -> MoveReport:
+    async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         entry = self._registry.get(pid)
         if entry is None:
             raise MoveRefused(pid, "it has ended" if process.read_stat(pid) is None else "farhome has let go of it")
@@ -145,14 +159,17 @@ class Mover:
             return MoveReport(pid, target, 0.0, 0.0, 0, "none")
         if entry.state == "starting":
             raise MoveRefused(pid, "it is only just being started")
-        if engine == "criu" and target == HOME:
+        if manner.engine == "criu" and target == HOME:
             raise MoveRefused(pid, "processes come home by pouring alone")
         if entry.home_only and target != HOME:
             raise MoveRefused(pid, "it was started to stay at home (mosrun -h)")
         begun, runnable = time.time(), entry.runnable()
         deputy = self._deputies.get(pid)
         try:
-            report = await (self._bring_home(entry, reason) if target == HOME else self._send(entry, target, runnable, slowdown, engine))
+            if target == HOME:
+                report = await self._bring_home(entry, reason, manner)
+            else:
+                report = await self._send(entry, target, runnable, slowdown, manner)
         except (PeerError, ProgramError, OSError, MoveRefused) as error:
             sentence = error.reason if isinstance(error, MoveRefused) else str(error)
             if deputy is not None and isinstance(error, ProgramError):
@@ -161,7 +178,7 @@ class Mover:
             if left is not None and left.where == HOME != entry.where:
                 # It came home for a call before the deputy heard of this move, which is still wanted, from there.
                 self._registry.update(pid, state="home")
-                return await self._move_locked(pid, target, reason, slowdown, engine)
+                return await self._move_locked(pid, target, reason, slowdown, manner)
             self._failed(pid, target, sentence)
             if left is not None and left.where != HOME and pid not in self._deputies:
                 self._mourn(left, deputy)
@@ -169,11 +186,11 @@ class Mover:
         self._arrived(entry, report, begun, reason)
         self._moved(entry.where, report.where, runnable)
         deputy = self._deputies.get(pid)
-        if target == HOME and deputy is not None:
+        if target == HOME and deputy is not None and not report.follows:
             await deputy.wait_gone(EXIT_TIMEOUT)
         return report
 
-    async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None, engine: str) -> MoveReport:
+    async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None, manner: Manner) -> MoveReport:
         """Out or hop. Errors: PeerError, ProgramError, OSError, MoveRefused."""
         stat = process.read_stat(entry.pid)
         if stat is None or stat.state in "ZX":
@@ -199,8 +216,7 @@ class Mover:
         try:
             host, port = place["address"]
             fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
-            if engine:
-                fields["engine"] = engine
+            fields |= manner.fields()
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
             return _report(entry.pid, answer)
         except (KeyError, TypeError, ValueError):
@@ -238,12 +254,12 @@ class Mover:
             raise MoveRefused(entry.pid, f"{target} did not answer as it should")
         return place
 
-    async def _bring_home(self, entry: HomeProcess, reason: str) -> MoveReport:
+    async def _bring_home(self, entry: HomeProcess, reason: str, manner: Manner) -> MoveReport:
         deputy = self._deputies.get(entry.pid)
         if deputy is None or deputy.gone.is_set():
             raise MoveRefused(entry.pid, "it has no deputy")
         self._registry.update(entry.pid, state="coming")
-        answer = await deputy.request("home", MOVE_TIMEOUT + entry.resident / SLOWEST, reason=reason)
+        answer = await deputy.request("home", MOVE_TIMEOUT + entry.resident / SLOWEST, reason=reason, **manner.fields())
         return _report(entry.pid, answer)
 
     async def _abort(self, deputy: Program) -> None:
@@ -271,8 +287,8 @@ class Mover:
         path = paths.deputies / f"{pid}.sock"
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
-            "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--images", str(paths.run / "images"),
-            f"--trace={entry.trace}",
+            "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--memory", config.memory,
+            "--images", str(paths.run / "images"), f"--trace={entry.trace}",
         ]  # fmt: skip
         deputy = await Program.start(
             argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",
@@ -523,5 +539,5 @@ def _report(pid: int, answer: Message) -> MoveReport:
     return MoveReport(
         pid, str(answer["where"]), float(answer.get("frozen_ms", 0.0)), float(answer.get("total_ms", 0.0)),
         int(answer.get("bytes", 0)), str(answer.get("engine", "")), int(answer.get("ahead", 0)),
-        float(answer.get("ahead_ms", 0.0)),
+        float(answer.get("ahead_ms", 0.0)), int(answer.get("follows", 0)),
     )  # fmt: skip

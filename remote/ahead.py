@@ -27,8 +27,9 @@ class GoingAhead:
     `stream`: where guest and memory go: talk itself (home), or a connection of its own to another node.
     """
 
-    def __init__(self, guest: Guest, talk: Channel, target: tuple[tuple[str, int], bytes] | None) -> None:
+    def __init__(self, guest: Guest, talk: Channel, target: tuple[tuple[str, int], bytes] | None, mode: str) -> None:
         self.talk = talk
+        self._mode = mode
         self.stream: Channel | None = talk if target is None else None
         self.ahead: precopy.Ahead | None = None
         self.is_over = False
@@ -61,13 +62,14 @@ class GoingAhead:
 
     def _send(self) -> None:
         guest = self._guest
-        if guest.shares_memory or self._is_closed or not guest.can_be_watched:
+        if guest.shares_memory or self._is_closed:
             return
         areas = precopy.areas_of(guest.pid)
-        self.unwatched = bool(areas) and guest.userfaultfd < 0
+        self.unwatched = bool(areas) and guest.userfaultfd < 0 and guest.can_be_watched
         if not areas or self.unwatched:
             return
-        self.ahead = precopy.Ahead(guest.pid, os.dup(guest.userfaultfd), areas)
+        userfaultfd = os.dup(guest.userfaultfd) if guest.userfaultfd >= 0 else -1
+        self.ahead = precopy.Ahead(guest.pid, userfaultfd, areas, self._mode)
         if self.stream is None:
             assert self._target is not None
             address, secret = self._target

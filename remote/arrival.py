@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine import criu, precopy
+from engine import criu, postcopy, precopy
 from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
 from engine.commit import Candidate, Do, Word, follow
 from engine.context import WIRE_MOST, Context
@@ -72,6 +72,8 @@ class _Poured:
     context: Context
     filled: list[Span]
     """what has come before it"""
+    owed: list[Span]
+    """what of that follows it"""
 
 
 def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
@@ -95,6 +97,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     source = talk
     """who sends the process: the home, or (a hop) the node that it leaves, on a connection of its own"""
     userfaultfd, listener = -1, -1
+    taker: postcopy.Taker | None = None
     link: PtraceLink | AwayLink | None = None
     try:
         shutil.rmtree(directory, ignore_errors=True)
@@ -122,7 +125,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
                 files += late
                 sandbox.add_files(late)
                 talk.send("ready")
-            elif message["op"] in ("precopy", "round"):
+            elif message["op"] in ("precopy", "round", "stale"):
                 _go_ahead(vessel, source, message)
             else:
                 cargo = _receive(source, message, directory)
@@ -130,7 +133,9 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         wanted = remote.options.interception
         by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
         if isinstance(cargo, _Poured):
-            frozen = _pour(vessel, cargo, int(request["uid"]))
+            frozen, taker = _pour(vessel, cargo, int(request["uid"]))
+            if taker is not None:
+                remote.take_pages(taker)
             phases.done("pour")
             if not by_ptrace:
                 userfaultfd = precopy.userfaultfd_or_none(frozen)
@@ -138,8 +143,9 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
                 sandbox.seal()
             phases.done("seal")
         else:
-            if frozen is not None:
-                end_traced(frozen.pid, list(frozen.threads))
+            if vessel is not None:
+                vessel.forgo()
+                end_traced(vessel.frozen.pid, list(vessel.frozen.threads))
             if left is not None:  # it is sealed
                 sandbox = None
                 left.leave()
@@ -173,12 +179,16 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             os.close(userfaultfd)
         if source is not talk:
             source.close()
+        if frozen is not None:
+            end_traced(frozen.pid, list(frozen.threads))
+        if vessel is not None:
+            vessel.forgo()
+        if taker is not None:
+            taker.close()
         if link is not None:
             link.close()
         if listener >= 0:
             os.close(listener)
-        if frozen is not None:
-            end_traced(frozen.pid, list(frozen.threads))
         if sandbox is not None:
             sandbox.leave()
         if isinstance(error, (FarhomeError, OSError, WireError)):
@@ -188,11 +198,13 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         shutil.rmtree(directory, ignore_errors=True)
     if listener >= 0:
         os.close(listener)
-    guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd)
+    guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd, taker)
     if request.get("trace"):
         guest.show_calls()
     remote.settle(guest)
     phases.done("commit")
+    if taker is not None:
+        taker.start(remote.options.link_timeout, remote.tree.waker.wake)
     if decision.link is not None:
         remote.attach(decision.link)
     guest.run(decision.pending)
@@ -334,14 +346,15 @@ def _fetch(talk: Channel, store: FileStore, request: Message) -> list[tuple[str,
     return result
 
 
-def _pour(vessel: Vessel | None, cargo: _Poured, uid: int) -> inject.Frozen:
-    """The process, in its vessel. Errors: FarhomeError, WireError, OSError."""
+def _pour(vessel: Vessel | None, cargo: _Poured, uid: int) -> tuple[inject.Frozen, postcopy.Taker | None]:
+    """The process, in its vessel, and what takes the memory that follows it. Errors: FarhomeError, WireError, OSError."""
     if vessel is None:
         raise WireError("a context came where images were due")
     if cargo.context.identity.uids[0] != uid:
         raise FarhomeError(f"it was announced as user {uid}'s, and is user {cargo.context.identity.uids[0]}'s")
     vessel.fill(cargo.context, cargo.channel.connection, PAGES_TIMEOUT, cargo.filled)
-    return vessel.leave()
+    taker = vessel.await_rest(cargo.filled, cargo.owed) if cargo.owed else None
+    return vessel.leave(), taker
 
 
 def _next(remote: Remote, talk: Channel, source: Channel) -> tuple[Channel, Message]:
@@ -371,7 +384,11 @@ def _go_ahead(vessel: Vessel | None, source: Channel, message: Message) -> None:
     if message["op"] == "precopy":
         wanted = precopy.spans(message.get("areas"))
         unreserved = {(area[0], area[1]) for area in message["areas"] if area[2]}
-        source.send("precopy", areas=vessel.make_room(wanted, unreserved))
+        room = vessel.make_room(wanted, unreserved)
+        source.send("precopy", areas=room, postcopy=bool(message.get("postcopy")) and vessel.may_be_followed())
+    elif message["op"] == "stale":
+        vessel.give_back(precopy.spans(message.get("spans")))
+        source.send("stale")
     else:
         precopy.receive_round(vessel.frozen.pid, vessel.room, source)
 
@@ -380,7 +397,7 @@ def _receive(channel: Channel, message: Message, directory: Path) -> _Images | _
     """Errors: WireError, OSError, FarhomeError."""
     if message["op"] == "context":
         context = Context.from_wire(channel.receive_block(WIRE_MOST))
-        return _Poured(channel, context, precopy.spans(message.get("kept", [])))
+        return _Poured(channel, context, precopy.spans(message.get("kept", [])), precopy.spans(message.get("owed", [])))
     if message["op"] == "abort":
         raise WireError("the home keeps the process")
     if message["op"] != "images":

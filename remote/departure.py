@@ -41,6 +41,8 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
     message = frames.receive(talk.connection)
     operation = message.get("op")
     try:
+        if operation in ("capture", "watch", "approach", "prepare", "hop") and not guest.has_all_memory:
+            raise FarhomeError("memory of it still follows it")
         if operation == "capture":
             assert guest.frozen is not None
             phases = Phases()
@@ -48,13 +50,15 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             phases.done("capture")
             ahead = remote.ahead(talk) if message.get("ahead") else None
             precopy.send_context(guest.frozen.pid, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
+            if ahead is not None and ahead.owed:
+                remote.give_pages(guest.pid, None)
             phases.done("send")
             phases.tell(log, "departure")
         elif operation == "watch":
             guest.watch()
             talk.send("ready")
         elif operation == "approach":
-            remote.go_ahead(talk, None)
+            remote.go_ahead(talk, None, str(message.get("memory", "auto")))
         elif operation == "prepare":
             if message.get("engine") == "criu":
                 _open(remote, guest)
@@ -62,13 +66,13 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
                 talk.send("ready")
             else:
                 host, port = message["address"]
-                remote.go_ahead(talk, ((str(host), int(port)), bytes(message["secret"])))
+                remote.go_ahead(talk, ((str(host), int(port)), bytes(message["secret"])), str(message.get("memory", "auto")))
         elif operation == "hop":
             _hop(remote, guest, message, talk)
         elif operation == "commit":
             talk.send("running")  # home has not heard it
         elif operation == "discard":
-            remote.finish("it moved on")
+            remote.gone("it moved on")
         elif operation == "replace":
             remote.replace(talk)
         else:
@@ -103,7 +107,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
         raise FarhomeError("it has its parent's memory (vfork)")
     host, port = message["address"]
     phases = Phases()
-    context = None
+    context, owed = None, 0
     if message.get("engine") != "criu":
         context = capture(guest.frozen)
         phases.done("capture")
@@ -119,15 +123,19 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
         )
         with stream.connection:
             if context is not None:
-                size = precopy.send_context(guest.pid, with_pending(context, []), stream, remote.ahead(talk))
+                ahead = remote.ahead(talk)
+                size = precopy.send_context(guest.pid, with_pending(context, []), stream, ahead)
+                owed = ahead.owed if ahead is not None else 0
             else:
                 stream.send("images", beside=to_wire(hollow))
                 size = stream.send_directory(_directory(remote))
                 size += send_own_pages(guest.pid, page_ranges(hollow), stream.connection.fileno(), PAGES_TIMEOUT).bytes
             stream.expect("received")
+        if owed:
+            remote.give_pages(guest.pid, ((str(host), int(port)), bytes(message["secret"])))
         phases.done("send")
         phases.tell(log, "departure")
-        talk.send("sent", bytes=size, engine="criu" if context is None else "pour")
+        talk.send("sent", bytes=size, engine="criu" if context is None else "pour", owed=owed)
     finally:
         shutil.rmtree(_directory(remote), ignore_errors=True)
         if guest.sandbox.is_open:

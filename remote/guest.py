@@ -19,6 +19,7 @@ from engine.arrival import seccomp_suspended
 from engine.capture import pending_signals
 from engine.files import FileStore
 from engine.pending import Pending, put
+from engine.postcopy import Taker
 from kernel_helpers import account, inject, tracing
 from kernel_helpers.inject import Frozen, Thread
 from kernel_helpers.link import AwayLink, Event, Kind
@@ -54,8 +55,9 @@ class Guest:
     """frozen is the process as long as every thread stands still for a move, else None."""
 
     def __init__(
-        self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1
-    ) -> None:
+        self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1,
+        taker: Taker | None = None,
+    ) -> None:  # fmt: skip
         self._remote = remote
         self.pid = frozen.pid
         self.sandbox = sandbox
@@ -72,6 +74,8 @@ class Guest:
         """by which its writes can be noted (engine/precopy.py); -1: not yet, or they cannot"""
         self.can_be_watched = isinstance(link, AwayLink)
         """the reference interceptor writes into its memory past all that takes note"""
+        self._taker = taker
+        """of memory that follows it"""
         self.frozen: Frozen | None = frozen
         self._threads: dict[int, Thread] = dict(frozen.threads)
         self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
@@ -101,6 +105,22 @@ class Guest:
         for thread in frozen.threads.values():
             thread.resume()
             self.follow(thread.tid)
+
+    @property
+    def has_all_memory(self) -> bool:
+        """Whether nothing follows it any more."""
+        return self._taker is None
+
+    def take_rest(self) -> None:
+        """Looks whether all memory is here."""
+        if self._taker is None or not self._taker.is_over:
+            return
+        if self._taker.failure:
+            self._remote.finish(self._taker.failure)
+            return
+        self._taker = None
+        self.link.send(Control.ALL_HERE)
+        self.births.go_on()
 
     def show_calls(self) -> None:
         """Its user wants to see its calls. Before it runs."""
@@ -137,6 +157,9 @@ class Guest:
 
     def end(self) -> Sandbox:
         """Ends the guest, and leaves its place in the sandbox to another."""
+        if self._taker is not None:  # its own threads, and ours, may wait for a page that never comes
+            self._kill()
+            self._taker.close()
         self.births.close()
         self.link.close()
         self._mappings.close()
@@ -423,6 +446,7 @@ class Guest:
     def thaw(self) -> None:
         """The move is off: the guest runs on, and takes calls again."""
         self._is_pausing = False
+        self._remote.keep_pages()
         if self.frozen is None:
             self.link.unpause()
             for event in self._executions.again():

@@ -32,6 +32,8 @@ class Reception:
         self._waiting: queue.SimpleQueue[Caller] = queue.SimpleQueue()
         self._listener = channel.listen(address)
         self._is_open = True
+        self.take_pages: Callable[[socket.socket], None] | None = None
+        """who has a connection of role page at once: the loop may wait for a page itself"""
         self.port = int(self._listener.getsockname()[1])
         start_thread("reception", self._accept)
 
@@ -52,6 +54,9 @@ class Reception:
             role = channel.greet(connection, self._secret)
         except (OSError, WireError) as error:
             log.warning("a caller was refused: %s", error)
+            return
+        if role == "page" and (take := self.take_pages) is not None:
+            take(connection)
             return
         self._waiting.put((connection, role))
         if not self._is_open:

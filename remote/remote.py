@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine import postcopy
 from engine.precopy import Ahead
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, Kind
@@ -18,6 +19,7 @@ from remote import arrival, departure
 from remote.ahead import GoingAhead
 from remote.guest import Guest
 from remote.reception import Reception
+from wire import channel
 from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
@@ -67,6 +69,10 @@ class Remote:
         """The conversations about moves."""
         self._going: GoingAhead | None = None
         """memory that goes ahead of the guest, for one of them"""
+        self._giver: postcopy.Giver | None = None
+        """who gives memory of the guest that is to follow it, or does already"""
+        self._moved_on = ""
+        """why the guest runs here no more, while memory of it is here still"""
         self._since = time.time()
         self._cpu_before = 0.0
         """Seconds: of the programs that the guest has replaced here."""
@@ -84,6 +90,7 @@ class Remote:
                 self.guest.destroy()
         finally:
             departure.clean_up(self)
+            self.keep_pages()
             if self._going is not None:
                 self._going.close()
             for connection in self._talks:
@@ -108,6 +115,12 @@ class Remote:
             if time.monotonic() - self._heard > LEASE:
                 self.finish("it never came")
             return
+        if self._moved_on:
+            assert self._giver is not None
+            if self._giver.is_over:
+                self.finish(self._moved_on)
+            return
+        guest.take_rest()
         for event in guest.link.events():
             if event.kind in (Kind.CONNECTION_LOST, Kind.SILENT):
                 if self._connected and (event.kind == Kind.SILENT or not guest.link.connected):
@@ -118,8 +131,40 @@ class Remote:
                 self._on_control(event, guest)
         if not self.finished:
             guest.poll()
-        if not self._connected and time.monotonic() - self._heard > self.options.link_timeout:
+        gives = self._giver is not None and not self._giver.is_over
+        if not self._connected and not gives and time.monotonic() - self._heard > self.options.link_timeout:
             self.finish(f"its home {self.options.home} has not been heard for {self.options.link_timeout:.0f} s")
+
+    def take_pages(self, taker: postcopy.Taker) -> None:
+        """Memory follows the guest that is about to run here."""
+        self._reception.take_pages = taker.attach
+
+    def give_pages(self, pid: int, target: tuple[tuple[str, int], bytes] | None) -> None:
+        """Memory of the guest, which stands still, is to follow it: to another node's address, or to who calls."""
+
+        def connect() -> socket.socket:
+            assert target is not None
+            return channel.connect(target[0], "page", target[1], timeout=postcopy.PROGRESS_TIMEOUT)
+
+        self.keep_pages()
+        self._giver = postcopy.Giver(pid, self.options.link_timeout, connect if target is not None else None)
+        if target is None:
+            self._reception.take_pages = self._giver.attach
+        self._giver.start(self._waker.wake)
+
+    def keep_pages(self) -> None:
+        """It does not move after all."""
+        if self._giver is not None:
+            self._giver.close()
+            self._giver = None
+            self._reception.take_pages = None
+
+    def gone(self, reason: str) -> None:
+        """The guest runs elsewhere. This remote ends when what is to follow it has gone, too."""
+        if self._giver is None:
+            self.finish(reason)
+        else:
+            self._moved_on = reason
 
     def settle(self, guest: Guest) -> None:
         """The guest is here: its link is heard from now on."""
@@ -191,14 +236,14 @@ class Remote:
     def _hear(self, guest: Guest, talk: Channel) -> None:
         self.selector.register(talk.connection, selectors.EVENT_READ, lambda: self._serve(guest, talk))
 
-    def go_ahead(self, talk: Channel, target: tuple[tuple[str, int], bytes] | None) -> None:
-        """Has memory of the guest go ahead of it, as `talk` has asked: home, or to another node's address. Until that is over, nobody else
-        talks there."""
+    def go_ahead(self, talk: Channel, target: tuple[tuple[str, int], bytes] | None, mode: str) -> None:
+        """Has memory of the guest go ahead of it (mode: of precopy.MODES), as `talk` has asked: home, or to another node's address. Until
+        that is over, nobody else talks there."""
         assert self.guest is not None
         if self._going is not None:
             self._going.close()
         self.selector.unregister(talk.connection)
-        self._going = GoingAhead(self.guest, talk, target)
+        self._going = GoingAhead(self.guest, talk, target, mode)
         self._going.start(self._waker.wake)
 
     def _went_ahead(self) -> None:
@@ -268,15 +313,16 @@ class Remote:
         answer: Message = {"id": number, "ok": True}
         if operation == "status":
             cpu = self._cpu_before + (self.guest.cpu_seconds() if self.guest else 0.0)
+            runs = self.guest is not None and not self._moved_on
             answer |= {
-                "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": self.guest is not None,
+                "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": runs,
                 "user": self.guest.uid if self.guest else None, "memory": self.guest.memory() if self.guest else 0,
                 "command": self.guest.command if self.guest else "", "cpu": cpu,
             }  # fmt: skip
         elif operation == "expel":
             if self.guest is None:
                 self.finish("expelled before it came")
-            else:
+            elif not self._moved_on:
                 self.guest.expel(str(message.get("reason", "expelled")))
         elif operation == "cancel":
             if self.guest is None:

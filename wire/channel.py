@@ -8,7 +8,8 @@ connection of the two node daemons, and has the same proven to it, before anythi
     listener -> proof                                (32 bytes)
 
 A proof is HMAC-SHA256(secret, who | role | listener's nonce | caller's nonce). A connection is then of one role: ``move``
-(msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop) or ``link`` (handed to the C session).
+(msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop), ``link`` (handed to the C session) or ``page`` (memory
+that follows, engine/postcopy.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wire.frames import Message, WireError
 MAGIC = b"FHD1"
 NONCE = 16
 PROOF = 32
-ROLES = ("move", "imgs", "link")
+ROLES = ("move", "imgs", "link", "page")
 HELLO_TIMEOUT = 5.0
 """Seconds that the whole hello may take."""
 SILENCE = 10

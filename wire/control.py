@@ -70,6 +70,8 @@ class Control(IntEnum):
     NEW_PROCESS = 73
     """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
     exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
+    ALL_HERE = 92
+    """memory that followed the guest is here: it may be moved again, and what has it elsewhere need not"""
     TRACED = 91
     """what the guest's user is to see: lines; held: home handles nothing that follows before they are written"""
     OWN_PROC = 90

@@ -38,8 +38,8 @@ _farhome_mosrun() {
 }
 
 _farhome_migrate() {
-    case ${COMP_WORDS[COMP_CWORD]} in -*) _farhome_words "--engine --async --json --help"; return ;; esac
-    case ${COMP_WORDS[COMP_CWORD - 1]} in --engine) _farhome_words "auto pour criu"; return ;; esac
+    case ${COMP_WORDS[COMP_CWORD]} in -*) _farhome_words "--engine --memory --async --json --help"; return ;; esac
+    case ${COMP_WORDS[COMP_CWORD - 1]} in --engine) _farhome_words "auto pour criu"; return ;; --memory) _farhome_words "auto precopy postcopy"; return ;; esac
     if [ "$COMP_CWORD" = 1 ]; then _farhome_words "$(_farhome_pids)"; else _farhome_words "home out balance $(_farhome_nodes)"; fi
 }
 

@@ -1,0 +1,312 @@
+"""Memory that follows a process which runs already (post-copy): what it writes faster than rounds ahead of it (precopy.py) can carry.
+
+    the source                                            the target
+    context {kept, owed: what of it follows}, the rest -->  holds up who touches a page that is owed (a userfaultfd)
+    the process stands still here for good                  the process runs
+    <------------------- connection of role page ---------  what it lacks; then the pages that somebody waits for
+    those first, then all others ------------------------>
+    <---------------------------------------- all here ---
+    gives its copy up
+
+Who made the link connects: a deputy, or the remote that a guest has left. A connection that breaks is made again, for as long as a
+link is; then the process has lost its memory, and ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from engine.context import Context
+from engine.handover import give_descriptor, take_descriptor
+from engine.layout import Span, common, merge, subtract_all
+from engine.mappings import PAGE
+from kernel_helpers import postcopy
+from kernel_helpers.inject import SYS, Frozen, Registers
+from kernel_helpers.postcopy import Given, Sink, State, give_pages
+from wire.frames import WireError
+from wire.logs import start_thread
+from wire.waking import ready
+
+LEAST = 8 << 20
+"""Bytes that are written again and again: less is sent while the process stands still."""
+MOST_RUNS = 512
+"""Pieces that are owed, about: each is taken out of the target's memory by a call of its own."""
+PROGRESS_TIMEOUT = 15.0
+"""Seconds without progress after which a connection is given up."""
+RETRY = 0.1
+"""Seconds between two attempts to connect."""
+_STACK = 2 * PAGE
+"""Bytes above and below the top of a stack that are used at once."""
+_DEVICE = "/dev/userfaultfd"
+_NEW = 0xAA00
+"""USERFAULTFD_IOC_NEW"""
+_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
+_MADV_DONTNEED = 4
+
+log = logging.getLogger("engine.postcopy")
+
+
+def userfaultfd(frozen: Frozen, page: int = 0) -> int:
+    """A userfaultfd of a process, all of whose threads are stopped, that holds up the kernel's own accesses, too: ours alone. It may be one
+    without any right, given `page`, scratch memory in it. Errors: OSError: this kernel, or this machine, does not have it."""
+    try:
+        number = frozen.call(SYS.userfaultfd, _FLAGS)
+    except PermissionError:
+        if not page:
+            raise
+        device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            given = give_descriptor(frozen, device, page)
+        finally:
+            os.close(device)
+        try:
+            number = frozen.call(SYS.ioctl, given, _NEW, _FLAGS)
+        finally:
+            frozen.call(SYS.close, given)
+    try:
+        taken = take_descriptor(frozen.pid, number)
+    finally:
+        frozen.call(SYS.close, number)
+    try:
+        postcopy.begin(taken)
+    except OSError:
+        os.close(taken)
+        raise
+    return taken
+
+
+def userfaultfd_or_none(frozen: Frozen, page: int = 0) -> int:
+    """The same; -1, said in the log, if it cannot be."""
+    try:
+        return userfaultfd(frozen, page)
+    except OSError as error:
+        log.info("nothing can follow process %d: %s", frozen.pid, error)
+        return -1
+
+
+def must_be_there(context: Context) -> list[Span]:
+    """Memory that a process has to have when it begins to run: what the kernel touches in its name while nobody serves it yet, what it
+    touches at once, and what is locked (MAP_LOCKED, mlock(2))."""
+    found = [(m.start, m.end) for m in context.maps if m.vmflags & {"lo", "lf"}]
+    for thread in context.threads:
+        stack = int(Registers.from_buffer_copy(thread.registers).rsp)
+        found.append((stack - _STACK, stack + _STACK))
+        for start, size in ((thread.rseq.address, thread.rseq.size), (thread.clear_tid, 8), (thread.robust_list[0], 64)):
+            if start:
+                found.append((start, start + max(size, 8)))
+    return merge((max(start, 0) // PAGE * PAGE, -(-end // PAGE) * PAGE) for start, end in found)
+
+
+class Giver:
+    """The source's side, for a process that stands still for good. connect: makes a connection of role page, if that is ours to do; else
+    they come by attach(). patience: seconds that there may be none."""
+
+    def __init__(self, pid: int, patience: float, connect: Callable[[], socket.socket] | None = None) -> None:
+        self.given = Given()
+        self.is_over = False
+        self.failure = ""
+        """why not all pages have been taken, when it is over"""
+        self._pid = pid
+        self._patience = patience
+        self._connect = connect
+        self._callers: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+
+    def start(self, done: Callable[[], None]) -> None:
+        """`done` is called by the worker in the end."""
+        start_thread("pages", self._run, done)
+
+    def attach(self, connection: socket.socket) -> None:
+        """A connection of role page."""
+        self._callers.put(connection)
+
+    def close(self) -> None:
+        """Nobody wants the pages any more."""
+        with self._lock:
+            if not self.is_over:
+                os.eventfd_write(self._stop, 1)
+        self._callers.put(None)
+
+    def _run(self, done: Callable[[], None]) -> None:
+        begun = time.monotonic()
+        try:
+            self.failure = self._give()
+        except Exception as error:  # told by whoever looks
+            log.exception("pages of process %d", self._pid)
+            self.failure = str(error)
+        finally:
+            log.info("pages of process %d: %d bytes in %.3f s%s", self._pid, self.given.bytes, time.monotonic() - begun,
+                     f"; {self.failure}" if self.failure else "")  # fmt: skip
+            with self._lock:
+                self.is_over = True
+                os.close(self._stop)
+            while not self._callers.empty():
+                connection = self._callers.get()
+                if connection is not None:
+                    connection.close()
+            done()
+
+    def _give(self) -> str:
+        """Until all have been taken. Returns why not."""
+        alone_since = time.monotonic()
+        while True:
+            connection = self._next(alone_since + self._patience)
+            if connection is None:
+                if ready([self._stop], 0):
+                    return ""
+                return f"nobody has asked for them for {self._patience:.0f} s"
+            with connection:
+                try:
+                    give_pages(self._pid, connection.fileno(), PROGRESS_TIMEOUT, self._stop, self.given)
+                    return ""
+                except OSError as error:
+                    if error.errno == errno.ECANCELED:
+                        return ""
+                    if error.errno in (errno.EFAULT, errno.ESRCH):
+                        return str(error)
+                    log.info("pages of process %d: %s", self._pid, error)
+            alone_since = time.monotonic()
+
+    def _next(self, end: float) -> socket.socket | None:
+        """Another connection, by then."""
+        while (left := end - time.monotonic()) > 0:
+            if self._connect is None:
+                with suppress(queue.Empty):
+                    return self._callers.get(timeout=left)
+                return None
+            try:
+                return self._connect()
+            except (OSError, WireError) as error:
+                log.debug("no connection for pages of process %d: %s", self._pid, error)
+            if ready([self._stop], RETRY):
+                return None
+        return None
+
+
+class Taker:
+    """The target's side. `userfaultfd`: of the process (see there), ours from here on."""
+
+    def __init__(self, pid: int, userfaultfd: int) -> None:
+        self.is_over = False
+        """all is here, or nothing comes any more"""
+        self.failure = ""
+        """why the process must not run on, when it is over"""
+        self._pid = pid
+        self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._served = threading.Event()
+        self._served.set()
+        try:
+            self._sink: Sink | None = Sink(userfaultfd, self._changed)
+        except BaseException:
+            os.close(self._changed)
+            raise
+
+    def arm(self, frozen: Frozen, areas: Sequence[Span], owed: Sequence[Span]) -> None:
+        """From now on the pages `owed` are missing in the process, which stands still, and who touches one waits. areas: in which they
+        are, each one mapping, or several that touch. Errors: OSError: the process is of no use then."""
+        assert self._sink is not None
+        for area in areas:
+            if common(area, owed):
+                self._sink.register(area)
+        self._served.clear()
+        start_thread("missing pages", self._serve)
+        # Not before they are watched: the kernel could put zeros there (khugepaged).
+        for start, end in owed:
+            frozen.call(SYS.madvise, start, end - start, _MADV_DONTNEED)
+        self._sink.owe(owed)
+
+    def _serve(self) -> None:
+        assert self._sink is not None
+        try:
+            self._sink.serve()
+        finally:
+            self._served.set()
+
+    def attach(self, connection: socket.socket) -> None:
+        """A connection of role page, by which they come."""
+        connection.settimeout(None)
+        with self._lock:
+            if self._sink is not None and not self._is_closed:
+                self._sink.attach(connection.detach())
+                return
+        connection.close()
+
+    def start(self, patience: float, done: Callable[[], None], connect: Callable[[], socket.socket] | None = None) -> None:
+        """Looks after it until all is here. patience: seconds without a connection; connect: as a Giver's; `done` is called in the end."""
+        start_thread("pages", self._look_after, patience, done, connect)
+
+    def _look_after(self, patience: float, done: Callable[[], None], connect: Callable[[], socket.socket] | None) -> None:
+        begun = alone_since = next_attempt = time.monotonic()
+        sink = self._sink
+        while sink is not None:
+            view = sink.look()
+            if view.state is not State.SERVING or self._is_closed:
+                break
+            now = time.monotonic()
+            if view.connected:
+                alone_since = now
+            elif now - alone_since > patience:
+                self.failure = f"{view.left >> 10} KiB of its memory have not come, and nobody who has them was heard for {patience:.0f} s"
+                break
+            elif connect is not None and now >= next_attempt:
+                next_attempt = now + RETRY
+                try:
+                    self.attach(connect())
+                    continue
+                except ConnectionRefusedError:
+                    self.failure = f"{view.left >> 10} KiB of its memory have not come, and nobody has them any more"
+                    break
+                except (OSError, WireError) as error:
+                    log.debug("no connection for pages of process %d: %s", self._pid, error)
+            if ready([self._changed], RETRY if connect is not None and not view.connected else 1.0):
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._changed)
+        if sink is not None:
+            view = sink.look()
+            if view.state is State.FAILED:
+                self.failure = f"a page could not be put into it: {os.strerror(view.error)}"
+            log.info("process %d: %d bytes of pages followed it in %.3f s, %d times somebody waited%s", self._pid, view.bytes,
+                     time.monotonic() - begun, view.faults, f"; {self.failure}" if self.failure else "")  # fmt: skip
+            if view.state in (State.ALL_CAME, State.GONE):
+                self._free()
+        self.is_over = True
+        done()
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not come."""
+        with self._lock:
+            return self._sink.look().left if self._sink is not None else 0
+
+    def close(self) -> None:
+        """The process has ended, or never runs: whoever waits for a page gets zeros. Twice is no error."""
+        with self._lock:
+            self._is_closed = True
+            if self._sink is not None:
+                self._sink.close()
+        self._free()
+
+    def _free(self) -> None:
+        self._served.wait()
+        with self._lock:
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                sink.free()
+                os.close(self._changed)
+
+
+def owed(pieces: Iterable[Span], kept: Sequence[Span], context: Context) -> list[Span]:
+    """Of pieces (sorted, apart), those that are kept, and may follow."""
+    follows = [part for piece in pieces for part in common(piece, kept)]
+    return subtract_all(merge(follows), must_be_there(context))

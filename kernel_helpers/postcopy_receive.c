@@ -1,0 +1,608 @@
+/* Pages that follow a process: the side where it runs already. A userfaultfd stops whoever touches a page that is not here yet, and tells
+ * what the process does to its mappings meanwhile; each page is put where it is then. */
+#define _GNU_SOURCE
+#include "postcopy.h"
+#include <errno.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define FEATURES (UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP)
+#define MESSAGES 16
+#define SAY_TIMEOUT 10000 /* milliseconds */
+
+enum state { SERVING, ALL_CAME, CLOSED, GONE, FAILED };
+
+/* Memory at [start, end) now that was at `source` when it was left. */
+struct place {
+	uint64_t start, end, source;
+};
+
+/* One address space: the process's, or that of a child which it has had since. */
+struct mouth {
+	int userfaultfd;
+	bool gone;
+	struct page_set *lacking; /* by where the pages were when they were left, as all sets here */
+	struct place *places;
+	size_t count;
+};
+
+struct sink {
+	pthread_mutex_t lock;
+	struct page_set *owed;  /* has not come */
+	struct page_set *asked; /* is waited for, and the other side has been told */
+	struct mouth **mouths;
+	size_t mouth_count;
+	int socket, next_socket; /* -1: none */
+	int wake, changed;
+	bool closing;
+	enum state state;
+	int error;
+	uint64_t bytes, faults;
+	char *buffer; /* a frame on its way in */
+	size_t have;
+};
+
+#define FRAME_MOST (sizeof(struct late_frame) + LATE_RUNS * sizeof(struct run) + LATE_BYTES)
+
+struct sink_view {
+	uint64_t left, bytes, faults;
+	int32_t state, error, connected, mouths;
+};
+
+/* Makes a fresh userfaultfd one for a sink. It must be able to hold up the kernel, too (no UFFD_USER_MODE_ONLY). Returns 0 or -errno. */
+int farhome_postcopy_begin(int userfaultfd)
+{
+	struct uffdio_api api = {.api = UFFD_API, .features = FEATURES};
+	return ioctl(userfaultfd, UFFDIO_API, &api) ? -errno : 0;
+}
+
+static void drop_mouth(struct mouth *mouth)
+{
+	close(mouth->userfaultfd);
+	page_set_free(mouth->lacking);
+	free(mouth->places);
+	free(mouth);
+}
+
+static struct mouth *add_mouth(struct sink *sink, int userfaultfd)
+{
+	struct mouth **more = realloc(sink->mouths, (sink->mouth_count + 1) * sizeof *more);
+	struct mouth *mouth = calloc(1, sizeof *mouth);
+
+	if (more)
+		sink->mouths = more;
+	if (!more || !mouth) {
+		free(mouth);
+		return NULL;
+	}
+	mouth->userfaultfd = userfaultfd;
+	sink->mouths[sink->mouth_count++] = mouth;
+	return mouth;
+}
+
+/* For a process in which nothing is missing yet. userfaultfd: of it, ours from here on; changed: an eventfd that is written to when the
+ * connection breaks, and in the end. NULL: no memory. */
+struct sink *farhome_sink_new(int userfaultfd, int changed)
+{
+	struct sink *sink = calloc(1, sizeof *sink);
+
+	if (!sink)
+		return NULL;
+	pthread_mutex_init(&sink->lock, NULL);
+	sink->socket = sink->next_socket = -1;
+	sink->changed = changed;
+	sink->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	sink->buffer = malloc(FRAME_MOST);
+	if (sink->wake < 0 || !sink->buffer || !add_mouth(sink, userfaultfd)) {
+		if (sink->wake >= 0)
+			close(sink->wake);
+		free(sink->buffer);
+		free(sink);
+		return NULL;
+	}
+	return sink;
+}
+
+/* After farhome_sink_serve() has returned, or before it begins. */
+void farhome_sink_free(struct sink *sink)
+{
+	for (size_t i = 0; i < sink->mouth_count; i++)
+		drop_mouth(sink->mouths[i]);
+	if (sink->socket >= 0)
+		close(sink->socket);
+	if (sink->next_socket >= 0)
+		close(sink->next_socket);
+	close(sink->wake);
+	page_set_free(sink->owed);
+	page_set_free(sink->asked);
+	free(sink->mouths);
+	free(sink->buffer);
+	pthread_mutex_destroy(&sink->lock);
+	free(sink);
+}
+
+static void signal_event(int event)
+{
+	uint64_t one = 1;
+	if (write(event, &one, sizeof one) < 0) {
+		/* it is set already */
+	}
+}
+
+/* Whoever touches a page of [start, end) that is missing waits from now on. Returns 0 or -errno. */
+int farhome_sink_register(struct sink *sink, uint64_t start, uint64_t end)
+{
+	struct uffdio_register request = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+	return ioctl(sink->mouths[0]->userfaultfd, UFFDIO_REGISTER, &request) ? -errno : 0;
+}
+
+/* What is to come: runs (sorted, apart), which are registered, and missing. Once. Returns 0 or -errno. */
+int farhome_sink_owe(struct sink *sink, const struct run *runs, size_t count)
+{
+	struct mouth *mouth = sink->mouths[0];
+	int result = 0;
+
+	pthread_mutex_lock(&sink->lock);
+	sink->owed = page_set_new(runs, count, true);
+	sink->asked = page_set_new(runs, count, false);
+	mouth->lacking = page_set_new(runs, count, true);
+	mouth->places = calloc(count + 1, sizeof *mouth->places);
+	if (!sink->owed || !sink->asked || !mouth->lacking || !mouth->places)
+		result = -ENOMEM;
+	for (size_t i = 0; !result && i < count; i++)
+		mouth->places[mouth->count++] = (struct place){runs[i].address, runs[i].address + runs[i].length, runs[i].address};
+	pthread_mutex_unlock(&sink->lock);
+	return result;
+}
+
+/* A connection (ours from here on) by which pages come, in place of the one before. */
+void farhome_sink_attach(struct sink *sink, int socket)
+{
+	pthread_mutex_lock(&sink->lock);
+	if (sink->next_socket >= 0)
+		close(sink->next_socket);
+	sink->next_socket = socket;
+	pthread_mutex_unlock(&sink->lock);
+	signal_event(sink->wake);
+}
+
+/* farhome_sink_serve() returns soon. */
+void farhome_sink_close(struct sink *sink)
+{
+	pthread_mutex_lock(&sink->lock);
+	sink->closing = true;
+	pthread_mutex_unlock(&sink->lock);
+	signal_event(sink->wake);
+}
+
+void farhome_sink_look(struct sink *sink, struct sink_view *view)
+{
+	pthread_mutex_lock(&sink->lock);
+	*view = (struct sink_view){.left = sink->owed ? sink->owed->left * PAGE : 0, .bytes = sink->bytes, .faults = sink->faults,
+				   .state = sink->state, .error = sink->error, .connected = sink->socket >= 0 || sink->next_socket >= 0,
+				   .mouths = sink->mouth_count};
+	pthread_mutex_unlock(&sink->lock);
+}
+
+/* -- the connection ---------------------------------------------------------------------------------------------------- */
+
+static void broken(struct sink *sink)
+{
+	if (sink->socket >= 0)
+		close(sink->socket);
+	sink->socket = -1;
+	signal_event(sink->changed);
+}
+
+static int say(struct sink *sink, uint64_t word)
+{
+	struct iovec vector = {&word, sizeof word};
+	return send_all(sink->socket, &vector, 1, SAY_TIMEOUT);
+}
+
+/* Tells the other side what is lacking, and what of it is waited for. */
+static int tell_lacking(struct sink *sink)
+{
+	struct run runs[BATCH_RUNS];
+	struct frame frame = {.magic = FRAME_MAGIC};
+	struct iovec vector[2];
+	uint64_t at = 0;
+	int result = 0;
+
+	do {
+		frame.count = 0;
+		while (frame.count < BATCH_RUNS && page_set_next(sink->owed, at, ~0ull, &runs[frame.count])) {
+			at = runs[frame.count].address + runs[frame.count].length;
+			frame.count++;
+		}
+		vector[0] = (struct iovec){&frame, sizeof frame};
+		vector[1] = (struct iovec){runs, frame.count * sizeof runs[0]};
+		result = send_all(sink->socket, vector, frame.count ? 2 : 1, SAY_TIMEOUT);
+	} while (frame.count && !result);
+	struct run run;
+	for (at = 0; !result && page_set_next(sink->asked, at, PAGE, &run); at = run.address + PAGE)
+		if (page_set_has(sink->owed, run.address))
+			result = say(sink, run.address);
+	return result;
+}
+
+static void take_connection(struct sink *sink)
+{
+	if (sink->next_socket < 0 || !sink->owed)
+		return;
+	if (sink->socket >= 0)
+		close(sink->socket);
+	sink->socket = sink->next_socket;
+	sink->next_socket = -1;
+	sink->have = 0;
+	if (tell_lacking(sink))
+		broken(sink);
+}
+
+/* -- what the process does ------------------------------------------------------------------------------------------------ */
+
+static void wake(struct mouth *mouth, uint64_t start, uint64_t length)
+{
+	struct uffdio_range range = {start, length};
+	ioctl(mouth->userfaultfd, UFFDIO_WAKE, &range);
+}
+
+/* A page that has nothing, as the kernel would have made it. */
+static void fill_zero(struct mouth *mouth, uint64_t page)
+{
+	struct uffdio_zeropage zero = {.range = {page, PAGE}};
+	if (ioctl(mouth->userfaultfd, UFFDIO_ZEROPAGE, &zero)) /* it is there by now, or the mapping is not: touched again, that shows */
+		wake(mouth, page, PAGE);
+}
+
+static void fault(struct sink *sink, struct mouth *mouth, uint64_t page)
+{
+	sink->faults++;
+	for (size_t i = 0; i < mouth->count; i++) {
+		const struct place *place = &mouth->places[i];
+		if (page < place->start || page >= place->end)
+			continue;
+		uint64_t source = place->source + (page - place->start);
+		if (!page_set_has(mouth->lacking, source))
+			break;
+		if (!page_set_has(sink->asked, source)) {
+			page_set_change(sink->asked, source, source + PAGE, true);
+			if (sink->socket >= 0 && say(sink, source))
+				broken(sink);
+		}
+		return;
+	}
+	fill_zero(mouth, page);
+}
+
+/* The process has no more what was at [start, end); and, if it is unmapped, nothing comes there. */
+static void forget(struct mouth *mouth, uint64_t start, uint64_t end, bool unmapped)
+{
+	for (size_t i = 0; i < mouth->count;) {
+		struct place place = mouth->places[i];
+		uint64_t from = start > place.start ? start : place.start, to = end < place.end ? end : place.end;
+		if (from >= to) {
+			i++;
+			continue;
+		}
+		page_set_change(mouth->lacking, place.source + (from - place.start), place.source + (to - place.start), false);
+		if (!unmapped) {
+			i++;
+			continue;
+		}
+		mouth->places[i] = mouth->places[--mouth->count];
+		/* There is room for two in the place of one: moved() and this are all that make any. */
+		struct place *more = realloc(mouth->places, (mouth->count + 3) * sizeof *more);
+		if (!more)
+			return; /* its pages are not lacking any more: zeros, for want of memory, where a mapping is new */
+		mouth->places = more;
+		if (place.start < from)
+			mouth->places[mouth->count++] = (struct place){place.start, from, place.source};
+		if (to < place.end)
+			mouth->places[mouth->count++] = (struct place){to, place.end, place.source + (to - place.start)};
+	}
+}
+
+/* Memory was moved from `from` to `to`. */
+static int moved(struct mouth *mouth, uint64_t from, uint64_t to, uint64_t length)
+{
+	struct place *result = calloc(3 * mouth->count + 1, sizeof *result);
+	size_t count = 0;
+
+	if (!result)
+		return -ENOMEM;
+	for (size_t i = 0; i < mouth->count; i++) {
+		struct place place = mouth->places[i];
+		uint64_t start = from > place.start ? from : place.start, end = from + length < place.end ? from + length : place.end;
+		if (start >= end) {
+			result[count++] = place;
+			continue;
+		}
+		if (place.start < start)
+			result[count++] = (struct place){place.start, start, place.source};
+		result[count++] = (struct place){start - from + to, end - from + to, place.source + (start - place.start)};
+		if (end < place.end)
+			result[count++] = (struct place){end, place.end, place.source + (end - place.start)};
+	}
+	free(mouth->places);
+	mouth->places = result;
+	mouth->count = count;
+	return 0;
+}
+
+/* A child has what its parent has, and lacks what it lacks. */
+static int forked(struct sink *sink, const struct mouth *parent, int userfaultfd)
+{
+	struct page_set *lacking = parent->lacking ? page_set_copy(parent->lacking) : NULL;
+	struct place *places = calloc(parent->count + 1, sizeof *places);
+	struct mouth *child = lacking && places ? add_mouth(sink, userfaultfd) : NULL;
+
+	if (!child) {
+		page_set_free(lacking);
+		free(places);
+		close(userfaultfd);
+		return -ENOMEM;
+	}
+	memcpy(places, parent->places, parent->count * sizeof *places);
+	child->lacking = lacking;
+	child->places = places;
+	child->count = parent->count;
+	return 0;
+}
+
+static int hear_process(struct sink *sink, struct mouth *mouth)
+{
+	struct uffd_msg messages[MESSAGES];
+	int result = 0;
+
+	for (;;) {
+		ssize_t size = read(mouth->userfaultfd, messages, sizeof messages);
+		if (size < 0 && errno == EINTR)
+			continue;
+		if (size < (ssize_t)sizeof messages[0])
+			return result ? result : size < 0 && errno != EAGAIN ? -errno : 0;
+		for (size_t i = 0; i < size / sizeof messages[0]; i++) {
+			const struct uffd_msg *m = &messages[i];
+			int failed = 0;
+			if (m->event == UFFD_EVENT_PAGEFAULT)
+				fault(sink, mouth, m->arg.pagefault.address / PAGE * PAGE);
+			else if (m->event == UFFD_EVENT_REMOVE)
+				forget(mouth, m->arg.remove.start, m->arg.remove.end, false);
+			else if (m->event == UFFD_EVENT_UNMAP)
+				forget(mouth, m->arg.remove.start, m->arg.remove.end, true);
+			else if (m->event == UFFD_EVENT_REMAP)
+				failed = moved(mouth, m->arg.remap.from, m->arg.remap.to, m->arg.remap.len);
+			else if (m->event == UFFD_EVENT_FORK)
+				failed = forked(sink, mouth, m->arg.fork.ufd);
+			if (failed)
+				result = failed;
+		}
+	}
+}
+
+/* -- what comes -------------------------------------------------------------------------------------------------------------- */
+
+/* Returns how many bytes are dealt with; 0: the process is changing its mappings, ask it first; -ESRCH: it has ended; -errno. */
+static int64_t fill(struct mouth *mouth, uint64_t start, const char *content, uint64_t length)
+{
+	int64_t done;
+	int result;
+
+	if (content) {
+		struct uffdio_copy copy = {.dst = start, .src = (uintptr_t)content, .len = length};
+		result = ioctl(mouth->userfaultfd, UFFDIO_COPY, &copy);
+		done = copy.copy;
+	} else {
+		struct uffdio_zeropage zero = {.range = {start, length}};
+		result = ioctl(mouth->userfaultfd, UFFDIO_ZEROPAGE, &zero);
+		done = zero.zeropage;
+	}
+	if (!result)
+		return length;
+	if (errno == EAGAIN)
+		return done > 0 ? done : 0;
+	if (errno == EEXIST) {
+		wake(mouth, start, PAGE);
+		return PAGE;
+	}
+	if (errno == ENOENT || errno == EINVAL) /* it is not mapped any more, or by something else */
+		return PAGE;
+	return -errno;
+}
+
+/* content: of the run, NULL: zeros. */
+static int put(struct sink *sink, const struct run *run, const char *content)
+{
+	for (size_t i = 0; i < sink->mouth_count; i++) {
+		struct mouth *mouth = sink->mouths[i];
+		uint64_t at = run->address, end = run->address + run->length;
+		while (!mouth->gone && at < end) {
+			const struct place *place = NULL;
+			struct run part;
+			if (!page_set_next(mouth->lacking, at, end - at, &part) || part.address >= end)
+				break;
+			for (size_t j = 0; j < mouth->count && !place; j++)
+				if (part.address >= mouth->places[j].source &&
+				    part.address < mouth->places[j].source + (mouth->places[j].end - mouth->places[j].start))
+					place = &mouth->places[j];
+			if (!place) {
+				page_set_change(mouth->lacking, part.address, part.address + PAGE, false);
+				at = part.address + PAGE;
+				continue;
+			}
+			uint64_t offset = part.address - place->source, room = place->end - place->start - offset;
+			uint64_t length = part.length < room ? part.length : room;
+			if (part.address + length > end)
+				length = end - part.address;
+			int64_t done = fill(mouth, place->start + offset, content ? content + (part.address - run->address) : NULL, length);
+			if (done == -ESRCH) {
+				mouth->gone = true;
+			} else if (done < 0) {
+				return done;
+			} else if (done == 0) {
+				int result = hear_process(sink, mouth);
+				if (result)
+					return result;
+				sched_yield();
+			} else {
+				page_set_change(mouth->lacking, part.address, part.address + done, false);
+				at = part.address + done;
+			}
+		}
+	}
+	return 0;
+}
+
+/* A frame that is here whole. */
+static int take_frame(struct sink *sink, const struct late_frame *frame)
+{
+	const struct run *runs = (const void *)(frame + 1);
+	const char *content = (const char *)(runs + frame->count);
+	struct checksum sum = {{0}};
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < frame->count; i++) {
+		const struct run *run = &runs[i];
+		if (!run->length || (run->address | run->length) % PAGE || run->length > LATE_BYTES || run->address + run->length < run->address)
+			return -EPROTO;
+		bytes += run->length;
+	}
+	if (frame->bytes && bytes != frame->bytes)
+		return -EPROTO;
+	checksum_add(&sum, runs, frame->count * sizeof *runs);
+	for (uint64_t i = 0, offset = 0; frame->bytes && i < frame->count; offset += runs[i++].length)
+		checksum_add(&sum, content + offset, runs[i].length);
+	if (checksum_value(&sum) != frame->checksum)
+		return -EBADMSG;
+	for (unsigned i = 0; i < frame->count; i++) {
+		int result = put(sink, &runs[i], frame->bytes ? content : NULL);
+		if (result)
+			return result;
+		page_set_change(sink->owed, runs[i].address, runs[i].address + runs[i].length, false);
+		if (frame->bytes)
+			content += runs[i].length;
+	}
+	sink->bytes += frame->bytes;
+	return 0;
+}
+
+/* What has come. Returns 0, or -errno: of the process, not of the connection. */
+static int hear_source(struct sink *sink)
+{
+	for (;;) {
+		const struct late_frame *frame = (const void *)sink->buffer;
+		size_t wanted = sizeof *frame;
+		if (sink->have >= sizeof *frame) {
+			if (frame->magic != LATE_MAGIC || !frame->count || frame->count > LATE_RUNS || frame->bytes > LATE_BYTES) {
+				broken(sink);
+				return 0;
+			}
+			wanted += frame->count * sizeof(struct run) + frame->bytes;
+		}
+		if (sink->have == wanted && wanted > sizeof *frame) {
+			int result = take_frame(sink, frame);
+			sink->have = 0;
+			if (result == -EPROTO || result == -EBADMSG) {
+				broken(sink);
+				return 0;
+			}
+			return result;
+		}
+		ssize_t size = recv(sink->socket, sink->buffer + sink->have, wanted - sink->have, MSG_DONTWAIT);
+		if (size < 0 && errno == EINTR)
+			continue;
+		if (size < 0 && errno == EAGAIN)
+			return 0;
+		if (size <= 0) {
+			broken(sink);
+			return 0;
+		}
+		sink->have += size;
+	}
+}
+
+static bool all_gone(const struct sink *sink)
+{
+	for (size_t i = 0; i < sink->mouth_count; i++)
+		if (!sink->mouths[i]->gone)
+			return false;
+	return true;
+}
+
+/* One turn. Returns 0 to go on, 1 when it is over. */
+static int turn(struct sink *sink, const struct pollfd *entries, size_t mouths)
+{
+	uint64_t ignored;
+	int result = 0;
+
+	if (entries[0].revents && read(sink->wake, &ignored, sizeof ignored) < 0) {
+		/* nobody has called */
+	}
+	if (sink->closing) {
+		sink->state = CLOSED;
+		return 1;
+	}
+	for (size_t i = 0; i < mouths && !result; i++)
+		if (entries[2 + i].revents)
+			result = hear_process(sink, sink->mouths[i]);
+	take_connection(sink);
+	if (!result && sink->socket >= 0 && entries[1].fd == sink->socket && entries[1].revents)
+		result = hear_source(sink);
+	if (result) {
+		sink->state = FAILED;
+		sink->error = -result;
+		return 1;
+	}
+	if (sink->owed && (!sink->owed->left || all_gone(sink))) {
+		sink->state = sink->owed->left ? GONE : ALL_CAME;
+		return 1;
+	}
+	return 0;
+}
+
+/* Serves the process until all its pages are here, or farhome_sink_close(). Afterwards nobody waits for anything by it, unless it failed:
+ * then the process must not run on, and its memory is held up until farhome_sink_free(). */
+void farhome_sink_serve(struct sink *sink)
+{
+	struct pollfd *entries = NULL;
+
+	pthread_mutex_lock(&sink->lock);
+	do {
+		size_t mouths = sink->mouth_count;
+		struct pollfd *more = realloc(entries, (2 + mouths) * sizeof *entries);
+		if (!more) {
+			sink->state = FAILED;
+			sink->error = ENOMEM;
+			break;
+		}
+		entries = more;
+		entries[0] = (struct pollfd){.fd = sink->wake, .events = POLLIN};
+		entries[1] = (struct pollfd){.fd = sink->socket, .events = POLLIN};
+		for (size_t i = 0; i < mouths; i++)
+			entries[2 + i] = (struct pollfd){.fd = sink->mouths[i]->gone ? -1 : sink->mouths[i]->userfaultfd, .events = POLLIN};
+		pthread_mutex_unlock(&sink->lock);
+		while (poll(entries, 2 + mouths, -1) < 0 && errno == EINTR)
+			;
+		pthread_mutex_lock(&sink->lock);
+		if (turn(sink, entries, mouths))
+			break;
+	} while (true);
+	free(entries);
+	if (sink->socket >= 0 && sink->state != FAILED)
+		say(sink, ALL_HERE);
+	if (sink->state == ALL_CAME || sink->state == GONE) {
+		for (size_t i = 0; i < sink->mouth_count; i++)
+			drop_mouth(sink->mouths[i]);
+		sink->mouth_count = 0;
+	}
+	pthread_mutex_unlock(&sink->lock);
+	signal_event(sink->changed);
+}
