@@ -8,6 +8,7 @@ places), spoils the pages that it lies in: those come again with the rest.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING
 
 from deputy import freezing
 from deputy.guestlink import LinkLost
-from deputy.stub import Replaced
-from engine import precopy
+from deputy.pledge import Pledge
+from deputy.stub import Replaced, Stub
+from engine import postcopy, precopy
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import Frozen
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError
@@ -49,9 +52,11 @@ class Approach:
         """when that was, as time.monotonic()"""
         self._deputy = deputy
         self._target = deputy.link.target
-        self._wanted: tuple[list[Span], set[Span]] | None = None
+        self._asked: Callable[[Stub], None] | None = None
+        """what the worker wants done in the stub, which only the loop can"""
+        self._answered = threading.Event()
         self._room: list[Span] = []
-        self._has_room = threading.Event()
+        self._pledge: Pledge | None = None
         self._is_void = False
         self._is_unwatched = False
         self._done: Callable[[], None] = lambda: None
@@ -80,19 +85,40 @@ class Approach:
         talk.send("approach", memory=self._memory)
         message = talk.next(timeout=precopy.ROUND_TIMEOUT)
         if message["op"] == "precopy":
-            self._wanted = precopy.spans(message["areas"]), {(area[0], area[1]) for area in message["areas"] if area[2]}
-            done()
-            if not self._has_room.wait(ROOM_TIMEOUT):
-                raise TimeoutError("no room was made for it")
-            talk.send("precopy", areas=self._room)
+            wanted, unreserved = precopy.spans(message["areas"]), {(area[0], area[1]) for area in message["areas"] if area[2]}
+            self._in_loop(lambda stub: self._make_room(stub, wanted, unreserved, bool(message.get("postcopy"))))
+            talk.send("precopy", areas=self._room, postcopy=self._pledge is not None)
             self.progress.total = int(message["total"])
-            while (message := talk.next(timeout=precopy.ROUND_TIMEOUT))["op"] == "round":
+            while (message := talk.next(timeout=precopy.ROUND_TIMEOUT))["op"] in ("round", "stale"):
+                if message["op"] == "stale":
+                    self._give_back(talk, precopy.spans(message["spans"]))
+                    continue
                 begun = time.monotonic()
                 precopy.receive_round(self._deputy.pid, self._room, talk, self.progress.begin_round(int(message["left"])))
                 self.progress.seconds += time.monotonic() - begun
         if message["op"] != "ready":
             raise WireError(f"the remote said {message['op']!r} where 'ready' was due")
         self._is_unwatched = bool(message.get("unwatched"))
+
+    def _in_loop(self, work: Callable[[Stub], None]) -> None:
+        """Has the loop do that in the stub. Errors: TimeoutError: it has not; what the work itself raises is in the log."""
+        self._answered.clear()
+        self._asked = work
+        self._done()
+        if not self._answered.wait(ROOM_TIMEOUT):
+            raise TimeoutError("the stub was not ready for it")
+
+    def _make_room(self, stub: Stub, wanted: list[Span], unreserved: set[Span], may_follow: bool) -> None:
+        stub.relocate(wanted)
+        self._room = stub.make_room(wanted, unreserved)
+        if may_follow and (userfaultfd := stub.userfaultfd()) >= 0:
+            self._pledge = Pledge(stub.pid, userfaultfd)
+
+    def _give_back(self, talk: Channel, spans: list[Span]) -> None:
+        if subtract_all(spans, merge(self._room)):
+            raise WireError("memory is stale that has not come")
+        self._in_loop(lambda stub: stub.give_back(spans))
+        talk.send("stale")
 
     def look(self) -> None:
         """Does what only the loop can: makes the room that the worker waits for, or has the guest watched, if it is not yet. Errors:
@@ -108,17 +134,31 @@ class Approach:
                 return
             self.is_over = False
             self.start(self._done)
-        if self._wanted is None or self._has_room.is_set():
+        asked, self._asked = self._asked, None
+        if asked is None:
             return
-        wanted, unreserved = self._wanted
         stub = self._deputy.stub
         try:
             if stub is not None:
-                stub.relocate(wanted)
-                self._room = stub.make_room(wanted, unreserved)
+                asked(stub)
         except (FarhomeError, OSError) as error:
-            log.info("no room for process %d: %s", self._deputy.pid, error)
-        self._has_room.set()
+            log.info("nothing more comes ahead of process %d: %s", self._deputy.pid, error)
+            self._is_void = True
+        self._answered.set()
+
+    def follow(self, frozen: Frozen, areas: list[Span], owed: list[Span]) -> Pledge:
+        """The stub is filled but for what is owed, in `areas`; that follows. Returns who sees to it. Errors: WireError, OSError: nothing
+        follows, and the process is of no use without."""
+        if self._pledge is None or subtract_all(owed, areas):
+            raise WireError("memory is to follow that cannot")
+        target = self._target
+
+        def connect() -> socket.socket:
+            return channel.connect(target.address, "page", target.secret, timeout=postcopy.PROGRESS_TIMEOUT)
+
+        self._pledge.begin(frozen, areas, owed, self._deputy.options.link_timeout, self._done, connect)
+        pledge, self._pledge = self._pledge, None
+        return pledge
 
     @property
     def is_of_use(self) -> bool:
@@ -146,7 +186,10 @@ class Approach:
     def close(self) -> None:
         """The guest is at home, or stays where it is: its stub has no need of the room."""
         self._is_void = True
-        self._has_room.set()
+        self._answered.set()
+        if self._pledge is not None:
+            self._pledge.forgo()
+            self._pledge = None
         room, self._room = self._room, []
         stub = self._deputy.stub
         if room and stub is not None and self._deputy.where != "home":

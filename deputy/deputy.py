@@ -22,10 +22,11 @@ from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
 from deputy.mapping import Mappings
+from deputy.pledge import Pledge
 from deputy.proc import OwnProc
 from deputy.report import Report
 from deputy.signals import StubSignals
-from deputy.stub import Replaced, Stub
+from deputy.stub import Replaced, Stub, say_on_terminal
 from deputy.trace import TraceFile
 from engine.postcopy import Giver
 from engine.precopy import Ahead, Progress
@@ -102,6 +103,8 @@ class Deputy:
         """bytes of its memory that followed it, while they are not all where it is: until then it is not moved"""
         self._giver: Giver | None = None
         """who gives them, if they are here"""
+        self._pledge: Pledge | None = None
+        """who sees to it that they come, if the process is at home"""
         self.held: execution.Held | None = None
         """between two programs"""
         self._later: list[Message] = []
@@ -127,9 +130,9 @@ class Deputy:
         self.where = link.target.node
         self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
 
-    def is_followed(self, size: int, giver: Giver | None = None) -> None:
-        """Bytes of memory follow the guest; those in the stub are given from here."""
-        self.follows, self._giver = size, giver
+    def is_followed(self, size: int, giver: Giver | None = None, pledge: Pledge | None = None) -> None:
+        """Bytes of memory follow the process; those in the stub are given from here, those that follow it home taken."""
+        self.follows, self._giver, self._pledge = size, giver, pledge
 
     def settle(self, force: bool = False) -> None:
         """See Stub.settle(): unless there is memory in the stub that follows the guest. Errors: FarhomeError, OSError."""
@@ -156,6 +159,8 @@ class Deputy:
         self.server.close()
         self._trace.close()
         self._need_no_more()
+        if self._pledge is not None:
+            self._pledge.break_()
         self.drop_link()
         if self.held is not None:
             self.held.end_guest()
@@ -192,11 +197,34 @@ class Deputy:
             may_go = self._preparing is None and not self.follows and self.tree.is_free(self)
             if self.go_home_reason and may_go and time.monotonic() >= self._retry_home_at:
                 self._approach(self.go_home_reason, None)
-        if self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
+        if self._pledge is not None:
+            self._redeem(self._pledge)
+        elif self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
             self.finished = True  # nobody asked for a move
 
+    def _redeem(self, pledge: Pledge) -> None:
+        """The process is at home. When all its memory is there, too, nothing keeps us."""
+        if not pledge.is_over:
+            return
+        self._pledge = None
+        if pledge.failure:
+            self._lose(pledge)
+        else:
+            pledge.keep()
+        self.finished = True
+
+    def _lose(self, pledge: Pledge) -> None:
+        """Memory of the process, which is at home, does not come any more."""
+        sentence = f"farhome: process {self.pid} is lost: {pledge.failure}; ended {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        log.error("%s", sentence)
+        say_on_terminal(self.pid, sentence)
+        self.server.tell({"event": "lost", "node": self.where, "reason": pledge.failure, "sentence": sentence})
+        pledge.break_()
+
     def _process_ended(self) -> None:
-        if self.held is not None:
+        if self._pledge is not None:
+            time.sleep(0.001)  # what it has left behind may lack pages, too
+        elif self.held is not None:
             self.held.killed()
         elif self.signals is None:
             log.info("process %d ended", self.pid)
@@ -231,7 +259,7 @@ class Deputy:
             else:
                 self._approach(str(message.get("reason", "asked")), number, str(message.get("memory") or self.options.memory))
         elif operation == "abort":
-            if self.where == "home":
+            if self.where == "home" and self._pledge is None:
                 self.finished = True
         else:
             self.answer_failure(number, f"unknown operation {operation!r}")
@@ -432,7 +460,8 @@ class Deputy:
         if number is not None:
             self.answer(number, report)
         self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": report.frozen_ms})
-        self.finished = True
+        self._approaching = None
+        self.finished = self._pledge is None
 
     def _come_home_patiently(self, begun: float, approach: Approach) -> Report:
         """A thread that stands in another kernel's vdso cannot come; a moment later it has left it."""

@@ -19,6 +19,7 @@ from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, Registers
 from wire import channel
 from wire.channel import Channel
+from wire.frames import WireError
 
 if TYPE_CHECKING:
     from deputy.approach import Approach
@@ -51,7 +52,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         phases.done("freeze")
         try:
             talk.send("capture", ahead=approach is not None, spoilt=approach.spoilt() if approach is not None else [])
-            filled = precopy.spans(talk.expect("context", timeout=30.0).get("kept", []))
+            announced = talk.expect("context", timeout=30.0)
+            filled, owed = precopy.spans(announced.get("kept", [])), precopy.spans(announced.get("owed", []))
             context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
             phases.done("capture there")
             stub.relocate([(mapping.start, mapping.end) for mapping in context.maps])
@@ -70,6 +72,15 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                 if failure.again:
                     raise TryAgain(str(failure)) from failure
                 raise
+            pledge = None
+            if owed:
+                try:
+                    if approach is None:
+                        raise WireError("memory is to follow that cannot")
+                    pledge = approach.follow(frozen, filled, owed)
+                except BaseException:
+                    refilled.undo()
+                    raise
         except BaseException:
             stub.resume_as_stub()
             freezing.thaw(deputy)
@@ -83,12 +94,13 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         phases.tell(log, "home")
         deputy.signals = None
         deputy.where = "home"
+        deputy.is_followed(sum(end - start for start, end in owed), pledge=pledge)
         talk.send("discard")
         ahead = approach.progress if approach is not None else precopy.Progress()
         deputy.drop_link()
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
         total, size = time.monotonic() - begun, refilled.pages.bytes + ahead.sent
-        return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead)
+        return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead, deputy.follows)
     except BaseException:
         if approach is not None:
             approach.close()  # its conversation ends here, and what has come by it is of no use any more

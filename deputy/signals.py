@@ -12,6 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from deputy.stub import Stub, say_on_terminal
 from engine.pending import Pending
 from kernel_helpers import tracing
 from kernel_helpers.tracing import Cause, Stop
@@ -19,7 +20,6 @@ from wire.control import Control
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
-    from deputy.stub import Stub
 
 log = logging.getLogger("deputy")
 
@@ -174,7 +174,7 @@ class StubSignals:
 
     def kill(self, sentence: str) -> None:
         """SIGKILL, with one line on the process's terminal if it has one."""
-        self._stub.say_on_terminal(sentence)
+        say_on_terminal(self._stub.pid, sentence)
         try:
             os.kill(self._stub.pid, signal.SIGKILL)
         except ProcessLookupError:

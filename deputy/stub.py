@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from deputy import footprint
+from engine import postcopy
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span, subtract_all
@@ -34,6 +35,7 @@ _PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
 _MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 1, 2, 0x20, 0x4000, 0x100000
 _MREMAP_MAYMOVE_FIXED = 3
 _RSEQ_UNREGISTER = 1
+_MADV_DONTNEED = 4
 _CALL_END_AT = 8  # of the blob: where the address after its `syscall` is told
 _WALL = 0x40000000
 _SIGNAL_ACTION = 32  # bytes of the kernel's struct sigaction
@@ -376,6 +378,25 @@ class Stub:
                     made.append((start, end))
         return made
 
+    def give_back(self, spans: Sequence[Span]) -> None:
+        """Pages in the room are stale. Errors: as make_room()."""
+        with self.injecting() as thread:
+            for start, end in spans:
+                thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED)
+
+    def userfaultfd(self) -> int:
+        """By which memory can follow the process home; -1 if it cannot. Errors: TimeoutError, Replaced."""
+        with self.injecting() as thread:
+            frozen = Frozen(self.pid, {thread.tid: thread}, instruction=thread.instruction)
+            try:
+                page = frozen.call(SYS.mmap, 0, PAGE, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, U64, 0)
+            except OSError:
+                return -1
+            try:
+                return postcopy.userfaultfd_or_none(frozen, page)
+            finally:
+                frozen.call(SYS.munmap, page, PAGE)
+
     def unmake_room(self, room: Sequence[Span]) -> None:
         """The memory of make_room() goes again, but for what calls use. Errors: as make_room()."""
         places = [(page, page + PAGE) for page in sorted(set(self.link.hold_places(True)))]
@@ -398,20 +419,6 @@ class Stub:
             at = self._slot(thread.tid) + 1024
             inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
             inject.check(thread.call(SYS.rt_sigaction, number, at, 0, 8), f"rt_sigaction in {self.pid}")
-
-    def say_on_terminal(self, sentence: str) -> None:
-        """One line on the process's standard error, if that is a terminal."""
-        try:
-            descriptor = os.open(f"/proc/{self.pid}/fd/2", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return
-        try:
-            if os.isatty(descriptor):
-                os.write(descriptor, f"\r\n{sentence}\r\n".encode())
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
 
     def add_thread(self) -> int:
         """One thread more, in the loop; its id as the program sees it. Errors: OSError, TimeoutError; nothing is left then."""
@@ -602,6 +609,21 @@ class Stub:
         self.undo()
 
 
+def say_on_terminal(pid: int, sentence: str) -> None:
+    """One line on a process's standard error, if that is a terminal."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if os.isatty(descriptor):
+            os.write(descriptor, f"\r\n{sentence}\r\n".encode())
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
 class _Memory:
     """What clone_task() writes its arguments to."""
 
@@ -621,4 +643,4 @@ def _write(pid: int, address: int, data: bytes) -> int:
         os.close(descriptor)
 
 
-__all__ = ["Replaced", "Stub"]
+__all__ = ["Replaced", "Stub", "say_on_terminal"]
