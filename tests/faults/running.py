@@ -58,16 +58,17 @@ class Running:
         assert shown is not None, f"mosps does not show {self.name} any more; it said: {self.said}"
         return self.cluster.where(shown)
 
-    def move(self, target: str) -> Move:
-        move = self.cluster.migrate(self.pid, self.where(), target)
+    def move(self, target: str, memory: str = "") -> Move:
+        move = self.cluster.migrate(self.pid, self.where(), target, memory=memory)
         print(move)
         return move
 
-    def moved(self, target: str) -> None:
+    def moved(self, target: str, memory: str = "") -> Move:
         """Moves it; fails the test when that is not done."""
-        move = self.move(target)
+        move = self.move(target, memory)
         assert move.done, str(move)
         assert self.where() == target
+        return move
 
     def lines(self) -> list[str]:
         """What the file `lines` in its directory holds."""

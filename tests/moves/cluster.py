@@ -49,6 +49,8 @@ class Move:
     engine: str = ""
     ahead: int = 0
     """bytes that went while the process ran"""
+    follows: int = 0
+    """bytes that went when it ran again, at most"""
 
     def __str__(self) -> str:
         times = f"frozen {self.frozen_ms:.0f} ms of {self.total_ms:.0f}, {self.engine}" if self.done else f"NOT DONE: {self.said}"
@@ -113,10 +115,11 @@ class Cluster:
         where = process["where"]
         return HOME if where in ("home", None, "") else str(where)
 
-    def migrate(self, pid: int, source: str, target: str, *, at: float = 0, user: str = "") -> Move:
-        """Types `migrate PID TARGET` at home and waits for what it says."""
+    def migrate(self, pid: int, source: str, target: str, *, at: float = 0, user: str = "", memory: str = "") -> Move:
+        """Types `migrate PID TARGET` at home and waits for what it says. memory: with --memory."""
         kind = "home" if target == HOME else "out" if source == HOME else "hop"
-        done = self.home.run("migrate", str(pid), "home" if kind == "home" else target, "--json", user=user)
+        manner = ["--memory", memory] if memory else []
+        done = self.home.run("migrate", str(pid), "home" if kind == "home" else target, "--json", *manner, user=user)
         said = (done.stderr or done.stdout).strip()
         if done.returncode:
             return Move(at, pid, kind, source, target, False, f"exit {done.returncode}: {said}")
@@ -124,7 +127,7 @@ class Cluster:
         if not answer.get("moved"):
             return Move(at, pid, kind, source, target, False, "it is there already")
         return Move(at, pid, kind, source, target, True, said, float(answer["frozen_ms"]), float(answer["total_ms"]),
-                    str(answer.get("engine", "")), int(answer.get("ahead_bytes", 0)))  # fmt: skip
+                    str(answer.get("engine", "")), int(answer.get("ahead_bytes", 0)), int(answer.get("follows_bytes", 0)))  # fmt: skip
 
     def logs(self, directory: Path) -> None:
         """Copies what the node daemons, deputies and remotes have said, and what mosps shows."""

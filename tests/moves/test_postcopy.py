@@ -1,0 +1,86 @@
+"""Memory that follows a process is what the process has, whatever it does to it before it has come."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.faults.running import HOME, Running
+from tests.moves.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(240)
+
+NODES = (HOME, "n2", "n3")
+
+
+@pytest.mark.parametrize(("seed", "user"), [(1, ""), (2, "farhome-a")])
+def test_what_a_process_does_to_memory_that_has_not_come_is_not_lost(cluster: Cluster, seed: int, user: str) -> None:
+    chosen, moves, followed = random.Random(seed), 0, set()
+    with Running(cluster, "ahead", f"12000 {seed}", user=user) as ahead:
+        ahead.works(60)
+        while ahead.process.poll() is None:
+            where = ahead.shown()
+            if where is None:
+                break
+            here = cluster.where(where)
+            target = chosen.choice([node for node in NODES if node != here])
+            move = cluster.migrate(ahead.pid, here, target, user=user, memory="postcopy")
+            print(move, f"{move.follows >> 20} MB follow")
+            moves += move.done
+            if move.follows > 16 << 20:
+                followed.add(move.kind)
+        assert ahead.end(200) == "all is as it was written\nstatus 0\n"
+    assert moves >= 10
+    assert followed == {"out", "hop", "home"}
+
+
+def test_what_is_written_faster_than_it_can_be_sent_follows(cluster: Cluster) -> None:
+    """Without being told to: in all directions."""
+    with Running(cluster, "writer", "200") as writer:
+        writer.works(30)
+        for target in ("n2", "n3", HOME):
+            move = writer.moved(target)
+            assert move.follows > 100 << 20, move
+            writer.works(30)
+        cluster.home.run("kill", "-TERM", str(writer.pid))
+        assert writer.end() == "intact\nstatus 0\n"
+
+
+def test_all_goes_ahead_if_that_is_wanted(cluster: Cluster) -> None:
+    with Running(cluster, "writer", "64") as writer:
+        writer.works(30)
+        for target in ("n2", "n3", HOME):
+            move = writer.moved(target, memory="precopy")
+            assert (move.follows, move.ahead > 60 << 20) == (0, True), move
+            writer.works(30)
+        cluster.home.run("kill", "-TERM", str(writer.pid))
+        assert writer.end() == "intact\nstatus 0\n"
+
+
+CHILDREN = """
+import hashlib, os, subprocess, time
+block = bytearray(os.urandom(1 << 20) * 200)
+digest = hashlib.md5(block).digest()
+print(1, file=open("lines", "a"))
+while not os.path.exists("enough"):
+    child = os.fork()
+    if not child:
+        os._exit(hashlib.md5(block).digest() != digest)
+    assert os.waitpid(child, 0)[1] == 0
+    assert subprocess.run(["true"]).returncode == 0
+    print(1, file=open("lines", "a"))
+assert hashlib.md5(block).digest() == digest
+print("and so have its children")
+"""
+
+
+def test_children_of_a_process_whose_memory_has_not_come_have_it(cluster: Cluster) -> None:
+    with Running(cluster, "counter", "", command=f"python3 -c '{CHILDREN}'") as parent:
+        parent.works(30)
+        for target in ("n2", "n3", HOME, "n2", HOME):
+            move = parent.moved(target, memory="postcopy")
+            assert move.follows > 100 << 20, move
+            parent.works(30)
+        (parent.directory / "enough").touch()
+        assert parent.end() == "and so have its children\nstatus 0\n"
