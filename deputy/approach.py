@@ -87,14 +87,15 @@ class Approach:
         if message["op"] == "precopy":
             wanted, unreserved = precopy.spans(message["areas"]), {(area[0], area[1]) for area in message["areas"] if area[2]}
             self._in_loop(lambda stub: self._make_room(stub, wanted, unreserved, bool(message.get("postcopy"))))
-            talk.send("precopy", areas=self._room, postcopy=self._pledge is not None)
+            talk.send("precopy", areas=self._room, postcopy=self._pledge is not None and self._pledge.may_follow)
             self.progress.total = int(message["total"])
             while (message := talk.next(timeout=precopy.ROUND_TIMEOUT))["op"] in ("round", "stale"):
                 if message["op"] == "stale":
                     self._give_back(talk, precopy.spans(message["spans"]))
                     continue
                 begun = time.monotonic()
-                precopy.receive_round(self._deputy.pid, self._room, talk, self.progress.begin_round(int(message["left"])))
+                meter = self.progress.begin_round(int(message["left"]))
+                precopy.receive_round(self._deputy.pid, self._room, talk, meter, self.taker)
                 self.progress.seconds += time.monotonic() - begun
         if message["op"] != "ready":
             raise WireError(f"the remote said {message['op']!r} where 'ready' was due")
@@ -111,8 +112,8 @@ class Approach:
     def _make_room(self, stub: Stub, wanted: list[Span], unreserved: set[Span], may_follow: bool) -> None:
         stub.relocate(wanted)
         self._room = stub.make_room(wanted, unreserved)
-        if may_follow and (userfaultfd := stub.userfaultfd()) >= 0:
-            self._pledge = Pledge(stub.pid, userfaultfd)
+        if self._room and (userfaultfd := stub.userfaultfd()) >= 0:
+            self._pledge = Pledge(stub.pid, userfaultfd, self._room, may_follow)
 
     def _give_back(self, talk: Channel, spans: list[Span]) -> None:
         if subtract_all(spans, merge(self._room)):
@@ -146,6 +147,11 @@ class Approach:
             self._is_void = True
         self._answered.set()
 
+    @property
+    def taker(self) -> postcopy.Taker | None:
+        """Who guards the room, if somebody does."""
+        return self._pledge.taker if self._pledge is not None else None
+
     def follow(self, frozen: Frozen, areas: list[Span], owed: list[Span]) -> Pledge:
         """The stub is filled but for what is owed, in `areas`; that follows. Returns who sees to it. Errors: WireError, OSError: nothing
         follows, and the process is of no use without."""
@@ -156,7 +162,7 @@ class Approach:
         def connect() -> socket.socket:
             return channel.connect(target.address, "page", target.secret, timeout=postcopy.PROGRESS_TIMEOUT)
 
-        self._pledge.begin(frozen, areas, owed, self._deputy.options.link_timeout, self._done, connect)
+        self._pledge.begin(frozen, owed, self._deputy.options.link_timeout, self._done, connect)
         pledge, self._pledge = self._pledge, None
         return pledge
 
@@ -183,13 +189,17 @@ class Approach:
         """The room is the process's memory now, or has been taken away with it."""
         self._room = []
 
+    def forgo(self) -> None:
+        """Nothing follows: the process has all of its memory."""
+        if self._pledge is not None:
+            self._pledge.forgo()
+            self._pledge = None
+
     def close(self) -> None:
         """The guest is at home, or stays where it is: its stub has no need of the room."""
         self._is_void = True
         self._answered.set()
-        if self._pledge is not None:
-            self._pledge.forgo()
-            self._pledge = None
+        self.forgo()
         room, self._room = self._room, []
         stub = self._deputy.stub
         if room and stub is not None and self._deputy.where != "home":

@@ -210,7 +210,7 @@ class Deputy:
         if pledge.failure:
             self._lose(pledge)
         else:
-            pledge.keep()
+            pledge.forgo()
         self.finished = True
 
     def _lose(self, pledge: Pledge) -> None:

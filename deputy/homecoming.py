@@ -65,7 +65,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             phases.done("stop the stub")
             context = _with_restarts(with_pending(context, pending + deputy.signals.held()), stub)
             try:
-                refilled = refill(frozen, context, talk.connection, stub.reserved, names=deputy.mappings.names(), filled=filled)
+                refilled = refill(frozen, context, talk.connection, stub.reserved, names=deputy.mappings.names(), filled=filled,
+                                  taker=approach.taker if approach is not None else None)  # fmt: skip
             except RefillFailed as failure:
                 if not failure.stub_usable:
                     raise LinkLost(f"could not be left: {failure}") from failure
@@ -96,6 +97,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         deputy.where = "home"
         deputy.is_followed(sum(end - start for start, end in owed), pledge=pledge)
         talk.send("discard")
+        if approach is not None:
+            approach.forgo()
         ahead = approach.progress if approach is not None else precopy.Progress()
         deputy.drop_link()
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)

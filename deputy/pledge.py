@@ -7,7 +7,6 @@ So nobody may ever find zeros where such a page was. If this program dies, anoth
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -25,78 +24,73 @@ PATIENCE = 5.0
 
 
 class Pledge:
-    """For one coming home. `userfaultfd`: of the stub (postcopy.userfaultfd()), ours from here on. Errors: OSError."""
+    """For one coming home. `userfaultfd`: of the stub (postcopy.userfaultfd()), ours from here on; room: what comes ahead there;
+    may_follow: whether something may follow. Errors: OSError."""
 
-    def __init__(self, pid: int, userfaultfd: int) -> None:
-        self.pid = pid
-        self._userfaultfd = userfaultfd
-        self._taker: Taker | None = None
+    def __init__(self, pid: int, userfaultfd: int, room: Sequence[Span], may_follow: bool) -> None:
+        self.taker = Taker(pid, userfaultfd)
+        self._keeper: subprocess.Popen[bytes] | None = None
         try:
-            self._keeper = subprocess.Popen(
-                [library.build_directory() / "pledge", str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, pass_fds=[userfaultfd], start_new_session=True, cwd="/",
-            )  # fmt: skip
+            if may_follow:
+                self._keeper = subprocess.Popen(
+                    [library.build_directory() / "pledge", str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL, pass_fds=[userfaultfd], start_new_session=True, cwd="/",
+                )  # fmt: skip
+            self.taker.guard(room)
         except BaseException:
-            os.close(userfaultfd)
+            self.forgo()
             raise
 
+    @property
+    def may_follow(self) -> bool:
+        """Whether memory may."""
+        return self._keeper is not None
+
     def begin(
-        self, frozen: Frozen, areas: Sequence[Span], owed: Sequence[Span], patience: float, done: Callable[[], None],
-        connect: Callable[[], socket.socket],
-    ) -> None:  # fmt: skip
-        """What is owed in `areas` follows from now on; the process stands still. patience: seconds without a connection; `done` is called
-        when it is over. Errors: OSError: nothing follows; the pledge is over."""
-        assert self._keeper.stdout is not None
-        userfaultfd, self._userfaultfd = self._userfaultfd, -1
+        self, frozen: Frozen, owed: Sequence[Span], patience: float, done: Callable[[], None], connect: Callable[[], socket.socket]
+    ) -> None:
+        """What is owed follows from now on; the process stands still. patience: seconds without a connection; `done` is called when it is
+        over. Errors: OSError: nothing follows; the pledge is over."""
         try:
-            self._taker = Taker(self.pid, userfaultfd)
-            self._taker.arm(frozen, areas, owed)
-            if self._keeper.stdout.read(1) != b"r":
+            self.taker.owe(frozen, owed)
+            if self._keeper is None or self._keeper.stdout is None or self._keeper.stdout.read(1) != b"r":
                 raise OSError("nobody would see to it that all its memory comes")
         except BaseException:
             self.forgo()
             raise
-        self._taker.start(patience, done, connect)
+        self.taker.start(patience, done, connect)
 
     @property
     def is_over(self) -> bool:
         """Whether all is here, or nothing comes any more."""
-        return self._taker is not None and self._taker.is_over
+        return self.taker.is_over
 
     @property
     def failure(self) -> str:
         """Why the process has to be ended, when it is over."""
-        return self._taker.failure if self._taker is not None else ""
-
-    def keep(self) -> None:
-        """It is over, and all is well."""
-        self.forgo()
+        return self.taker.failure
 
     def break_(self) -> None:
         """The process, and its children, end."""
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.close()
-        self._go()
-        if self._taker is not None:
-            self._taker.close()
+        self._let_keeper_go(b"")
+        self.taker.close()
 
     def forgo(self) -> None:
         """Nothing follows; the process does not run, or has all."""
-        assert self._keeper.stdin is not None
-        with suppress(OSError):
-            self._keeper.stdin.write(b"k")
-            self._keeper.stdin.close()
-        self._go()
-        if self._userfaultfd >= 0:
-            os.close(self._userfaultfd)
-            self._userfaultfd = -1
-        if self._taker is not None:
-            self._taker.close()
+        self._let_keeper_go(b"k")
+        self.taker.close()
 
-    def _go(self) -> None:
-        assert self._keeper.stdout is not None
+    def _let_keeper_go(self, word: bytes) -> None:
+        keeper = self._keeper
+        if keeper is None:
+            return
+        assert keeper.stdin is not None and keeper.stdout is not None
+        with suppress(OSError):
+            keeper.stdin.write(word)
+            keeper.stdin.close()
         try:
-            self._keeper.wait(PATIENCE)
+            keeper.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            log.warning("the keeper of process %d does not go", self.pid)
-        self._keeper.stdout.close()
+            log.warning("the keeper of process %d does not go", self.taker.pid)
+        keeper.stdout.close()
+        self._keeper = None

@@ -21,8 +21,8 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from engine.context import Context
 from engine.handover import give_descriptor, take_descriptor
@@ -114,7 +114,7 @@ class Giver:
         self.is_over = False
         self.failure = ""
         """why not all pages have been taken, when it is over"""
-        self._pid = pid
+        self.pid = pid
         self._patience = patience
         self._connect = connect
         self._callers: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
@@ -141,10 +141,10 @@ class Giver:
         try:
             self.failure = self._give()
         except Exception as error:  # told by whoever looks
-            log.exception("pages of process %d", self._pid)
+            log.exception("pages of process %d", self.pid)
             self.failure = str(error)
         finally:
-            log.info("pages of process %d: %d bytes in %.3f s%s", self._pid, self.given.bytes, time.monotonic() - begun,
+            log.info("pages of process %d: %d bytes in %.3f s%s", self.pid, self.given.bytes, time.monotonic() - begun,
                      f"; {self.failure}" if self.failure else "")  # fmt: skip
             with self._lock:
                 self.is_over = True
@@ -166,14 +166,14 @@ class Giver:
                 return f"nobody has asked for them for {self._patience:.0f} s"
             with connection:
                 try:
-                    give_pages(self._pid, connection.fileno(), PROGRESS_TIMEOUT, self._stop, self.given)
+                    give_pages(self.pid, connection.fileno(), PROGRESS_TIMEOUT, self._stop, self.given)
                     return ""
                 except OSError as error:
                     if error.errno == errno.ECANCELED:
                         return ""
                     if error.errno in (errno.EFAULT, errno.ESRCH):
                         return str(error)
-                    log.info("pages of process %d: %s", self._pid, error)
+                    log.info("pages of process %d: %s", self.pid, error)
             alone_since = time.monotonic()
 
     def _next(self, end: float) -> socket.socket | None:
@@ -186,7 +186,7 @@ class Giver:
             try:
                 return self._connect()
             except (OSError, WireError) as error:
-                log.debug("no connection for pages of process %d: %s", self._pid, error)
+                log.debug("no connection for pages of process %d: %s", self.pid, error)
             if ready([self._stop], RETRY):
                 return None
         return None
@@ -200,7 +200,8 @@ class Taker:
         """all is here, or nothing comes any more"""
         self.failure = ""
         """why the process must not run on, when it is over"""
-        self._pid = pid
+        self.pid = pid
+        self._userfaultfd = userfaultfd
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -212,16 +213,28 @@ class Taker:
             os.close(self._changed)
             raise
 
-    def arm(self, frozen: Frozen, areas: Sequence[Span], owed: Sequence[Span]) -> None:
-        """From now on the pages `owed` are missing in the process, which stands still, and who touches one waits. areas: in which they
-        are, each one mapping, or several that touch. Errors: OSError: the process is of no use then."""
+    def guard(self, areas: Sequence[Span]) -> None:
+        """Areas, each one mapping of a process that does not run the program yet: who touches a page that is missing there waits from now
+        on until we have seen to it. Errors: OSError."""
         assert self._sink is not None
         for area in areas:
-            if common(area, owed):
-                self._sink.register(area)
+            self._sink.register(area)
         self._served.clear()
         start_thread("missing pages", self._serve)
-        # Not before they are watched: the kernel could put zeros there (khugepaged).
+
+    @contextmanager
+    def descriptor(self) -> Iterator[int]:
+        """The userfaultfd, by which another thread can put pages into the areas."""
+        taken = os.dup(self._userfaultfd) if self._userfaultfd >= 0 else -1
+        try:
+            yield taken
+        finally:
+            if taken >= 0:
+                os.close(taken)
+
+    def owe(self, frozen: Frozen, owed: Sequence[Span]) -> None:
+        """From now on the pages `owed`, in the areas, are missing in the process, which stands still, and follow. Errors: OSError."""
+        assert self._sink is not None
         for start, end in owed:
             frozen.call(SYS.madvise, start, end - start, _MADV_DONTNEED)
         self._sink.owe(owed)
@@ -268,7 +281,7 @@ class Taker:
                     self.failure = f"{view.left >> 10} KiB of its memory have not come, and nobody has them any more"
                     break
                 except (OSError, WireError) as error:
-                    log.debug("no connection for pages of process %d: %s", self._pid, error)
+                    log.debug("no connection for pages of process %d: %s", self.pid, error)
             if ready([self._changed], RETRY if connect is not None and not view.connected else 1.0):
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._changed)
@@ -276,10 +289,10 @@ class Taker:
             view = sink.look()
             if view.state is State.FAILED:
                 self.failure = f"a page could not be put into it: {os.strerror(view.error)}"
-            log.info("process %d: %d bytes of pages followed it in %.3f s, %d times somebody waited%s", self._pid, view.bytes,
+            log.info("process %d: %d bytes of pages followed it in %.3f s, %d times somebody waited%s", self.pid, view.bytes,
                      time.monotonic() - begun, view.faults, f"; {self.failure}" if self.failure else "")  # fmt: skip
             if view.state in (State.ALL_CAME, State.GONE):
-                self._free()
+                self.close()
         self.is_over = True
         done()
 
@@ -300,7 +313,7 @@ class Taker:
     def _free(self) -> None:
         self._served.wait()
         with self._lock:
-            sink, self._sink = self._sink, None
+            sink, self._sink, self._userfaultfd = self._sink, None, -1
             if sink is not None:
                 sink.free()
                 os.close(self._changed)

@@ -26,6 +26,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -205,16 +206,16 @@ class Ahead:
                 return
             self._is_running = True
         try:
-            areas = [[area.start, area.end, area.unreserved] for area in self._wanted]
+            offered = [[area.start, area.end, area.unreserved] for area in self._wanted]
             may_follow = self._mode != "precopy"
-            channel.send("precopy", areas=areas, total=self.progress.total, postcopy=may_follow)
+            channel.send("precopy", areas=offered, total=self.progress.total, postcopy=may_follow)
             answer = channel.expect("precopy", timeout=ROUND_TIMEOUT)
-            self._areas = self._accepted(spans(answer.get("areas")))
+            self._areas = areas = self._accepted(spans(answer.get("areas")))
             may_follow = may_follow and bool(answer.get("postcopy"))
             if may_follow and (self._mode == "postcopy" or self._userfaultfd < 0):
                 self._follows = True
                 return
-            self._watch()
+            self._watch(areas)
             if self._watched:
                 left = self._rounds(channel, told)
                 if may_follow and left > postcopy.LEAST and not self._is_over:
@@ -237,10 +238,10 @@ class Ahead:
         channel.expect("stale", timeout=ROUND_TIMEOUT)
         self._follows = True
 
-    def _watch(self) -> None:
+    def _watch(self, areas: Sequence[Span]) -> None:
         if self._userfaultfd < 0:
             return
-        for part in self._areas:
+        for part in areas:
             try:
                 watch(self._userfaultfd, part)
             except OSError as error:
@@ -326,9 +327,13 @@ class Ahead:
             self._history = None
 
 
-def receive_round(pid: int, room: Sequence[Span], channel: Channel, meter: Meter | None = None) -> None:
-    """A round into the process that is to become the one that runs. Errors: WireError, OSError."""
-    receive_own_pages(pid, [PageRange(*span) for span in merge(room)], channel.connection.fileno(), ROUND_TIMEOUT, meter)
+def receive_round(
+    pid: int, room: Sequence[Span], channel: Channel, meter: Meter | None = None, taker: postcopy.Taker | None = None
+) -> None:
+    """A round into the process that is to become the one that runs. taker: who guards the room. Errors: WireError, OSError."""
+    ranges = [PageRange(*span, missing=taker is not None) for span in merge(room)]
+    with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
+        receive_own_pages(pid, ranges, channel.connection.fileno(), ROUND_TIMEOUT, meter, userfaultfd)
     channel.send("round")
 
 

@@ -11,8 +11,8 @@ import struct
 import time
 from collections.abc import Mapping as Dictionary
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 
 from engine.capture import inner_tid, kernel_code, memory_layout, robust_list, scratch_page
 from engine.context import (
@@ -28,6 +28,7 @@ from engine.context import (
 )  # fmt: skip
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
+from engine.postcopy import Taker
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, U64, Frozen, Registers, Thread, check
 from kernel_helpers.pages import PageTotals, receive_own_pages
@@ -121,6 +122,7 @@ def refill(
     names: Dictionary[str, str] | None = None,
     has_run: bool = True,
     filled: Sequence[Span] = (),
+    taker: Taker | None = None,
 ) -> Refilled:
     """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends), not a byte
     more.
@@ -129,7 +131,7 @@ def refill(
     the caller removes afterwards. The stub keeps its file mappings, all other memory of it counts as given up. When
     this returns, everything that can fail has been done. timeout: seconds without progress of the stream. names: by identity
     (see Mapping), how the context names files that the stub maps, whatever they are called by now. has_run: else its signals have the
-    actions that a program begins with. filled: what is there already (engine/precopy.py).
+    actions that a program begins with. filled: what is there already (engine/precopy.py); taker: who guards it.
 
     Errors: layout.ReservedOverlap (the caller moves the reserved range and tries again), RefillFailed.
     """
@@ -161,7 +163,9 @@ def refill(
         with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
             _shape(stub, plan, maps, [*taken, (scratch, scratch + _SCRATCH)], notes)
             started = _lap(seconds, "mappings", started)
-            pages = receive_own_pages(stub.pid, plan.pages, descriptor, timeout)
+            ranges = [replace(pages, missing=taker is not None) for pages in plan.pages]
+            with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
+                pages = receive_own_pages(stub.pid, ranges, descriptor, timeout, userfaultfd=userfaultfd)
             drop_pages(stub, pages.gone)
             started = _lap(seconds, "pages", started)
             _finish_mappings(stub, plan, scratch, notes)

@@ -63,8 +63,8 @@ class Vessel:
         self.reserved: Span = (0, 0)
         self.kernel_pages = ""
         self.room: list[Span] = []
-        self.userfaultfd = -1
-        """by which memory can follow it (engine/postcopy.py)"""
+        self.taker: postcopy.Taker | None = None
+        """who guards the room; None: there is none, or the kernel does not let us"""
 
     @classmethod
     def board(cls, host_pid: int) -> Vessel:
@@ -103,13 +103,11 @@ class Vessel:
                 self.frozen.call(SYS.mmap, start, end - start, PROT_READ | PROT_WRITE, flags, U64, 0)
                 made.append((start, end))
         self.room += made
+        userfaultfd = postcopy.userfaultfd_or_none(self.frozen) if made and self.taker is None else -1
+        if userfaultfd >= 0:
+            self.taker = postcopy.Taker(self.frozen.pid, userfaultfd)
+            self.taker.guard(made)
         return made
-
-    def may_be_followed(self) -> bool:
-        """Whether memory can follow the process that is to come."""
-        if self.userfaultfd < 0:
-            self.userfaultfd = postcopy.userfaultfd_or_none(self.frozen)
-        return self.userfaultfd >= 0
 
     def give_back(self, spans: Sequence[Span]) -> None:
         """Pages in the room that are stale. Errors: BadContext, OSError."""
@@ -118,16 +116,12 @@ class Vessel:
         drop_pages(self.frozen, spans)
 
     def await_rest(self, areas: Sequence[Span], owed: Sequence[Span]) -> postcopy.Taker:
-        """The vessel is filled but for what is owed, in `areas`. Errors: BadContext, OSError; the vessel is of no use then."""
-        if subtract_all(owed, areas) or self.userfaultfd < 0:
+        """The vessel is filled but for what is owed, in `areas`. Returns who takes that. Errors: BadContext, OSError; the vessel is of no
+        use then."""
+        if subtract_all(owed, areas) or self.taker is None:
             raise BadContext("memory is to follow that cannot")
-        userfaultfd, self.userfaultfd = self.userfaultfd, -1
-        taker = postcopy.Taker(self.frozen.pid, userfaultfd)
-        try:
-            taker.arm(self.frozen, areas, owed)
-        except BaseException:
-            taker.close()
-            raise
+        self.taker.owe(self.frozen, owed)
+        taker, self.taker = self.taker, None
         return taker
 
     def fill(self, context: Context, stream: int | socket.socket, timeout: float = 30.0, filled: Sequence[Span] = ()) -> Refilled:
@@ -157,7 +151,7 @@ class Vessel:
             self._settle(context, scratch)
             self._map_files(context.maps, scratch)
             self._make_threads(context, scratch)
-        return refill(frozen, context, stream, [self.reserved], timeout, has_run=False, filled=filled)
+        return refill(frozen, context, stream, [self.reserved], timeout, has_run=False, filled=filled, taker=self.taker)
 
     def leave(self) -> Frozen:
         """Takes our page out of the filled vessel, which is the process now."""
@@ -168,9 +162,9 @@ class Vessel:
 
     def forgo(self) -> None:
         """Nothing follows it."""
-        if self.userfaultfd >= 0:
-            os.close(self.userfaultfd)
-            self.userfaultfd = -1
+        if self.taker is not None:
+            self.taker.close()
+            self.taker = None
 
     def _move_kernel_pages(self, here: Sequence[Mapping], wanted: Sequence[Mapping], taken: Sequence[Span]) -> None:
         """The vdso and its data to where the program knows them: side by side first, as one may lie where another is to go."""

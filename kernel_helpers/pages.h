@@ -23,7 +23,8 @@ struct page_range {
 };
 #define KEEP_ZEROS 1 /* sending: a page of zeros differs from what is below it (a file) and must be sent */
 #define DISCARD 2    /* receiving: may come, and is thrown away */
-#define WRITTEN 4    /* sending: only what was written since it was sent last (written.c watches) */
+#define WRITTEN 4    /* sending: only what was written since it was sent last (pages_scan.c watches) */
+#define MISSING 8    /* receiving: most pages are not there yet, and a userfaultfd has the range registered */
 
 struct page_totals {
 	uint64_t runs, bytes, zero_bytes; /* zero_bytes: found to be all zero and not sent */

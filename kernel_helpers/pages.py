@@ -28,13 +28,15 @@ class _Run(ctypes.Structure):
 @dataclass(frozen=True)
 class PageRange:
     """Addresses [start, end). keep_zeros (sending): a page of zeros is not what the mapping shows without it (a file).
-    discard (receiving): pages may come and are thrown away. written (sending): only what was written since it was sent."""
+    discard (receiving): pages may come and are thrown away. written (sending): only what was written since it was sent. missing
+    (receiving): most are not there yet, and the userfaultfd that is given has the range registered."""
 
     start: int
     end: int
     keep_zeros: bool = False
     discard: bool = False
     written: bool = False
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def _native() -> ctypes.CDLL:
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
     for name, result, arguments in (
         ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i]),
-        ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer]),
+        ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer, i]),
         ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
         ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
         ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
@@ -84,8 +86,12 @@ def _check(result: int, what: str) -> int:
     return result
 
 
+def _flags(r: PageRange) -> int:
+    return r.keep_zeros | r.discard << 1 | r.written << 2 | r.missing << 3
+
+
 def _array(ranges: Sequence[PageRange]) -> ctypes.Array[_Range]:
-    return (_Range * len(ranges))(*[_Range(r.start, r.end, r.keep_zeros | r.discard << 1 | r.written << 2) for r in ranges])
+    return (_Range * len(ranges))(*[_Range(r.start, r.end, _flags(r)) for r in ranges])
 
 
 class History:
@@ -146,15 +152,19 @@ def send_own_pages(
     return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum)
 
 
-def receive_own_pages(pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, meter: Meter | None = None) -> PageTotals:
-    """Receives what send_own_pages sends and writes it into pid; ranges (sorted) are all that may be written.
+def receive_own_pages(
+    pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, meter: Meter | None = None, userfaultfd: int = -1
+) -> PageTotals:
+    """Receives what send_own_pages sends and writes it into pid; ranges (sorted) are all that may be written. userfaultfd: of pid, for
+    ranges that are `missing`.
 
     Errors: OSError with EPROTO (not such a stream), EBADMSG (checksum), as with sending; part may be written by then.
     """
     totals, gone, count = (meter or Meter()).totals, ctypes.POINTER(_Run)(), ctypes.c_size_t()
     result = _native().farhome_pages_receive(
-        pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), ctypes.byref(gone), ctypes.byref(count)
-    )
+        pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), ctypes.byref(gone), ctypes.byref(count),
+        userfaultfd,
+    )  # fmt: skip
     try:
         _check(result, f"receiving pages of process {pid}")
         spans = tuple((run.address, run.address + run.length) for run in gone[: count.value])

@@ -40,6 +40,8 @@ struct sink {
 	struct page_set *asked; /* is waited for, and the other side has been told */
 	struct mouth **mouths;
 	size_t mouth_count;
+	struct run *registered;
+	size_t registered_count;
 	int socket, next_socket; /* -1: none */
 	int wake, changed;
 	bool closing;
@@ -70,6 +72,18 @@ static void drop_mouth(struct mouth *mouth)
 	page_set_free(mouth->lacking);
 	free(mouth->places);
 	free(mouth);
+}
+
+/* Nobody waits any more, even where others have a descriptor, too. */
+static void drop_mouths(struct sink *sink)
+{
+	for (size_t i = 0; sink->mouth_count && i < sink->registered_count; i++) {
+		struct uffdio_range range = {sink->registered[i].address, sink->registered[i].length};
+		ioctl(sink->mouths[0]->userfaultfd, UFFDIO_UNREGISTER, &range);
+	}
+	for (size_t i = 0; i < sink->mouth_count; i++)
+		drop_mouth(sink->mouths[i]);
+	sink->mouth_count = 0;
 }
 
 static struct mouth *add_mouth(struct sink *sink, int userfaultfd)
@@ -114,8 +128,8 @@ struct sink *farhome_sink_new(int userfaultfd, int changed)
 /* After farhome_sink_serve() has returned, or before it begins. */
 void farhome_sink_free(struct sink *sink)
 {
-	for (size_t i = 0; i < sink->mouth_count; i++)
-		drop_mouth(sink->mouths[i]);
+	drop_mouths(sink);
+	free(sink->registered);
 	if (sink->socket >= 0)
 		close(sink->socket);
 	if (sink->next_socket >= 0)
@@ -141,7 +155,15 @@ static void signal_event(int event)
 int farhome_sink_register(struct sink *sink, uint64_t start, uint64_t end)
 {
 	struct uffdio_register request = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_MISSING};
-	return ioctl(sink->mouths[0]->userfaultfd, UFFDIO_REGISTER, &request) ? -errno : 0;
+	struct run *more = realloc(sink->registered, (sink->registered_count + 1) * sizeof *more);
+
+	if (!more)
+		return -ENOMEM;
+	sink->registered = more;
+	if (ioctl(sink->mouths[0]->userfaultfd, UFFDIO_REGISTER, &request))
+		return -errno;
+	sink->registered[sink->registered_count++] = (struct run){start, end - start};
+	return 0;
 }
 
 /* What is to come: runs (sorted, apart), which are registered, and missing. Once. Returns 0 or -errno. */
@@ -341,7 +363,11 @@ static int moved(struct mouth *mouth, uint64_t from, uint64_t to, uint64_t lengt
 /* A child has what its parent has, and lacks what it lacks. */
 static int forked(struct sink *sink, const struct mouth *parent, int userfaultfd)
 {
-	struct page_set *lacking = parent->lacking ? page_set_copy(parent->lacking) : NULL;
+	if (!parent->lacking) { /* nothing is missing yet */
+		close(userfaultfd);
+		return 0;
+	}
+	struct page_set *lacking = page_set_copy(parent->lacking);
 	struct place *places = calloc(parent->count + 1, sizeof *places);
 	struct mouth *child = lacking && places ? add_mouth(sink, userfaultfd) : NULL;
 
@@ -598,11 +624,8 @@ void farhome_sink_serve(struct sink *sink)
 	free(entries);
 	if (sink->socket >= 0 && sink->state != FAILED)
 		say(sink, ALL_HERE);
-	if (sink->state == ALL_CAME || sink->state == GONE) {
-		for (size_t i = 0; i < sink->mouth_count; i++)
-			drop_mouth(sink->mouths[i]);
-		sink->mouth_count = 0;
-	}
+	if (sink->state == ALL_CAME || sink->state == GONE || (sink->state == FAILED && !sink->owed))
+		drop_mouths(sink);
 	pthread_mutex_unlock(&sink->lock);
 	signal_event(sink->changed);
 }

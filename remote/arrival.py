@@ -385,12 +385,12 @@ def _go_ahead(vessel: Vessel | None, source: Channel, message: Message) -> None:
         wanted = precopy.spans(message.get("areas"))
         unreserved = {(area[0], area[1]) for area in message["areas"] if area[2]}
         room = vessel.make_room(wanted, unreserved)
-        source.send("precopy", areas=room, postcopy=bool(message.get("postcopy")) and vessel.may_be_followed())
+        source.send("precopy", areas=room, postcopy=bool(message.get("postcopy")) and vessel.taker is not None)
     elif message["op"] == "stale":
         vessel.give_back(precopy.spans(message.get("spans")))
         source.send("stale")
     else:
-        precopy.receive_round(vessel.frozen.pid, vessel.room, source)
+        precopy.receive_round(vessel.frozen.pid, vessel.room, source, taker=vessel.taker)
 
 
 def _receive(channel: Channel, message: Message, directory: Path) -> _Images | _Poured:

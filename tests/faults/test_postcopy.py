@@ -97,5 +97,6 @@ def test_a_process_that_ends_leaves_nothing(cluster: Cluster, way: list[str]) ->
         follows(writer, way[-1])
         cluster.home.run("kill", "-KILL", str(writer.pid))
         is_over(writer, 137)
-        for node in (HOME, "n2", "n3"):
-            until(f"nothing is left on {node}", lambda: cluster.place(node).run("pgrep", "-f", "remote --home|pledge|deputy --pid").returncode == 1, seconds=60)
+        search = ["pgrep", "-f", "remote --home|pledge|deputy --pid"]
+        for place in map(cluster.place, (HOME, "n2", "n3")):
+            until("nothing is left there", lambda place=place: place.run(*search).returncode == 1, seconds=60)
