@@ -5,11 +5,15 @@ measures, from the seizing to the word that the guest runs, and before it the mo
 the time of the command `migrate`. Plain CRIU is `criu dump`, the images over the network and `criu restore`, of the same program from n1
 to n2: from the dump's start to the restore's end, for both.
 
+One that only reads, at random, is moved with `--memory postcopy`: `lost` is how long it would have taken for what it has not read in the
+two seconds from the move's begin, the freeze included; `rate` how much it reads in the first of them, against the second before the move.
+
 `ahead` is at what rate memory goes ahead of the process while it runs, against a bare TCP stream from n1 to n2 (stream.py).
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import os
@@ -32,6 +36,10 @@ PYTHON = f"{INSIDE}/.venv/bin/python"
 #: Megabytes, pages that the program writes a second (-1: as many as it can), rounds, each of an out, a hop and a way home.
 #: FARHOME_BENCH_ROUNDS sets all of them.
 CASES = ((10, 0, 10), (200, -1, 3), (1024, 0, 10), (1024, 20000, 10), (4096, 0, 3))
+BEFORE, AFTER, WINDOW = 1.5, 3.0, 2.0
+"""Seconds that a reader is left alone before a move, and after it, and that are looked at."""
+READER = (1024, 5)
+"""Megabytes, rounds."""
 STREAM = 1 << 30
 """Bytes of a bare stream."""
 MOVES = (("out", "n2"), ("hop", "n3"), ("home", "home"))
@@ -89,6 +97,50 @@ def moves(lab: Lab, program: str, megabytes: int, rate: int, result: Ours) -> No
             process.kill()
 
 
+@dataclass
+class Reader:
+    """What a program that reads has lost by moves, by kind of move: ms, pages a second in the first second, and in that before."""
+
+    lost: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
+    rate: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
+    before: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind, _ in MOVES})
+
+
+def reads(lab: Lab, program: str, megabytes: int, result: Reader) -> None:
+    """Moves a program that reads its memory at random, which follows it. Errors: BenchFailed."""
+    node, path, job = lab.node("n1"), f"/tmp/reader-{megabytes}", f"reader-{megabytes}"
+    argv = ["mosrun", "-L", "-J", job, program, str(megabytes), path, "-2"]
+    begun: dict[str, float] = {}
+    with node.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: _said(node, path) == "ready\n", f"the reader of {megabytes} MB", 60)
+            pid = int(process.node_pid)
+            for kind, target in MOVES:
+                time.sleep(BEFORE)
+                begun[kind] = time.time()
+                told = json.loads(checked(node, ["migrate", "--json", "--memory", "postcopy", str(pid), target], 120))
+                if not told.get("moved") or not told["follows_bytes"]:
+                    raise BenchFailed(f"the reader did not move {kind} with its memory after it: {told.get('reason')}")
+                time.sleep(AFTER)
+            _verified(node, pid, path, "the reader")
+        finally:
+            process.kill()
+    samples = [(float(when), int(number)) for when, number in map(str.split, _said(node, f"{path}.samples").splitlines())]
+
+    def until(when: float) -> float:
+        at = bisect.bisect(samples, (when, 0))
+        if not 0 < at < len(samples):
+            raise BenchFailed("the reader told of too short a time")
+        (earlier, first), (later, last) = samples[at - 1], samples[at]
+        return first + (last - first) * (when - earlier) / (later - earlier)
+
+    for kind, at in begun.items():
+        base = until(at) - until(at - 1)
+        result.before[kind].append(base)
+        result.rate[kind].append(until(at + 1) - until(at))
+        result.lost[kind].append((WINDOW - (until(at + WINDOW) - until(at)) / base) * 1e3)
+
+
 def plain(lab: Lab, program: str, megabytes: int, rate: int, pid: int = PLAIN_PID) -> float:
     """Moves the program from n1 to n2 with CRIU alone, and verifies it; returns the ms it stood still. Errors: BenchFailed."""
     home, away = lab.node("n1"), lab.node("n2")
@@ -128,10 +180,14 @@ def stream(lab: Lab) -> float:
     return STREAM / 2**20 / seconds
 
 
-def _cases() -> Iterator[tuple[int, int, int]]:
+def _rounds(rounds: int) -> int:
     chosen = os.environ.get("FARHOME_BENCH_ROUNDS", "")
+    return int(chosen) if chosen.isdigit() and int(chosen) > 0 else rounds
+
+
+def _cases() -> Iterator[tuple[int, int, int]]:
     for megabytes, rate, rounds in CASES:
-        yield megabytes, rate, int(chosen) if chosen.isdigit() and int(chosen) > 0 else rounds
+        yield megabytes, rate, _rounds(rounds)
 
 
 def run() -> list[Result]:
@@ -161,4 +217,15 @@ def run() -> list[Result]:
                     Result.of(f"{size}, {what}, {kind} ahead", ours.rate[kind], bare, unit="MiB/s", baseline_name="bare TCP stream")
                     for kind, _ in MOVES
                 ]
+        megabytes, rounds = READER
+        reader, baseline = Reader(), []
+        for _ in range(_rounds(rounds)):
+            reads(lab, program, megabytes, reader)
+            baseline.append(plain(lab, program, megabytes, 0))
+        for kind, _ in MOVES:
+            case = f"1 GiB, read at random, {kind}"
+            results.append(Result.of(f"{case} lost", reader.lost[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore"))
+            results.append(
+                Result.of(f"{case} rate", reader.rate[kind], reader.before[kind], unit="pages/s", baseline_name="the second before")
+            )
     return results
