@@ -312,8 +312,7 @@ class Thread:
         check(_library().inject_set_extended_state(self.tid, data, len(data)), f"extended state of {self.tid}")
 
     def _read(self, address: int, size: int) -> bytes | None:
-        buffer = ctypes.create_string_buffer(size)
-        return buffer.raw if _library().inject_read(self.pid, address, buffer, size) == size else None
+        return read_memory(self.pid, address, size)
 
     # -- calls
 
@@ -397,6 +396,12 @@ class Thread:
         """PTRACE_DETACH with `signal`, else with the pending one. Call restore() first."""
         signal = self._prepare_signal(signal)
         check(_library().inject_detach(self.tid, signal), f"PTRACE_DETACH of {self.tid}")
+
+
+def read_memory(pid: int, address: int, size: int) -> bytes | None:
+    """Memory of another process, None if not all of it can be read."""
+    buffer = ctypes.create_string_buffer(size)
+    return buffer.raw if _library().inject_read(pid, address & U64, buffer, size) == size else None
 
 
 class Frozen:

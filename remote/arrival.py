@@ -99,6 +99,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     userfaultfd, listener = -1, -1
     taker: postcopy.Taker | None = None
     link: PtraceLink | AwayLink | None = None
+    wanted = remote.options.interception
+    by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -126,12 +128,10 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
                 sandbox.add_files(late)
                 talk.send("ready")
             elif message["op"] in ("precopy", "round", "stale"):
-                _go_ahead(vessel, source, message)
+                _go_ahead(vessel, source, message, may_follow=not by_ptrace)
             else:
                 cargo = _receive(source, message, directory)
         phases.done("cargo")
-        wanted = remote.options.interception
-        by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
         if isinstance(cargo, _Poured):
             frozen, taker = _pour(vessel, cargo, int(request["uid"]))
             if taker is not None:
@@ -377,15 +377,16 @@ def _next(remote: Remote, talk: Channel, source: Channel) -> tuple[Channel, Mess
         raise
 
 
-def _go_ahead(vessel: Vessel | None, source: Channel, message: Message) -> None:
-    """Part of the process comes before it. Errors: WireError, OSError."""
+def _go_ahead(vessel: Vessel | None, source: Channel, message: Message, may_follow: bool) -> None:
+    """Part of the process comes before it. may_follow: the interceptor waits for pages that are not here yet. Errors: WireError,
+    OSError."""
     if vessel is None:
         raise WireError("memory came where images were due")
     if message["op"] == "precopy":
         wanted = precopy.spans(message.get("areas"))
         unreserved = {(area[0], area[1]) for area in message["areas"] if area[2]}
         room = vessel.make_room(wanted, unreserved)
-        source.send("precopy", areas=room, postcopy=bool(message.get("postcopy")) and vessel.taker is not None)
+        source.send("precopy", areas=room, postcopy=may_follow and bool(message.get("postcopy")) and vessel.taker is not None)
     elif message["op"] == "stale":
         vessel.give_back(precopy.spans(message.get("spans")))
         source.send("stale")

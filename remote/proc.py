@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernel_helpers import tracing
-from kernel_helpers.inject import ERESTARTNOINTR, SYS
+from kernel_helpers.inject import ERESTARTNOINTR, SYS, read_memory
 from kernel_helpers.link import CONTROL_LIMIT, Event
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.own_proc import may_be_own
@@ -170,10 +170,5 @@ def _string(host: int, address: int) -> bytes | None:
 
 
 def _memory(host: int, address: int, size: int) -> bytes:
-    """Empty if it cannot be read."""
-    try:
-        with open(f"/proc/{host}/mem", "rb", buffering=0) as memory:
-            memory.seek(address)
-            return memory.read(size)
-    except (OSError, ValueError, OverflowError):
-        return b""
+    """Empty if it cannot be read. Not by /proc/PID/mem, which does not wait for a page that is still to come (engine/postcopy.py)."""
+    return read_memory(host, address, size) or b""
