@@ -1,7 +1,7 @@
 /* What the files pages_*.c share: the stream that a process's pages go through.
  *
- * Little-endian, as both ends are x86-64: frames of {magic, count, bytes}, count × {address, length}, bytes of page content; of a
- * frame with runs and no bytes, the pages that were sent before are gone. The last frame has count 0 and is followed by the
+ * Little-endian, as both ends are x86-64: frames of {magic, count, bytes}, count × {address, length}, bytes of page content, or of what it
+ * was packed into (another magic); of a frame with runs and no bytes, the pages that were sent before are gone. The last frame has count 0 and is followed by the
  * totals with a checksum of everything before. The checksum finds mistakes (ours, or a buffer that was changed under our hands);
  * that nobody forges the stream is the connection's business. */
 #ifndef FARHOME_PAGES_H
@@ -15,7 +15,8 @@
 #define BATCH_BYTES (1u << 20)
 /* A run is at least a page, so a full batch never has more runs than pages. */
 #define BATCH_RUNS (BATCH_BYTES / PAGE)
-#define FRAME_MAGIC 0x67706866u /* "fhpg" */
+#define FRAME_MAGIC 0x67706866u  /* "fhpg" */
+#define PACKED_MAGIC 0x7a706866u /* "fhpz" */
 
 struct page_range {
 	uint64_t start, end; /* bytes, multiples of the page size */
@@ -39,6 +40,22 @@ struct frame {
 	uint32_t magic, count;
 	uint64_t bytes;
 };
+
+/* Which way gets more content through: as it is, or packed. */
+struct pace {
+	bool packs, trying, has_tried;
+	unsigned windows;
+	uint64_t bytes;
+	double began, rate[2];
+};
+/* So much content has been sent. may_try: the other way may be tried. */
+void pace_count(struct pace *pace, uint64_t bytes, bool may_try);
+/* What comes next has nothing to do with what was before. */
+void pace_rest(struct pace *pace);
+int pack_bound(size_t size);
+/* Returns the size of what was packed; 0: it does not become less. */
+size_t pack(const char *content, size_t size, char *packed, size_t room);
+bool unpack(const char *packed, size_t size, char *content, size_t wanted);
 
 /* crc32c in four lanes, because one crc32 instruction waits three cycles for the one before it */
 struct checksum {
@@ -73,6 +90,7 @@ int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_
 
 /* What has been sent of a process while it ran: a bit for each page of its areas. */
 struct history {
+	struct pace pace; /* of its rounds */
 	size_t count;
 	struct area {
 		uint64_t start, end;

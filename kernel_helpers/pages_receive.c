@@ -19,7 +19,6 @@ struct slot {
 	struct run runs[BATCH_RUNS];
 	bool discard[BATCH_RUNS], missing[BATCH_RUNS];
 	unsigned count;
-	size_t bytes;
 	char *buffer;
 };
 
@@ -28,6 +27,7 @@ struct receiver {
 	struct run *gone; /* what the process has no more */
 	size_t gone_count;
 	struct slot slots[SLOTS];
+	char *packed; /* room for a batch */
 	sem_t filled, empty;
 	int error; /* of the writing thread, atomic */
 };
@@ -143,8 +143,7 @@ static const struct page_range *allowed(const struct page_range *ranges, size_t 
 }
 
 /* Runs without content: remembered for the caller. */
-static int receive_gone(struct receiver *receiver, struct slot *slot, struct checksum *checksum, struct page_totals *totals,
-			const struct frame *frame)
+static int receive_gone(struct receiver *receiver, struct slot *slot, struct checksum *checksum, struct page_totals *totals)
 {
 	struct run *gone = realloc(receiver->gone, (receiver->gone_count + slot->count) * sizeof *gone);
 
@@ -154,7 +153,6 @@ static int receive_gone(struct receiver *receiver, struct slot *slot, struct che
 	for (unsigned i = 0; i < slot->count; i++)
 		if (!slot->discard[i])
 			gone[receiver->gone_count++] = slot->runs[i];
-	checksum_add(checksum, frame, sizeof *frame);
 	checksum_add(checksum, slot->runs, slot->count * sizeof *slot->runs);
 	totals->runs += slot->count;
 	for (unsigned i = 0; i < slot->count; i++)
@@ -170,10 +168,10 @@ static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, 
 
 	if (result)
 		return result;
-	if (frame.magic != FRAME_MAGIC || frame.count > BATCH_RUNS || frame.bytes > BATCH_BYTES)
+	bool packed = frame.magic == PACKED_MAGIC;
+	if ((frame.magic != FRAME_MAGIC && !packed) || frame.count > BATCH_RUNS || frame.bytes > BATCH_BYTES || (packed && !frame.bytes))
 		return -EPROTO;
 	slot->count = frame.count;
-	slot->bytes = frame.bytes;
 	if (!frame.count)
 		return 0;
 	result = receive_all(socket, slot->runs, frame.count * sizeof *slot->runs, timeout_ms);
@@ -182,25 +180,26 @@ static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, 
 	uint64_t bytes = 0;
 	for (unsigned i = 0; i < frame.count; i++) {
 		const struct page_range *range = allowed(ranges, range_count, &slot->runs[i]);
-		if (!range || (frame.bytes && slot->runs[i].length > frame.bytes))
+		if (!range || (frame.bytes && slot->runs[i].length > BATCH_BYTES))
 			return -EPROTO;
 		slot->discard[i] = range->flags & DISCARD;
 		slot->missing[i] = range->flags & MISSING && receiver->userfaultfd >= 0;
 		bytes += slot->runs[i].length;
 	}
 	if (!frame.bytes)
-		return receive_gone(receiver, slot, checksum, totals, &frame);
-	if (bytes != frame.bytes)
+		return receive_gone(receiver, slot, checksum, totals);
+	if (packed ? bytes > BATCH_BYTES : bytes != frame.bytes)
 		return -EPROTO;
-	result = receive_all(socket, slot->buffer, frame.bytes, timeout_ms);
+	result = receive_all(socket, packed ? receiver->packed : slot->buffer, frame.bytes, timeout_ms);
 	if (result)
 		return result;
-	checksum_add(checksum, &frame, sizeof frame);
+	if (packed && !unpack(receiver->packed, frame.bytes, slot->buffer, bytes))
+		return -EPROTO;
 	checksum_add(checksum, slot->runs, frame.count * sizeof *slot->runs);
 	for (uint64_t i = 0, offset = 0; i < frame.count; offset += slot->runs[i++].length)
 		checksum_add(checksum, slot->buffer + offset, slot->runs[i].length);
 	totals->runs += frame.count;
-	totals->bytes += frame.bytes;
+	totals->bytes += bytes;
 	return 0;
 }
 
@@ -215,7 +214,7 @@ int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range
 			  struct page_totals *totals, struct run **gone, size_t *gone_count, int userfaultfd)
 {
 	struct receiver *receiver = calloc(1, sizeof *receiver);
-	char *buffers = mmap(NULL, SLOTS * BATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *buffers = mmap(NULL, (SLOTS + 1) * BATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct checksum checksum = {{0}};
 	struct page_totals said;
 	pthread_t writer;
@@ -233,6 +232,7 @@ int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range
 		goto out;
 	for (int i = 0; i < SLOTS; i++)
 		receiver->slots[i].buffer = buffers + i * BATCH_BYTES;
+	receiver->packed = buffers + SLOTS * BATCH_BYTES;
 	sem_init(&receiver->filled, 0, 0);
 	sem_init(&receiver->empty, 0, SLOTS);
 	result = -pthread_create(&writer, NULL, write_slots, receiver);
@@ -269,7 +269,7 @@ out_memory:
 	close(receiver->memory);
 out:
 	if (buffers != MAP_FAILED)
-		munmap(buffers, SLOTS * BATCH_BYTES);
+		munmap(buffers, (SLOTS + 1) * BATCH_BYTES);
 	if (receiver && !result) {
 		*gone = receiver->gone;
 		*gone_count = receiver->gone_count;

@@ -20,6 +20,7 @@ struct sender {
 	size_t hint;
 	uint64_t range_start; /* a run never spans two ranges, as the other side checks it against one */
 	char *buffer;
+	char *packed; /* a part of the buffer, with room for what a batch is packed into */
 	size_t bytes;
 	unsigned count;
 	struct run runs[BATCH_RUNS];
@@ -29,6 +30,24 @@ struct sender {
 	struct checksum checksum;
 	struct page_totals totals, *told; /* told: as far as it has come, for who looks on */
 };
+
+/* The content of a frame, in `count` parts from vector[2] on, packed if that makes it less. Returns how many parts there are now. */
+static unsigned pack_batch(struct sender *sender, struct frame *frame, struct iovec *vector, unsigned count)
+{
+	char *content = vector[2].iov_base;
+	size_t at = vector[2].iov_len;
+
+	for (unsigned i = 1; i < count; at += vector[2 + i++].iov_len)
+		memmove(content + at, vector[2 + i].iov_base, vector[2 + i].iov_len);
+	size_t size = pack(content, frame->bytes, sender->packed, pack_bound(BATCH_BYTES));
+	vector[2] = (struct iovec){content, frame->bytes};
+	if (size) {
+		frame->magic = PACKED_MAGIC;
+		frame->bytes = size;
+		vector[2] = (struct iovec){sender->packed, size};
+	}
+	return 1;
+}
 
 static int flush(struct sender *sender)
 {
@@ -71,14 +90,19 @@ static int flush(struct sender *sender)
 	frame.count = count;
 	vector[0] = (struct iovec){&frame, sizeof frame};
 	vector[1] = (struct iovec){runs, count * sizeof *runs};
-	for (unsigned i = 0; i < count + 2; i++)
+	for (unsigned i = 1; i < count + 2; i++)
 		checksum_add(&sender->checksum, vector[i].iov_base, vector[i].iov_len);
 	sender->totals.runs += count;
 	sender->totals.bytes += frame.bytes;
 	for (unsigned i = 0; sender->history && i < count; i++)
 		history_mark(sender->history, runs[i].address, runs[i].address + runs[i].length);
 	*sender->told = sender->totals;
-	return send_all(sender->socket, vector, count + 2, sender->timeout_ms);
+	uint64_t bytes = frame.bytes;
+	unsigned parts = sender->history && sender->history->pace.packs ? pack_batch(sender, &frame, vector, count) : count;
+	result = send_all(sender->socket, vector, parts + 2, sender->timeout_ms);
+	if (sender->history)
+		pace_count(&sender->history->pace, bytes, sender->runs_on);
+	return result;
 }
 
 static int look_again(struct sender *sender, uint64_t start, uint64_t end);
@@ -124,7 +148,6 @@ static int send_gone(struct sender *sender)
 
 	if (!sender->gone_count)
 		return 0;
-	checksum_add(&sender->checksum, &frame, sizeof frame);
 	checksum_add(&sender->checksum, sender->gone, vector[1].iov_len);
 	sender->totals.runs += sender->gone_count;
 	sender->gone_count = 0;
@@ -209,7 +232,8 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 		       struct page_totals *totals, struct history *history, int last)
 {
 	struct sender *sender = calloc(1, sizeof *sender);
-	char *buffer = mmap(NULL, BATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t room = BATCH_BYTES + pack_bound(BATCH_BYTES);
+	char *buffer = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int result = 0, pagemap = -1, memory = -1;
 
 	if (!sender || buffer == MAP_FAILED) {
@@ -222,9 +246,11 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	memory = result = open_proc(pid, "mem", O_RDONLY);
 	if (result < 0)
 		goto out;
-	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer,
+	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer, .packed = buffer + BATCH_BYTES,
 				  .history = history, .told = totals, .runs_on = history && !last};
 	result = 0;
+	if (history)
+		pace_rest(&history->pace);
 	for (size_t i = 0; i < range_count && !result; i++)
 		result = send_range(sender, &ranges[i], last);
 	if (!result)
@@ -242,7 +268,7 @@ out:
 	if (memory >= 0)
 		close(memory);
 	if (buffer != MAP_FAILED)
-		munmap(buffer, BATCH_BYTES);
+		munmap(buffer, room);
 	free(sender);
 	return result;
 }

@@ -1,0 +1,116 @@
+"""Pages through a socket: packed where that gets more through, and what does not belong there is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kernel_helpers.pages import History, PageRange, receive_own_pages, send_own_pages
+
+ADDRESS, SIZE = 0x2000_0000_0000, 128 << 20
+BYTES_A_SECOND = 60 << 20
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+
+pytestmark = [
+    pytest.mark.timeout(120), pytest.mark.skipif(os.geteuid() != 0, reason="reads memory of other processes")
+]  # fmt: skip
+
+
+@contextmanager
+def process(content: bytes) -> Iterator[int]:
+    """A process that has SIZE bytes at ADDRESS: nothing, or this content again and again."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if _libc.mmap(ADDRESS, SIZE, 3, 0x100022, -1, 0) == ADDRESS:
+                for at in range(0, SIZE if content else 0, max(1, len(content))):
+                    ctypes.memmove(ADDRESS + at, content, len(content))
+                os.write(write, b"x")
+                time.sleep(100)
+        finally:
+            os._exit(1)
+    try:
+        os.close(write)
+        assert os.read(read, 1) == b"x"
+        yield pid
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(read)
+
+
+def slow_wire(carried: list[int]) -> tuple[socket.socket, socket.socket]:
+    """Two ends between which so many bytes go in a second; how many went is told."""
+    first, second = socket.socketpair()
+    third, fourth = socket.socketpair()
+
+    def carry() -> None:
+        while piece := second.recv(1 << 18):
+            carried[0] += len(piece)
+            time.sleep(len(piece) / BYTES_A_SECOND)
+            third.sendall(piece)
+        third.close()
+
+    threading.Thread(target=carry, daemon=True).start()
+    return first, fourth
+
+
+def content_of(pid: int) -> bytes:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(ADDRESS)
+        return memory.read(SIZE)
+
+
+@pytest.mark.parametrize(("packs", "piece"), [(True, bytes(range(256)) * 16), (False, random.Random(1).randbytes(1 << 20))])
+def test_content_is_packed_where_the_network_is_slower_than_that(packs: bool, piece: bytes) -> None:
+    carried = [0]
+    near, far = slow_wire(carried)
+    history = History([(ADDRESS, ADDRESS + SIZE)])
+    with process(piece) as source, process(b"") as target, near, far:
+        sender = threading.Thread(
+            target=send_own_pages, args=(source, [PageRange(ADDRESS, ADDRESS + SIZE)], near.fileno(), 30.0, history, False)
+        )
+        sender.start()
+        totals = receive_own_pages(target, [PageRange(ADDRESS, ADDRESS + SIZE)], far.fileno(), 30.0)
+        sender.join(30)
+        assert totals.bytes == SIZE
+        assert content_of(target) == content_of(source)
+    history.close()
+    assert (carried[0] < SIZE // 2) is packs, carried
+    assert carried[0] < SIZE + (1 << 20)
+
+
+def frame(magic: bytes, *runs: tuple[int, int], content: bytes = b"", size: int | None = None) -> bytes:
+    head = struct.pack("<4sIQ", magic, len(runs), len(content) if size is None else size)
+    return head + b"".join(struct.pack("<QQ", *run) for run in runs) + content
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(b"fhpz", (ADDRESS, 4096), content=b"\xff" * 100), frame(b"fhpz", (ADDRESS, 4096), content=b"\x1f" + b"x" * 10),
+        frame(b"fhpz", (ADDRESS, 4096)), frame(b"fhpz", (ADDRESS, 1 << 21), content=b"x" * 64),
+        frame(b"fhpg", (ADDRESS, 8192), content=b"x" * 4096), frame(b"fhpg", (ADDRESS + SIZE, 4096), content=b"x" * 4096),
+        frame(b"fhpg", (ADDRESS, 4096), content=b"x" * 64, size=1 << 40), frame(b"abcd", (ADDRESS, 4096), content=b"x" * 4096),
+    ],
+)  # fmt: skip
+def test_what_is_no_such_stream_is_refused(sent: bytes) -> None:
+    near, far = socket.socketpair()
+    with process(b"") as target, near, far:
+        near.sendall(sent)
+        near.shutdown(socket.SHUT_WR)
+        with pytest.raises(OSError, match="Protocol error"):
+            receive_own_pages(target, [PageRange(ADDRESS, ADDRESS + SIZE)], far.fileno(), 5.0)
