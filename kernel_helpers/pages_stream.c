@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#define WAKE_AT (128 << 10) /* bytes */
+
 __attribute__((target("sse4.2"))) void checksum_add(struct checksum *sum, const void *data, size_t size)
 {
 	const uint64_t *word = data;
@@ -78,9 +80,17 @@ int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms)
 	return 0;
 }
 
+/* Who waits for much is not woken for every packet. */
+static void wake_at(int socket, size_t size)
+{
+	int least = size < WAKE_AT ? (int)size : WAKE_AT;
+	setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
+}
+
 int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
 {
 	char *next = buffer;
+	bool much = size >= WAKE_AT;
 
 	while (size) {
 		ssize_t received = recv(socket, next, size, MSG_DONTWAIT);
@@ -91,7 +101,11 @@ int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
 				continue;
 			if (errno != EAGAIN)
 				return -errno;
+			if (much)
+				wake_at(socket, size);
 			int result = wait_ready(socket, POLLIN, timeout_ms);
+			if (much)
+				wake_at(socket, 1);
 			if (result)
 				return result;
 			continue;
