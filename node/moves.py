@@ -282,7 +282,8 @@ class Mover:
         if known is not None:
             if entry.where != HOME:
                 return known
-            if not await known.wait_gone(EXIT_TIMEOUT):       # the one of the move before, busy with others of its tree perhaps
+            # The one of the move before: memory follows the process home, or it is busy with others of its tree.
+            if not await known.wait_gone(EXIT_TIMEOUT + entry.resident / SLOWEST):
                 raise MoveRefused(pid, "the deputy of its move before is still at work")
         path = paths.deputies / f"{pid}.sock"
         argv = [
