@@ -153,14 +153,17 @@ def dump(copy: Copy, directory: Path, sandbox: Place | None = None, timeout: flo
 
 
 def _has_no_new_privileges(pid: int) -> bool:
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-        return any(line.split() == ["NoNewPrivs:", "1"] for line in status)
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            return any(line.split() == ["NoNewPrivs:", "1"] for line in status)
+    except FileNotFoundError:
+        return False  # it has ended since it was copied
 
 
 def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) -> None:
     uid, gid = _dumping_user(copy)
     seen = innermost if sandbox is not None else (lambda tid: tid)
-    tids = {seen(tid): innermost(source) for source, tid in copy.threads.items()}
+    tids = {seen(tid): copy.inner_tids[source] for source, tid in copy.threads.items()}
     pid = seen(copy.pid)
     options = ["dump", "-t", str(pid), "-o", "dump.log", *_COMMON, *_DUMP]
     if uid >= 0:
@@ -186,7 +189,7 @@ def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) ->
         finally:
             if opened:
                 sandbox.close_for_criu()
-    images.renumber(directory, (pid, innermost(copy.source.pid)), tids)
+    images.renumber(directory, (pid, copy.inner_tids[copy.source.pid]), tids)
     images.strip(directory)
 
 

@@ -4,6 +4,9 @@ The copy is what CRIU dumps, so that the process itself stays untouched, frozen,
 
     process (ptrace-stopped) ── keeper (shares its memory, never runs) ── copy (own memory, group-stopped)
 
+Where the process is to run on while CRIU dumps (`apart`), the keeper is an orphan without descriptors: then nothing of this hangs on the
+process any more.
+
 The keeper stands between the two because the kernel tells a parent of its child's stop by SIGCHLD whatever the
 child's exit signal is; the program must not see a SIGCHLD of a child it never had. The keeper also ties the copy's
 life to the tracer's: PTRACE_O_EXITKILL ends it with us, PR_SET_PDEATHSIG ends the copy with it.
@@ -68,6 +71,8 @@ class Copy:
     keeper: Thread | None = field(repr=False, default=None)
     inner_pid: int = 0  # as the process's own pid namespace sees it
     inner_keeper: int = 0
+    inner_tids: dict[int, int] = field(default_factory=dict)  # tid of the source -> as it sees it itself
+    is_apart: bool = False  # the keeper is no child of the source
 
     def discard(self, timeout: float = 10.0) -> None:
         """Ends the copy and whatever was made for it; nothing is left, no zombie either. Safe to call twice, and after
@@ -82,7 +87,11 @@ class Copy:
                 _injected_wait(keeper, self.inner_pid, timeout)
             except ProcessLookupError:
                 pass  # the keeper is gone too: init has the copy
-        _end_keeper(self.source, keeper, self.inner_keeper, timeout)
+        if self.is_apart:
+            _kill(keeper.tid)
+            _reap_tracee(keeper.tid, timeout)
+        else:
+            _end_keeper(self.source, keeper, self.inner_keeper, timeout)
 
 
 def _kill(pid: int) -> None:
@@ -220,13 +229,14 @@ def wiped_ranges(pid: int) -> list[tuple[int, int]]:
 
 
 def fork_copy(
-    frozen: Frozen, wiped: list[tuple[int, int]] | None = None, hollow: Sequence[tuple[int, int]] = ()
+    frozen: Frozen, wiped: list[tuple[int, int]] | None = None, hollow: Sequence[tuple[int, int]] = (), apart: bool = False
 ) -> Copy:
     """A copy of `frozen`, group-stopped and untraced, no instruction of the program executed in it.
 
     The source stays frozen and unharmed: what restore() would write back is unchanged. Seize a process that runs under
     a seccomp filter of ours with PTRACE_O_SUSPEND_SECCOMP; the copy inherits the option. `wiped`: what wiped_ranges()
-    told (asked here when None). `hollow`: memory that is to be empty in the copy.
+    told (asked here when None). `hollow`: memory that is to be empty in the copy. `apart`: the source may be let go while the copy
+    stays; it must not be one that orphans come to (PR_SET_CHILD_SUBREAPER).
 
     Errors: OSError, MoveRefused (memory that cannot be copied); nothing is left then.
     """
@@ -238,7 +248,9 @@ def fork_copy(
             original = frozen.read(scratch, _SCRATCH)
             states = {tid: thread_state(thread, frozen, scratch) for tid, thread in frozen.threads.items()}
             keeper, inner_keeper = _make_keeper(frozen, scratch)
-            copy = Copy(0, {}, frozen, keeper, 0, inner_keeper)
+            copy = Copy(0, {}, frozen, keeper, 0, inner_keeper, {tid: _inner(tid) for tid in frozen.threads})
+            if apart:
+                keeper = _set_apart(copy, scratch)
             children = f"/proc/{keeper.tid}/task/{keeper.tid}/children"
             copy.pid, copy.inner_pid = clone_task(keeper, frozen, scratch, CLONE_FILES, set(), children)
             tasks = _furnish(frozen, copy.pid, states, scratch)
@@ -268,6 +280,22 @@ def _make_keeper(frozen: Frozen, scratch: int) -> tuple[Thread, int]:
     keeper.instruction = frozen.instruction
     keeper.set_options(PTRACE_O_EXITKILL | frozen.leader.options)
     return keeper, inner
+
+
+def _set_apart(copy: Copy, scratch: int) -> Thread:
+    """Puts a child of the keeper in its place, and ends it: the child's parent is init then. Returns the new one."""
+    first, inner_first = copy.keeper, copy.inner_keeper
+    assert first is not None
+    listing = f"/proc/{first.tid}/task/{first.tid}/children"
+    tid, inner = clone_task(first, copy.source, scratch, CLONE_VM | CLONE_FS | CLONE_FILES, set(), listing)
+    keeper = Thread.adopt(tid, tid)
+    keeper.instruction = first.instruction
+    keeper.set_options(first.options)
+    copy.keeper, copy.inner_keeper, copy.is_apart = keeper, inner, True
+    _end_keeper(copy.source, first, inner_first, 10.0)
+    check(keeper.call(SYS.close_range, 0, 0xFFFFFFFF, CLOSE_RANGE_UNSHARE), f"close_range in {tid}")
+    check(keeper.call(SYS.unshare, CLONE_FS), f"unshare in {tid}")
+    return keeper
 
 
 def _furnish(source: Frozen, pid: int, states: dict[int, ThreadState], scratch: int) -> Frozen:

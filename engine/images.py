@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from pycriu.images.core_pb2 import core_entry
 from pycriu.images.fdinfo_pb2 import file_entry
 from pycriu.images.mm_pb2 import mm_entry
+from pycriu.images.pagemap_pb2 import pagemap_entry, pagemap_head
 from pycriu.images.pstree_pb2 import pstree_entry
 from pycriu.images.seccomp_pb2 import seccomp_entry
 
@@ -34,6 +35,9 @@ _RLIMITS_OF_MEMORY = (resource.RLIMIT_STACK, resource.RLIMIT_AS, resource.RLIMIT
 _COMMON = struct.pack("<I", magic.by_name["IMG_COMMON"])
 _SIZE = struct.Struct("<I")
 _KINDS = {"CORE": core_entry, "FILES": file_entry, "MM": mm_entry, "PSTREE": pstree_entry, "SECCOMP": seccomp_entry}
+_KINDS |= {"PAGEMAP": pagemap_entry}
+_FIRST = {"PAGEMAP": pagemap_head}
+"""Of kinds whose first entry is another one."""
 
 Entry = Any
 """A protobuf message. Fields that our description does not know are kept as they are."""
@@ -43,19 +47,29 @@ def load(path: Path, kind: str) -> list[Entry]:
     """The entries of an image of a kind (of _KINDS). Errors: FarhomeError when it is none."""
     try:
         data = path.read_bytes()
+    except OSError as error:
+        raise FarhomeError(f"{path.name} is no image of a process: {error}") from error
+    return parse(data, kind, path.name)
+
+
+def parse(data: bytes, kind: str, name: str) -> list[Entry]:
+    """The entries of an image that is in memory; `name`: that of its file. Errors: FarhomeError."""
+    try:
         if data[:8] != _header(kind):
             raise ValueError(f"its magic is {data[:8].hex()}")
-        entries, at = [], 8
+        entries: list[Entry] = []
+        at = 8
         while at < len(data):
             (size,) = _SIZE.unpack_from(data, at)
             at += _SIZE.size
             if at + size > len(data):
                 raise ValueError("it is cut off")
-            entries.append(_KINDS[kind].FromString(data[at : at + size]))
+            entry = _FIRST.get(kind, _KINDS[kind]) if not entries else _KINDS[kind]
+            entries.append(entry.FromString(data[at : at + size]))
             at += size
         return entries
-    except (OSError, ValueError, struct.error, DecodeError) as error:
-        raise FarhomeError(f"{path.name} is no image of a process: {error}") from error
+    except (ValueError, struct.error, DecodeError) as error:
+        raise FarhomeError(f"{name} is no image of a process: {error}") from error
 
 
 def store(path: Path, kind: str, entries: Iterable[Entry]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dictionary
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +31,7 @@ from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mapping
 from engine.postcopy import Taker
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, U64, Frozen, Registers, Thread, check
-from kernel_helpers.pages import PageTotals, receive_own_pages
+from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
 from kernel_helpers.tracing import signal_state
 
 _MAP_PRIVATE_ANONYMOUS = 0x22
@@ -52,6 +52,9 @@ _SCRATCH = 4 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
 NO_DESCRIPTOR = (1 << 32) - 1
 _SIGINFO_KERNEL = 48  # bytes of siginfo_t that the kernel keeps
+
+Source = Callable[[int, Sequence[PageRange]], PageTotals]
+"""Writes pages into a process (its pid), and nowhere but in those ranges. Errors: OSError."""
 
 
 class RefillFailed(FarhomeError):
@@ -116,7 +119,7 @@ class Refilled:
 def refill(
     stub: Frozen,
     context: Context,
-    stream: int | socket.socket,
+    stream: int | socket.socket | Source,
     reserved: Sequence[Span],
     timeout: float = 30.0,
     names: Dictionary[str, str] | None = None,
@@ -125,7 +128,7 @@ def refill(
     taker: Taker | None = None,
 ) -> Refilled:
     """Puts context into the stub and takes its pages from the socket `stream` (what capture.send_pages sends), not a byte
-    more.
+    more; or has `stream` write them.
 
     stub: all threads stopped, stub.instruction in one of `reserved`, the ranges that the stub has for itself and that
     the caller removes afterwards. The stub keeps its file mappings, all other memory of it counts as given up. When
@@ -135,7 +138,6 @@ def refill(
 
     Errors: layout.ReservedOverlap (the caller moves the reserved range and tries again), RefillFailed.
     """
-    descriptor = stream if isinstance(stream, int) else stream.fileno()
     started = time.perf_counter()
     seconds: dict[str, float] = {}
     reserved = sorted(reserved)
@@ -163,9 +165,10 @@ def refill(
         with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
             _shape(stub, plan, maps, [*taken, (scratch, scratch + _SCRATCH)], notes)
             started = _lap(seconds, "mappings", started)
-            ranges = [replace(pages, missing=taker is not None) for pages in plan.pages]
-            with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
-                pages = receive_own_pages(stub.pid, ranges, descriptor, timeout, userfaultfd=userfaultfd)
+            if isinstance(stream, (int, socket.socket)):
+                pages = _from_socket(stub.pid, plan.pages, stream, timeout, taker)
+            else:
+                pages = stream(stub.pid, plan.pages)
             drop_pages(stub, pages.gone)
             started = _lap(seconds, "pages", started)
             _finish_mappings(stub, plan, scratch, notes)
@@ -192,6 +195,15 @@ def refill(
         _load(threads[thread_context.tid], thread_context)
     _lap(seconds, "state", started)
     return Refilled(stub, created, context, pages, notes, seconds, before, queued, kept, reserved)
+
+
+def _from_socket(
+    pid: int, ranges: Sequence[PageRange], stream: int | socket.socket, timeout: float, taker: Taker | None
+) -> PageTotals:
+    descriptor = stream if isinstance(stream, int) else stream.fileno()
+    missing = [replace(pages, missing=taker is not None) for pages in ranges]
+    with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
+        return receive_own_pages(pid, missing, descriptor, timeout, userfaultfd=userfaultfd)
 
 
 def _lap(seconds: dict[str, float], step: str, started: float) -> float:

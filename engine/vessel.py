@@ -20,7 +20,7 @@ from engine.context import BadContext, Context, Identity
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings, read_places
-from engine.refill import Refilled, drop_pages, refill, set_memory_layout
+from engine.refill import Refilled, Source, drop_pages, refill, set_memory_layout
 from kernel_helpers import inject, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, U64, Frozen, Thread, check
@@ -69,8 +69,12 @@ class Vessel:
     @classmethod
     def board(cls, host_pid: int) -> Vessel:
         """Empties the process that waits in a sandbox (sandbox.vessel()). Errors: OSError."""
-        frozen = inject.seize(host_pid, tracing.PTRACE_O_EXITKILL)
-        vessel = cls(frozen)
+        return cls.empty(inject.seize(host_pid, tracing.PTRACE_O_EXITKILL))
+
+    @classmethod
+    def empty(cls, frozen: Frozen) -> Vessel:
+        """Makes a vessel of a process that stands still, of one thread. Errors: OSError."""
+        vessel, host_pid = cls(frozen), frozen.pid
         maps = read_mappings(host_pid)
         vessel.kernel_pages = kernel_pages(maps, kernel_code(frozen, maps))
         leader = frozen.leader
@@ -124,9 +128,11 @@ class Vessel:
         taker, self.taker = self.taker, None
         return taker
 
-    def fill(self, context: Context, stream: int | socket.socket, timeout: float = 30.0, filled: Sequence[Span] = ()) -> Refilled:
+    def fill(
+        self, context: Context, stream: int | socket.socket | Source, timeout: float = 30.0, filled: Sequence[Span] = ()
+    ) -> Refilled:
         """The vessel becomes the process of `context`; its pages come from `stream`, but those of `filled`, in the room that was
-        made. It is still root, with every capability.
+        made. It keeps the user and the capabilities that it has.
 
         Errors: FarhomeError (it cannot be here), OSError; the vessel is of no use then.
         """
@@ -193,9 +199,13 @@ class Vessel:
             _, most = struct.unpack("<QQ", frozen.read(scratch, 16))
             frozen.write(scratch, struct.pack("<QQ", min(soft, most), min(hard, most)))
             frozen.call(SYS.prlimit64, 0, number, scratch, 0)
-        program = self._open(identity.program, scratch)
-        set_memory_layout(frozen, context.memory, scratch, program)
-        frozen.call(SYS.close, program)
+        self._show_program(context, scratch)
+
+    def _show_program(self, context: Context, scratch: int) -> None:
+        """Which program it is, and where its parts are."""
+        program = self._open(context.identity.program, scratch)
+        set_memory_layout(self.frozen, context.memory, scratch, program)
+        self.frozen.call(SYS.close, program)
 
     def _open(self, path: str, scratch: int) -> int:
         self.frozen.write(scratch, os.fsencode(path) + b"\0")
@@ -227,9 +237,15 @@ class Vessel:
         for thread in context.threads:
             if thread.tid == context.pid:
                 continue
-            tid, _ = clone_task(frozen.leader, frozen, scratch, CLONE_OF_THREAD, set(frozen.threads), listing, thread.tid)
-            frozen.threads[tid] = Thread.adopt(tid, frozen.pid)
-            frozen.threads[tid].instruction = frozen.instruction
+            made = self._make_thread(thread.tid, scratch, listing)
+            frozen.threads[made.tid] = made
+            made.instruction = frozen.instruction
+
+    def _make_thread(self, wanted: int, scratch: int, listing: str) -> Thread:
+        """A thread with that id. Errors: OSError."""
+        frozen = self.frozen
+        tid, _ = clone_task(frozen.leader, frozen, scratch, CLONE_OF_THREAD, set(frozen.threads), listing, wanted)
+        return Thread.adopt(tid, frozen.pid)
 
 
 def become(frozen: Frozen, identity: Identity) -> None:

@@ -67,6 +67,7 @@ int inject_seize(int tid, long options) { return ptrace(PTRACE_SEIZE, tid, 0, op
 int inject_interrupt(int tid) { return ptrace(PTRACE_INTERRUPT, tid, 0, 0) ? -errno : 0; }
 int inject_listen(int tid) { return ptrace(PTRACE_LISTEN, tid, 0, 0) ? -errno : 0; }
 int inject_continue(int tid, long signal) { return ptrace(PTRACE_CONT, tid, 0, signal) ? -errno : 0; }
+int inject_step(int tid) { return ptrace(PTRACE_SINGLESTEP, tid, 0, 0) ? -errno : 0; }
 int inject_detach(int tid, long signal) { return ptrace(PTRACE_DETACH, tid, 0, signal) ? -errno : 0; }
 int inject_set_options(int tid, long options) { return ptrace(PTRACE_SETOPTIONS, tid, 0, options) ? -errno : 0; }
 

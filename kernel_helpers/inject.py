@@ -21,8 +21,10 @@ from kernel_helpers.errors import MoveRefused
 from kernel_helpers.numbers import NAMES, NUMBERS
 
 U64 = (1 << 64) - 1
+PTRACE_O_TRACEEXEC = 1 << 4
 PTRACE_O_EXITKILL = 1 << 20
 PTRACE_O_SUSPEND_SECCOMP = 1 << 21
+EVENT_EXEC = 4
 EVENT_STOP = 128
 SIGINFO_SIZE = 128
 _FAULTS = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
@@ -159,6 +161,7 @@ def _library() -> ctypes.CDLL:
         ("inject_interrupt", i, [i]),
         ("inject_listen", i, [i]),
         ("inject_continue", i, [i, long]),
+        ("inject_step", i, [i]),
         ("inject_detach", i, [i, long]),
         ("inject_set_options", i, [i, long]),
         ("inject_get_registers", i, [i, pointer]),
@@ -341,6 +344,33 @@ class Thread:
             check(result, f"{NAMES.get(number, number)} in {self.tid}")
         self._can_inject_signal = True
         return result
+
+    def execute(self, path: int, arguments: int, environment: int) -> None:
+        """Makes execve(2) in a process of one thread, which has PTRACE_O_TRACEEXEC; the three are addresses in it. It stands at the first
+        instruction of its new program then. Errors: OSError: it has its old one, or (ProcessLookupError) has ended."""
+        self.block_signals()
+        native, status = _library(), ctypes.c_int()
+        registers = self.registers.copy()
+        registers.rip, registers.rax, registers.orig_rax = self.instruction, SYS.execve, U64
+        registers.rdi, registers.rsi, registers.rdx = path, arguments, environment
+        check(native.inject_set_registers(self.tid, ctypes.byref(registers)), f"registers of {self.tid}")
+        for _ in range(64):
+            check(native.inject_step(self.tid), f"execve in {self.tid}")
+            check(native.inject_wait(self.tid, int(self.call_timeout * 1e6), ctypes.byref(status)), f"execve in {self.tid}")
+            if status.value & 0xFF != 0x7F:
+                raise ProcessLookupError(errno.ESRCH, f"process {self.pid} ended in execve")
+            if status.value >> 16 == EVENT_EXEC:
+                break
+            check(native.inject_get_registers(self.tid, ctypes.byref(registers)), f"registers of {self.tid}")
+            if not status.value >> 16 and registers.rip == self.instruction + 2:
+                check(signed(registers.rax), f"execve in {self.pid}")
+        else:
+            raise TimeoutError(errno.ETIMEDOUT, f"process {self.pid} does not come to execve")
+        # The event is inside of the call: on to user mode, where the trap of the step is met first, and forgotten.
+        check(native.inject_interrupt(self.tid), f"PTRACE_INTERRUPT of {self.tid}")
+        check(native.inject_continue(self.tid, 0), f"PTRACE_CONT of {self.tid}")
+        self.wait_stopped()
+        self.pending_signal, self.pending_info = 0, b""
 
     # -- letting go
 

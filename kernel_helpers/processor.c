@@ -16,3 +16,13 @@ void processor_state(uint64_t *xcr0, uint32_t *size) {
     if (__get_cpuid_count(13, 0, &a, &b, &c, &d))
         *size = b;
 }
+
+/* Where a component (its bit in XCR0) lies in what XSAVE writes, and how long it is; both 0: it is not there. */
+void processor_component(uint32_t bit, uint32_t *offset, uint32_t *size) {
+    unsigned a, b, c, d;
+    *offset = *size = 0;
+    if (bit < 2 || bit > 62 || !__get_cpuid_count(13, bit, &a, &b, &c, &d))
+        return;
+    *offset = b;
+    *size = a;
+}

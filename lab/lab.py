@@ -56,7 +56,7 @@ class Lab:
         speeds = lab._check(count, cpus, speed or {}, clock or {}, bandwidth)
         rate = network.parse_rate(bandwidth) if bandwidth else None
         if os.access(ROOT, os.W_OK):
-            for room in ("cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab"):
+            for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab"):
                 if (ROOT / room).is_dir():
                     compileall.compile_dir(str(ROOT / room), quiet=2)    # nodes see the clone read-only
         with state.locked(lab.name, create=True) as directory:

@@ -1,0 +1,347 @@
+"""`python -m checkpoint.take`: started by mosd for one checkpoint of one process that is at home.
+
+    the process runs            stands still                        runs on
+    reasons, room beside DIR,   what the images do not tell         CRIU dumps the copy; what was written into files is looked at
+    files that it writes        (record.py), the copy               again; all of it goes to DIR, with the rights of its user
+
+One line of JSON on standard output says what became of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from checkpoint import descriptors, prefix
+from checkpoint.context import HELD
+from checkpoint.directory import NewCheckpoint
+from checkpoint.errors import CheckpointRefused
+from checkpoint.record import CAPABILITIES, LIMITS, NAME, TIMERS, File, OpenFile, Record, Region
+from checkpoint.rights import User, rights_of, status, user_of
+from engine import criu, refusal, writing
+from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
+from engine.forkcopy import fork_copy, wiped_ranges
+from engine.mappings import Mapping, read_mappings_quickly
+from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
+from engine.vessel import kernel_pages
+from kernel_helpers import inject
+from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.inject import SYS, Frozen
+from wire import logs
+
+MOMENT = 0.05
+"""Seconds between two looks whether what keeps it from being checkpointed has passed."""
+PR_GET_CHILD_SUBREAPER = 37
+_NAMESPACES = {"net": "network", "ipc": "IPC", "uts": "UTS"}
+
+log = logging.getLogger("checkpoint")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of its command line."""
+    made = argparse.ArgumentParser(prog="checkpoint.take", description="checkpoints one process")
+    made.add_argument("--pid", type=int, required=True)
+    made.add_argument("--directory", type=Path, required=True, help="where the checkpoint is to be")
+    made.add_argument("--images", type=Path, required=True, help="a directory of farhome's own, made and removed")
+    return made
+
+
+def take(pid: int, directory: Path, images: Path) -> dict[str, Any]:
+    """What is said of it: frozen_ms, bytes. Errors: FarhomeError, OSError: what was in `directory` before is there still."""
+    try:
+        user = user_of(pid)
+    except ProcessLookupError:
+        raise CheckpointRefused(pid, "it has ended") from None
+    except FarhomeError as error:
+        raise CheckpointRefused(pid, str(error)) from None
+    _await_reasons(pid)
+    with _room(directory, user) as new, _private(images), _prefixes(pid) as prefixes:
+        record, frozen_ms = _copy_and_dump(pid, images, prefixes)
+        size = 0
+        for name in sorted(os.listdir(images)):
+            with open(images / name, "rb", buffering=0) as source, _writing(directory, user):
+                size += new.add(name, source.fileno())
+        data = record.to_json()
+        with _writing(directory, user):
+            new.write(NAME, data)
+            new.finish()
+    return {"frozen_ms": round(frozen_ms, 2), "bytes": size + len(data)}
+
+
+@contextmanager
+def _writing(directory: Path, user: User) -> Iterator[None]:
+    """With the rights of the user. Errors: FarhomeError."""
+    try:
+        with rights_of(user):
+            yield
+    except OSError as error:
+        raise FarhomeError(f"{directory} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _room(directory: Path, user: User) -> Iterator[NewCheckpoint]:
+    with _writing(directory, user):
+        new = NewCheckpoint(directory)
+    try:
+        yield new
+    finally:
+        with rights_of(user):
+            new.close()
+
+
+@contextmanager
+def _private(images: Path) -> Iterator[None]:
+    """A directory for CRIU, empty. Errors: OSError."""
+    shutil.rmtree(images, ignore_errors=True)
+    images.mkdir(parents=True, mode=0o700)
+    try:
+        yield
+    finally:
+        shutil.rmtree(images, ignore_errors=True)
+
+
+@contextmanager
+def _prefixes(pid: int) -> Iterator[dict[int, prefix.Prefix]]:
+    """By inode, the files that the process can write, as far as they are known before it is stopped."""
+    found: dict[int, prefix.Prefix] = {}
+    try:
+        for file in descriptors.read(pid):
+            if file.is_written and file.file.inode not in found:
+                with suppress(FileNotFoundError):        # closed meanwhile
+                    found[file.file.inode] = prefix.Prefix(f"/proc/{pid}/fd/{file.numbers[0].number}")
+        yield found
+    finally:
+        for one in found.values():
+            one.close()
+
+
+def _await_reasons(pid: int) -> None:
+    """Errors: CheckpointRefused."""
+    end = time.monotonic() + writing.PATIENCE
+    while True:
+        try:
+            reason = why_not(pid)
+            if reason is None and writing.is_under_way(pid) and time.monotonic() < end:
+                time.sleep(MOMENT)
+                continue
+        except ProcessLookupError:
+            reason = "it has ended"
+        if reason is None:
+            return
+        if not refusal.passes(reason) or time.monotonic() > end:
+            raise CheckpointRefused(pid, reason)
+        time.sleep(MOMENT)
+
+
+def why_not(pid: int, traced_by: int | None = None) -> str | None:
+    """What keeps a process from being checkpointed, other than its open files; None: nothing. Errors: ProcessLookupError."""
+    reason = refusal.why_not(pid, traced_by)
+    if reason is not None:
+        return reason
+    try:
+        return next(_reasons(pid), None)
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {pid}") from None
+
+
+def _reasons(pid: int) -> Iterator[str]:
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
+            yield f"it has a child (process {child})"
+    if Path(f"/proc/{pid}/timers").read_text(encoding="utf-8"):
+        yield "it has a timer (timer_create)"
+    for name, kind in _NAMESPACES.items():
+        if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}"):
+            yield f"it is in {'an' if kind == 'IPC' else 'a'} {kind} namespace of its own"
+    told = status(pid)
+    if told["Uid"].split()[0] != "0" and any(int(told[name], 16) for name in ("CapPrm", "CapAmb")):
+        yield "it has capabilities of its own"
+    if told["State"][0] in "Tt" and told["TracerPid"] == "0":
+        yield "it is stopped"
+
+
+def _copy_and_dump(pid: int, images: Path, prefixes: dict[int, prefix.Prefix]) -> tuple[Record, float]:
+    """What is written, and for how many milliseconds the process stood still. Errors: FarhomeError, OSError."""
+    wiped = wiped_ranges(pid)
+    places = waiting_places(pid)
+    waits = timed_waits(pid, places)
+    begun = time.monotonic()
+    frozen = inject.seize(pid)
+    ends = {}
+    try:
+        name_restarted_calls(frozen, places)
+        ends = deadlines(frozen, waits)
+        reason = why_not(pid, traced_by=os.getpid()) or _why_not_frozen(frozen)
+        if reason is not None:
+            raise CheckpointRefused(pid, reason)
+        record = _record(frozen, prefixes)
+        copy = fork_copy(frozen, wiped, apart=True)
+    except MoveRefused as error:
+        raise CheckpointRefused(pid, error.reason) from error
+    finally:
+        shorten(frozen, ends)
+        frozen.detach()
+        frozen_ms = (time.monotonic() - begun) * 1e3
+    try:
+        criu.dump(copy, images)
+    except MoveRefused as error:
+        raise CheckpointRefused(pid, error.reason) from error
+    finally:
+        copy.discard()
+    hashes = {inode: one.settle() for inode, one in prefixes.items()}
+    files = tuple(
+        OpenFile(one.kind, one.numbers, one.file, one.flags, one.offset, hashes.get(one.file.inode, "") if one.is_written else "")
+        for one in record.open_files
+    )
+    return Record(**{**vars(record), "open_files": files}), frozen_ms
+
+
+def _why_not_frozen(frozen: Frozen) -> str | None:
+    """What only the process itself, standing still, can tell. Errors: OSError."""
+    if any(thread.group_stop for thread in frozen.threads.values()):
+        return "it is stopped"
+    with frozen.scratch(64) as scratch:
+        frozen.call(SYS.prctl, PR_GET_CHILD_SUBREAPER, scratch)
+        if any(frozen.read(scratch, 4)):
+            return "orphans come to it (PR_SET_CHILD_SUBREAPER)"
+    for thread in frozen.threads.values():
+        state = thread.extended_state()
+        if len(state) >= 520 and int.from_bytes(state[512:520], "little") & ~HELD:
+            return "it uses registers of its processor that CRIU's images do not hold"
+    return None
+
+
+def _record(frozen: Frozen, prefixes: dict[int, prefix.Prefix]) -> Record:
+    """Errors: CheckpointRefused, OSError."""
+    pid = frozen.pid
+    told = status(pid)
+    maps = read_mappings_quickly(pid)
+    files = descriptors.read(pid)
+    for file in files:
+        if file.is_written and file.file.inode in prefixes:
+            prefixes[file.file.inode].freeze(file.file.size)
+    mapped = tuple(_mapped(pid, maps, {file.file.inode for file in files if file.is_written}))
+    inner = {tid: inner_tid(pid, tid) for tid in frozen.threads}
+    pending = [(0, info.hex()) for info in pending_signals(pid, shared=True)]
+    for thread in frozen.threads.values():
+        kept = [thread.pending_info] if thread.pending_signal else []
+        pending += [(inner[thread.tid], info.hex()) for info in (*kept, *pending_signals(thread.tid, shared=False))]
+    return Record(
+        pid=inner[pid],
+        tids=tuple(inner.values()),
+        command=_command(pid),
+        time=int(time.time()),
+        program=_program(pid),
+        mapped=mapped,
+        regions=tuple(
+            Region(m.start, m.end, " ".join(sorted(m.vmflags)), m.path if m.special or m.name else "")
+            for m in maps if m.vmflags or m.special or m.name
+        ),
+        kernel=kernel_pages(maps, kernel_code(frozen, maps)),
+        kernel_code=kernel_code(frozen, maps).hex(),
+        uids=tuple(int(word) for word in told["Uid"].split()[:3]),
+        gids=tuple(int(word) for word in told["Gid"].split()[:3]),
+        groups=tuple(int(word) for word in told.get("Groups", "").split()),
+        capabilities=tuple(int(told[name], 16) for name in CAPABILITIES),
+        no_new_privileges=told.get("NoNewPrivs") == "1",
+        cwd=_cwd(pid),
+        umask=int(told["Umask"], 8),
+        nice=os.getpriority(os.PRIO_PROCESS, pid),
+        limits=_limits(pid),
+        timers=_timers(frozen),
+        pending=tuple(pending),
+        open_files=files,
+        release=os.uname().release,
+    )  # fmt: skip
+
+
+def _mapped(pid: int, maps: Sequence[Mapping], is_written: set[int]) -> Iterator[File]:
+    """Program and mapped files, each once. Errors: CheckpointRefused, OSError."""
+    links = {f"/proc/{pid}/exe": os.readlink(f"/proc/{pid}/exe")}
+    known = set()
+    for m in maps:
+        if not m.is_file and not m.private and not m.special:
+            raise CheckpointRefused(pid, "it shares memory that has no file")
+        if m.is_file and (m.path, m.identity) not in known:
+            known.add((m.path, m.identity))
+            links[f"/proc/{pid}/map_files/{m.start:x}-{m.end:x}"] = m.path.replace("\\012", "\n")
+    for link, path in links.items():
+        file = os.stat(link)
+        try:
+            named = os.stat(path, follow_symlinks=False)
+        except OSError:
+            named = None
+        if named is None or (named.st_dev, named.st_ino) != (file.st_dev, file.st_ino):
+            raise CheckpointRefused(pid, f"it has {path.removesuffix(' (deleted)')} mapped, which is not to be found by that name any more")
+        if file.st_ino in is_written:
+            raise CheckpointRefused(pid, f"it writes {path}, which it has mapped")
+        yield File(path, file.st_ino, file.st_size, file.st_mtime_ns)
+
+
+def _program(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/exe")
+
+
+def _command(pid: int) -> str:
+    with open(f"/proc/{pid}/cmdline", "rb") as source:
+        text = source.read(4096).rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else " " for c in text)[:200]
+
+
+def _cwd(pid: int) -> File:
+    path = os.readlink(f"/proc/{pid}/cwd")
+    found = os.stat(f"/proc/{pid}/cwd")
+    if found.st_nlink == 0:
+        raise CheckpointRefused(pid, "its working directory is deleted")
+    return File(path, found.st_ino, 0, 0)
+
+
+def _limits(pid: int) -> tuple[tuple[int, int], ...]:
+    """Soft and hard, by number: the kernel lists them in that order."""
+    with open(f"/proc/{pid}/limits", encoding="ascii", errors="replace") as lines:
+        rows = [line[26:].split()[:2] for line in lines][1 : LIMITS + 1]
+    soft_and_hard = [[NO_LIMIT if word == "unlimited" else int(word) for word in row] for row in rows]
+    return tuple((soft, hard) for soft, hard in soft_and_hard)
+
+
+def _timers(frozen: Frozen) -> tuple[tuple[int, int], ...]:
+    """What getitimer(2) tells: interval and what is left, microseconds. Errors: OSError."""
+    found = []
+    with frozen.scratch(64) as scratch:
+        for which in range(TIMERS):
+            frozen.call(SYS.getitimer, which, scratch)
+            every, every_more, left, left_more = struct.unpack("<4q", frozen.read(scratch, 32))
+            found.append((every * 1_000_000 + every_more, left * 1_000_000 + left_more))
+    return tuple(found)
+
+
+def main() -> int:
+    """Exit 0 with the answer; 1 with what it was refused with."""
+    logs.begin("checkpoint")
+    options = parser().parse_args()
+    os.umask(0o077)
+    try:
+        answer: dict[str, Any] = {"ok": True, **take(options.pid, options.directory, options.images)}
+    except FarhomeError as error:
+        answer = {"ok": False, "error": str(error), "code": error.exit_code}
+    except ProcessLookupError:
+        answer = {"ok": False, "error": str(CheckpointRefused(options.pid, "it has ended")), "code": CheckpointRefused.exit_code}
+    except OSError as error:
+        log.warning("checkpoint of %d failed", options.pid, exc_info=True)
+        answer = {"ok": False, "error": f"the checkpoint of process {options.pid} failed: {error}", "code": 1}
+    print(json.dumps(answer), flush=True)
+    return 0 if answer["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
