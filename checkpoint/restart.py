@@ -24,7 +24,8 @@ import signal
 import struct
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ from wire import logs
 
 ATTEMPTS = 50
 """How often a process id is tried that others may take at the same moment."""
+PAUSE = 0.02
+"""Seconds."""
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 _ROOM = 16 << 10
 _PR_SET_NO_NEW_PRIVS = 38
@@ -84,6 +87,7 @@ def restart(parent: int, started: int, uid: int, directory: Path) -> dict[str, A
         with rights_of(user):
             for file in record.mapped:
                 check_unchanged(file, _stat(file))
+        _refuse_taken(sorted(record.tids, key=lambda tid: tid != record.pid))
         with inject.seize(parent) as waiting:
             if len(waiting.threads) > 1 or _started(parent) != started or user_of(parent) != caller:
                 raise RestartRefused("who asks is no mosrun that waits")
@@ -147,8 +151,7 @@ def _bear(parent: Frozen, pid: int) -> Frozen:
     """A child of the parent with that id, stopped. Errors: RestartRefused, OSError."""
     listing = f"/proc/{parent.pid}/task/{parent.pid}/children"
     for _ in range(ATTEMPTS):
-        _next_id(pid)
-        with parent.scratch(512) as scratch:
+        with parent.scratch(512) as scratch, _next_id(pid):
             known = {int(word) for word in Path(listing).read_text(encoding="ascii").split()}
             tid, inner = clone_task(parent.leader, parent, scratch, 0, known, listing, exit_signal=signal.SIGCHLD)
         child = Frozen(tid, {tid: Thread.adopt(tid, tid)}, parent.instruction)
@@ -159,11 +162,28 @@ def _bear(parent: Frozen, pid: int) -> Frozen:
     raise RestartRefused(f"its process id {pid} cannot be had")
 
 
-def _next_id(number: int) -> None:
-    """The next process or thread of this node gets that id, if nobody comes in between. Errors: RestartRefused, OSError."""
-    if Path(f"/proc/{number}").exists():
-        raise RestartRefused(f"its process id {number} is taken by another process")
+def _refuse_taken(tids: Sequence[int]) -> None:
+    """Errors: RestartRefused: another has an id of the process or of its threads."""
+    for tid in tids:
+        with suppress(ProcessLookupError):
+            told = status(tid)
+            raise RestartRefused(f"its {'process' if tid == tids[0] else 'thread'} id {tid} is taken by {told['Name']}")
+
+
+@contextmanager
+def _next_id(number: int) -> Iterator[None]:
+    """The next process or thread of this node gets that id, if nobody comes in between; afterwards they go on from where they were.
+    Errors: OSError."""
+    for _ in range(ATTEMPTS):
+        if not Path(f"/proc/{number}").exists():
+            break
+        time.sleep(PAUSE)                                  # it was free a moment ago; whoever came in between may be short
+    last = LAST_PID.read_text(encoding="ascii")
     LAST_PID.write_text(str(number - 1), encoding="ascii")
+    try:
+        yield
+    finally:
+        LAST_PID.write_text(last, encoding="ascii")
 
 
 def _end(parent: Frozen, child: Frozen) -> None:
@@ -192,8 +212,8 @@ class _Restarted(Vessel):
     def _make_thread(self, wanted: int, scratch: int, listing: str) -> Thread:
         frozen = self.frozen
         for _ in range(ATTEMPTS):
-            _next_id(wanted)
-            tid, inner = clone_task(frozen.leader, frozen, scratch, CLONE_OF_THREAD, set(frozen.threads), listing)
+            with _next_id(wanted):
+                tid, inner = clone_task(frozen.leader, frozen, scratch, CLONE_OF_THREAD, set(frozen.threads), listing)
             thread = Thread.adopt(tid, frozen.pid)
             if inner == wanted:
                 return thread
