@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from cli.client import Client
 from cli.command import Parser, print_json, process_id, run
-from cli.exit_codes import OK, CommandError
+from cli.exit_codes import OK, USAGE, CommandError
 
 PERIOD = 0.25
 """Seconds between two looks at how far a move has come."""
@@ -27,14 +28,16 @@ def parser() -> argparse.ArgumentParser:
         "  migrate 4711 n2         to node n2\n"
         "  migrate 4711 out        away from where it is, to the best other node\n"
         "  migrate 4711 balance    to the best node, which may be its home\n"
-        "  migrate 4711 home       home\n",
+        "  migrate 4711 home       home\n"
+        "  migrate 4711 checkpoint saved    goes on where it is; mosrun --restart saved starts it again from there\n",
         ending=(
             "A process that was not started with mosrun is moved as well, if it is yours (root: anybody's). It does not move "
             "automatically then, unless it is told to: migrate PID balance."
         ),
     )
     made.add_argument("pid", type=process_id, help="its pid at home")
-    made.add_argument("target", help="home, out, balance or the name of a node")
+    made.add_argument("target", help="home, out, balance, checkpoint or the name of a node")
+    made.add_argument("directory", nargs="?", help="with checkpoint: where it goes; ./ckpt.PID if left out")
     made.add_argument("--engine", choices=("auto", "pour", "criu"), default="", help="how it leaves, not as the configuration says")
     made.add_argument(
         "--memory", choices=("auto", "precopy", "postcopy"), default="",
@@ -49,6 +52,10 @@ def parser() -> argparse.ArgumentParser:
 def body(arguments: Sequence[str] | None) -> int:
     """Errors: CommandError."""
     options = parser().parse_args(arguments)
+    if options.target == "checkpoint":
+        return checkpoint(options.pid, options.directory or f"ckpt.{options.pid}", options.json)
+    if options.directory is not None:
+        raise CommandError("only a checkpoint goes to a directory (migrate --help tells how)", USAGE)
     with shown_progress(options.pid):
         fields = {"pid": options.pid, "target": options.target, "engine": options.engine, "memory": options.memory}
         answer = Client(timeout=WAIT).call("migrate", **fields, **{"async": options.no_wait})
@@ -63,6 +70,20 @@ def body(arguments: Sequence[str] | None) -> int:
         frozen, total = answer["frozen_ms"], answer["total_ms"]
         follows = f", {answer['follows_bytes'] / 2**20:.1f} MB follow" if answer.get("follows_bytes") else ""
         print(f"process {options.pid} is {place(answer['where'])}, frozen {frozen:.1f} ms, total {total:.1f} ms{follows}")
+    return OK
+
+
+def checkpoint(pid: int, directory: str, as_json: bool) -> int:
+    """Errors: CommandError."""
+    path = os.path.abspath(directory)
+    answer = Client(timeout=WAIT).call("checkpoint", pid=pid, directory=path)
+    answer.pop("ok")
+    if as_json:
+        print_json({**answer, "directory": path})
+    else:
+        stays = f"; it is at home now: {answer['why']}" if answer["why"] else ""
+        size = answer["bytes"] / 2**20
+        print(f"process {pid} is checkpointed to {directory}, frozen {answer['frozen_ms']:.1f} ms, {size:.1f} MB{stays}")
     return OK
 
 

@@ -115,7 +115,8 @@ def where(row: dict[str, Any]) -> str:
 def why(row: dict[str, Any]) -> str:
     """Why it may not move, or did not."""
     held = ["home only"] if row["home_only"] else [] if not row["locked"] else ["adopted"] if row["adopted"] else ["locked"]
-    return "; ".join([*held, *([row["why"]] if row["why"] else [])])
+    missed = row.get("checkpoint", {}).get("why")
+    return "; ".join([*held, *([row["why"]] if row["why"] else []), *([f"no checkpoint: {missed}"] if missed else [])])
 
 
 def guest_table(guests: Sequence[dict[str, Any]]) -> str:

@@ -5,29 +5,35 @@
  * it says so in one line and the program runs at home. The connection is closed by exec: so the daemon learns that mosrun has become
  * the program.
  *
- * Exit status: the program's own; 64 bad usage, 126 and 127 as a shell. `--help` is Python's: its text comes from the parser. */
+ * With --restart the daemon makes the checkpointed process a child of mosrun, which stays, stops and goes on with it, and ends as it does.
+ *
+ * Exit status: the program's own; 64 bad usage, 69 and 75 no restart, 126 and 127 as a shell. `--help` is Python's: its text comes from the parser. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { USAGE = 64, NOT_EXECUTABLE = 126, NOT_FOUND = 127, PATIENCE = 5 /* seconds */, LONGEST = 1024 /* bytes of a text */ };
+enum { USAGE = 64, UNAVAILABLE = 69, REFUSED = 75, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALLED = 128 };
+enum { PATIENCE = 5, RESTART_PATIENCE = 700 /* seconds */, LONGEST = 1024 /* bytes of a text */, ANSWER = 1 << 17 };
 
 static struct {
     bool home, best, locked;
-    const char *node, *memory, *job, *trace;
-} options = {.node = "", .memory = "0", .job = "", .trace = ""};
+    const char *node, *memory, *job, *trace, *every, *checkpoint, *restart;
+} options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = ""};
 
 static void say(const char *format, ...)
 {
@@ -57,6 +63,7 @@ static const struct {
 } known[] = {
     {'h', "--home", &options.home, NULL},     {'b', "--best", &options.best, NULL},   {'L', "--locked", &options.locked, NULL},
     {'r', "--node", NULL, &options.node},     {'m', "--memory", NULL, &options.memory}, {'J', "--job", NULL, &options.job},
+    {'A', "--every", NULL, &options.every}, {'C', "--checkpoint", NULL, &options.checkpoint}, {'R', "--restart", NULL, &options.restart},
 };
 enum { KNOWN = sizeof known / sizeof known[0] };
 
@@ -136,7 +143,11 @@ static char **read_options(char **words)
     size_t digits = strspn(options.memory, "0123456789");
     if (!digits || options.memory[digits] || digits > 9)
         bad_usage("-m needs a number of MiB, not '%s'", options.memory);
-    if (!*words)
+    if (*options.checkpoint && !*options.every)
+        bad_usage("-C says where the checkpoints of -A go, and -A is missing", "");
+    if (*options.restart && *words)
+        bad_usage("with --restart the checkpoint says what runs, not '%s'", *words);
+    if (!*options.restart && !*words)
         bad_usage("a program is missing (mosrun --help tells how)", "");
     return words;
 }
@@ -207,8 +218,11 @@ static void describe(struct message *message, char **program)
     for (int i = 0; i < 8; i++)
         number[1 + i] = (unsigned char)(memory >> (56 - 8 * i));
     message->size = 4;
-    put(message, "\x88", 1);
-    put_pair(message, "op", "register");
+    put(message, "\x8b", 1);
+    put_pair(message, "op", *options.restart ? "restart" : "register");
+    put_pair(message, "every", options.every);
+    put_pair(message, "checkpoint", options.checkpoint);
+    put_pair(message, "directory", options.restart);
     put_pair(message, "job", options.job);
     put_truth(message, "home_only", options.home);
     put_truth(message, "locked", options.locked);
@@ -245,8 +259,10 @@ static bool take(const unsigned char **at, const unsigned char *end, char *kind,
     return false;
 }
 
-/* What a refusal says: {"ok": false, "error": text, "code": number}. Errors: false: it is something else. */
-static bool understand(const unsigned char *at, const unsigned char *end, char *sentence, size_t room, int *code)
+/* What a refusal says: {"ok": false, "error": text, "code": number}, or with other names of the two, a restart. Errors: false: it is
+ * something else. */
+static bool understand(const unsigned char *at, const unsigned char *end, const char *text, char *sentence, size_t room,
+                       const char *number, int *code)
 {
     bool has_sentence = false, has_code = false;
     if (at >= end || (*at & 0xf0) != 0x80)
@@ -261,14 +277,14 @@ static bool understand(const unsigned char *at, const unsigned char *end, char *
         if (at >= end || !take(&at, end, &kind, &value))
             return false;
         if (kind == 't') {
-            if (size == 5 && !memcmp(key, "error", 5)) {
+            if (size == strlen(text) && !memcmp(key, text, size)) {
                 has_sentence = true;
                 snprintf(sentence, room, "%.*s", (int)value, (const char *)at);
             }
             at += value;
         }
-        if (kind == 'n' && size == 4 && !memcmp(key, "code", 4))
-            has_code = true, *code = (int)(value & 0xff);
+        if (kind == 'n' && size == strlen(number) && !memcmp(key, number, size))
+            has_code = true, *code = (int)value;
     }
     return has_sentence && has_code;
 }
@@ -294,7 +310,7 @@ static size_t receive(int connection, unsigned char *answer, size_t room)
 static int call(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval patience = {.tv_sec = PATIENCE};
+    struct timeval patience = {.tv_sec = *options.restart ? RESTART_PATIENCE : PATIENCE};
     if (strlen(path) >= sizeof address.sun_path)
         return errno = ENAMETOOLONG, -1;
     strcpy(address.sun_path, path);
@@ -309,16 +325,24 @@ static int call(const char *path)
     return connect(connection, (struct sockaddr *)&address, sizeof address) ? -1 : connection;
 }
 
+/* Where the daemon listens. */
+static const char *daemon_path(void)
+{
+    static char path[PATH_MAX];
+    const char *run = getenv("FARHOME_RUN");
+    snprintf(path, sizeof path, "%s/mosd.sock", run && *run ? run : "/run/farhome");
+    return path;
+}
+
 /* Tells the daemon of this process. What it says against that is told; it ends mosrun if the request made no sense. */
 static void register_with_daemon(char **program)
 {
     static const unsigned char accepted[] = {0x81, 0xa2, 'o', 'k', 0xc3};
     static struct message message;
     unsigned char answer[4096];
-    char path[PATH_MAX], sentence[LONGEST] = "the mosd of this node went away before it answered";
-    const char *run = getenv("FARHOME_RUN");
+    char sentence[LONGEST] = "the mosd of this node went away before it answered";
+    const char *path = daemon_path();
     int code = 0;
-    snprintf(path, sizeof path, "%s/mosd.sock", run && *run ? run : "/run/farhome");
     int connection = call(path);
     if (connection < 0) {
         say("no mosd answers on this node (%s: %s); %s runs at home", path, strerror(errno), *program);
@@ -331,7 +355,7 @@ static void register_with_daemon(char **program)
     if (size == 4 + sizeof accepted && !memcmp(answer + 4, accepted, sizeof accepted))
         return; /* exec closes it */
     if (size > 4)
-        understand(answer + 4, answer + size, sentence, sizeof sentence, &code);
+        understand(answer + 4, answer + size, "error", sentence, sizeof sentence, "code", &code);
     if (code == USAGE)
         bad_usage("%s", sentence);
     say("%s; %s runs at home", sentence, *program);
@@ -359,11 +383,114 @@ static void make_trace(void)
     options.trace = path;
 }
 
+/* -- checkpoints -- */
+
+/* The whole path of a directory, whether it is there or not. */
+static const char *whole(const char *path)
+{
+    char *found = malloc(2 * PATH_MAX), here[PATH_MAX];
+    if (*path == '/' || !found || !getcwd(here, sizeof here))
+        return path;
+    snprintf(found, 2 * PATH_MAX, "%s/%s", strcmp(here, "/") ? here : "", path);
+    return found;
+}
+
+static void name_checkpoints(void)
+{
+    static char usual[32];
+    if (*options.every && !*options.checkpoint && !*options.restart) {
+        snprintf(usual, sizeof usual, "ckpt.%d", getpid());
+        options.checkpoint = usual;
+    }
+    if (*options.checkpoint)
+        options.checkpoint = whole(options.checkpoint);
+    if (*options.restart)
+        options.restart = whole(options.restart);
+    if (strlen(options.checkpoint) > LONGEST || strlen(options.restart) > LONGEST)
+        bad_usage("the path of the checkpoint is too long", "");
+}
+
+static volatile pid_t child;
+
+/* What somebody sends to mosrun is for its child; what the terminal sends has come to both. */
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_code <= 0 && info->si_pid != child)
+        kill(child, number);
+}
+
+/* Stops and goes on with the child, and ends as it does. */
+static _Noreturn void accompany(void)
+{
+    static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH};
+    struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+    int status = 0;
+    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++)
+        sigaction(passed[i], &action, NULL);
+    for (;;) {
+        if (waitpid(child, &status, WUNTRACED) < 0) {
+            if (errno == EINTR)
+                continue;
+            say("the end of process %d is not known: %s", child, strerror(errno));
+            _exit(REFUSED);
+        }
+        if (!WIFSTOPPED(status))
+            break;
+        kill(getpid(), SIGSTOP);
+        kill(child, SIGCONT);
+    }
+    if (WIFEXITED(status))
+        _exit(WEXITSTATUS(status));
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    signal(WTERMSIG(status), SIG_DFL);
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_UNBLOCK, &all, NULL);
+    kill(getpid(), WTERMSIG(status));
+    _exit(SIGNALLED + WTERMSIG(status));
+}
+
+/* Has the daemon make the checkpointed process our child. */
+static _Noreturn void restart(void)
+{
+    static struct message message;
+    static unsigned char answer[ANSWER];
+    static char text[ANSWER];
+    int number = 0;
+    char *none[] = {NULL};
+    int connection = call(daemon_path());
+    if (connection < 0) {
+        say("no mosd answers on this node (%s: %s)", daemon_path(), strerror(errno));
+        _exit(UNAVAILABLE);
+    }
+    describe(&message, none);
+    size_t size = 0;
+    if (send(connection, message.bytes, message.size, MSG_NOSIGNAL) == (ssize_t)message.size)
+        size = receive(connection, answer, sizeof answer);
+    close(connection);
+    if (size > 4 && understand(answer + 4, answer + size, "error", text, sizeof text, "code", &number)) {
+        say("%s", text);
+        _exit(number & 0xff);
+    }
+    if (size <= 4 || !understand(answer + 4, answer + size, "notes", text, sizeof text, "pid", &number) || number <= 0) {
+        say("the mosd of this node went away before it answered");
+        _exit(UNAVAILABLE);
+    }
+    child = number;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        say("%s", line);
+    accompany();
+}
+
 int main(int argc, char **argv)
 {
     char **program = read_options(argv + (argc > 0));
+    name_checkpoints();
     if (*options.trace && strcmp(options.trace, "-"))
         make_trace();
+    if (*options.restart)
+        restart();
     register_with_daemon(program);
     execvp(program[0], program);
     int error = errno;

@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from cli.command import Parser
-from cli.exit_codes import NOT_EXECUTABLE, NOT_FOUND, OK, USAGE
+from cli.exit_codes import NOT_EXECUTABLE, NOT_FOUND, OK, REFUSED, UNAVAILABLE, USAGE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,10 +19,18 @@ def parser() -> argparse.ArgumentParser:
         "  mosrun -r n2 -L ./render scene        goes to n2 at once, and no further by itself\n"
         "  mosrun -J night -m 2048 ./analyse     job 'night', needs 2 GiB\n"
         "  mosrun -h ./talks-to-a-device         stays at home\n"
-        "  mosrun --trace=calls -r n2 ./analyse  tells its system calls while it is away, in the file 'calls'\n",
-        exits=(USAGE, NOT_EXECUTABLE, NOT_FOUND),
-        ending="Otherwise the exit status is the program's own, wherever it ran.",
-        usage="mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [--trace[=FILE]] [--] program [argument ...]",
+        "  mosrun --trace=calls -r n2 ./analyse  tells its system calls while it is away, in the file 'calls'\n"
+        "  mosrun -A 30 -C saved ./analyse       checkpointed each half hour, to the directory 'saved'\n"
+        "  mosrun --restart saved                goes on from there, here, with its pid and its files\n",
+        exits=(USAGE, UNAVAILABLE, REFUSED, NOT_EXECUTABLE, NOT_FOUND),
+        ending=(
+            "Otherwise the exit status is the program's own, wherever it ran; 69 and 75 are mosrun's with --restart alone. mosrun becomes the"
+            " program; with --restart it stays, is the program's parent, and passes signals on."
+        ),
+        usage=(
+            "mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [-A MINUTES [-C DIR]] [--trace[=FILE]] [--] "
+            "(program [argument ...] | --restart DIR)"
+        ),
         add_help=False,
     )
     made.add_argument("--help", action="help", help="show this help (-h is 'home')")
@@ -37,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
         "--trace", nargs="?", const="-", metavar="FILE",
         help="tell each system call that it makes while it is away, where it was made and how long it took, on standard error or in FILE",
     )  # fmt: skip
+    made.add_argument("-A", "--every", metavar="MINUTES", help="checkpoint it every so many minutes; fractions are allowed")
+    made.add_argument("-C", "--checkpoint", metavar="DIR", help="where the checkpoints of -A go; ./ckpt.PID if left out")
+    made.add_argument("-R", "--restart", metavar="DIR", help="no program: the process of the checkpoint in DIR goes on")
     made.add_argument("program", nargs=argparse.REMAINDER, help="program and its arguments")
     return made
 

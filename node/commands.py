@@ -7,11 +7,14 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.errors import MoveRefused
 from node import adoption, process
 from node.adoption import NoSuchProcess
+from node.checkpoints import NOTES_MOST
 from node.config import ENGINES, MEMORY
 from node.control import BadRequest, Client, NotPermitted
 from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
@@ -27,6 +30,9 @@ JUST_BEGUN = 1.5
 REGISTERS_WITHIN = 8.0
 """Seconds within which mosrun has registered its process, or runs it without us."""
 MOST_PROCESSES = 1 << 22
+PATH_MOST = 4096
+LEAST_MINUTES, MOST_MINUTES = 0.01, 1e6
+"""Between two checkpoints."""
 
 log = logging.getLogger("mosd.commands")
 
@@ -41,7 +47,7 @@ class Commands:
         self._commands: dict[str, Command] = {
             "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
-            "why": self._why, "check": self._check,
+            "why": self._why, "check": self._check, "checkpoint": self._checkpoint, "restart": self._restart,
         }  # fmt: skip
 
     async def handle(self, client: Client, operation: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +59,13 @@ class Commands:
 
     async def _register(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """mosrun tells of itself: the peer of this connection, which becomes the program when it closes it by exec."""
+        entry = self._wished(client, request)
+        self._node.registry.add(entry)
+        self._node.spawn(self._started(client, entry))
+        return {}
+
+    def _wished(self, client: Client, request: dict[str, Any]) -> HomeProcess:
+        """What mosrun asks for the process that it is about to become. Errors: BadRequest."""
         stat = process.read_stat(client.pid)
         if stat is None:
             raise BadRequest("no such process")
@@ -74,9 +87,7 @@ class Commands:
             locked=bool(request.get("locked")), memory=memory, wanted=wanted, state="starting", since=time.time(),
             trace=trace,
         )  # fmt: skip
-        self._node.registry.add(entry)
-        self._node.spawn(self._started(client, entry))
-        return {}
+        return replace(entry, **_checkpoints(request))
 
     async def _started(self, client: Client, entry: HomeProcess) -> None:
         """The connection is closed by exec (or by the end): from now on the process may move."""
@@ -198,6 +209,29 @@ class Commands:
         except MoveRefused:
             pass                                 # the registry's why tells
 
+    async def _checkpoint(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint of a process that the client may have moved."""
+        await self._let_register(request.get("pid"))
+        entry = self._home_process(client, request.get("pid"))
+        return await self._node.checkpoints.take(entry, _path(request.get("directory")))
+
+    async def _restart(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """mosrun wants to have a process again that was checkpointed; it waits, and is its parent then."""
+        wished = self._wished(client, request)
+        directory = _path(request.get("directory"))
+        if request.get("checkpoint") == "" and wished.checkpoint_every:
+            wished = replace(wished, checkpoint_directory=str(directory))
+        answer = await self._node.checkpoints.restart(client.pid, wished.starttime, client.uid, directory)
+        pid = int(answer["pid"])
+        stat, uid = process.read_stat(pid), process.real_uid(pid)
+        if stat is not None and uid is not None:
+            command = process.command_line(pid) or str(answer["command"])
+            entry = replace(wished, pid=pid, starttime=stat.starttime, uid=uid, command=command, state="home")
+            self._node.registry.add(entry)
+            if entry.wanted:
+                self._node.balancer.decide()
+        return {"pid": pid, "notes": "\n".join(answer["notes"])[:NOTES_MOST]}
+
     async def _check(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """What keeps a process at home, and where it would go; nothing is changed."""
         await self._let_register(request.get("pid"))
@@ -294,6 +328,30 @@ def _manner(request: dict[str, Any]) -> Manner:
     if manner.memory and manner.memory not in MEMORY:
         raise BadRequest(f"memory must be one of {', '.join(MEMORY)}")
     return manner
+
+
+def _path(text: object) -> Path:
+    """Errors: BadRequest."""
+    if not isinstance(text, str) or not text.startswith("/") or "\0" in text or len(os.fsencode(text)) >= PATH_MOST:
+        raise BadRequest("a checkpoint is in a directory that is named from the root")
+    return Path(os.path.normpath(text))
+
+
+def _checkpoints(request: dict[str, Any]) -> dict[str, Any]:
+    """What mosrun -A asks for. Errors: BadRequest."""
+    every = request.get("every", "")
+    if not every:
+        return {}
+    try:
+        minutes = float(every)
+    except (TypeError, ValueError):
+        minutes = 0.0
+    if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
+        raise BadRequest(f"-A needs a number of minutes, not {every!r}")
+    directory = request.get("checkpoint", "")
+    return {
+        "checkpoint_every": minutes, "checkpoint_directory": str(_path(directory)) if directory else "", "checkpoint_since": time.time()
+    }  # fmt: skip
 
 
 def _stays(entry: HomeProcess, reason: str) -> dict[str, Any]:

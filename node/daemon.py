@@ -18,6 +18,8 @@ from node import config as configuration
 from node import join, sampling
 from node import programs as starting
 from node.balancing import Balancer
+from node.checkpoints import PERIOD as CHECKPOINT_PERIOD
+from node.checkpoints import Checkpoints
 from node.commands import Commands
 from node.config import Config, ConfigError, format_endpoint, parse_endpoint
 from node.control import ControlServer
@@ -71,6 +73,7 @@ class Daemon:
         self._peer_server_runs = False
         self._remembered: dict[str, tuple[str, int]] = {}
         self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs, self._process_moved)
+        self.checkpoints = Checkpoints(paths, self.registry, self.mover, self.spawn)
         self.guests = Guests(
             paths, lambda: self.config, lambda: self.policy, programs, lambda: self.balancer.memory_free, sampling.owner_idle,
             self._guests_changed, self._recheck,
@@ -104,6 +107,7 @@ class Daemon:
             self.spawn(periodically("the search for children", self.registry.adopt_children, lambda: ADOPT_PERIOD))
             self.spawn(periodically("the search for nodes", self._dial_seeds, lambda: SEED_PERIOD))
             self.spawn(periodically("the memory of guests", self._keep_to_lent_memory, lambda: GUEST_PERIOD, delayed=True))
+            self.spawn(periodically("the checkpoints", self.checkpoints.look, lambda: CHECKPOINT_PERIOD, delayed=True))
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
             notify_systemd(f"READY=1\nMAINPID={os.getpid()}")

@@ -10,7 +10,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,12 @@ class Mover:
     ) -> MoveReport:
         """Moves a process to a node or home. slowdown: that of where it is, if the target is to judge for itself whether the
         move is worth it. manner: another than the configuration's. Errors: MoveRefused; the process is then where the registry says."""
+        async with self.holding(pid):
+            return await self.move_held(pid, target, reason, slowdown, manner)
+
+    @asynccontextmanager
+    async def holding(self, pid: int) -> AsyncIterator[None]:
+        """Nobody else moves the process inside. Errors: MoveRefused."""
         lock = self._locks.setdefault(pid, asyncio.Lock())
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT):
@@ -144,10 +151,18 @@ class Mover:
         except TimeoutError:
             raise MoveRefused(pid, "another move of it is under way") from None
         try:
+            yield
+        finally:
+            lock.release()
+
+    async def move_held(
+        self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None, manner: Manner | None = None
+    ) -> MoveReport:
+        """As move(), for who is holding() it."""
+        try:
             return await self._move_locked(pid, target, reason, slowdown, manner or Manner())
         finally:
             self.progress.pop(pid, None)
-            lock.release()
 
     async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         entry = self._registry.get(pid)

@@ -42,6 +42,9 @@ class HomeProcess:
     that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it
     came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted` that
     mosrun did not start it (or the process that it comes from): somebody moved it by hand.
+
+    Its checkpoints: `checkpoint_every` minutes (0: not by themselves), since when, to what directory; the last that was made, and when
+    the last was tried by itself; how many milliseconds it stood still; why the last one was not made.
     """
 
     pid: int
@@ -66,6 +69,13 @@ class HomeProcess:
     resident: int = 0
     adopted: bool = False
     trace: str = ""
+    checkpoint_every: float = 0.0
+    checkpoint_directory: str = ""
+    checkpoint_since: float = 0.0
+    checkpoint_at: float = 0.0
+    checkpoint_tried: float = 0.0
+    checkpoint_ms: float = 0.0
+    checkpoint_why: str = ""
     history: History = field(default_factory=History)
 
     def runnable(self) -> float:
@@ -92,7 +102,16 @@ class HomeProcess:
             "adopted": self.adopted,
             "command": self.command,
             "state": self.state,
-        }
+        } | self._checkpoint_row()
+
+    def _checkpoint_row(self) -> dict[str, Any]:
+        if not self.checkpoint_directory and not self.checkpoint_why:
+            return {}
+        told = {
+            "every": self.checkpoint_every, "directory": self.checkpoint_directory, "at": self.checkpoint_at,
+            "frozen_ms": self.checkpoint_ms, "why": self.checkpoint_why,
+        }  # fmt: skip
+        return {"checkpoint": told}
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
