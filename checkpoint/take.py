@@ -32,6 +32,7 @@ from engine import criu, refusal, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.mappings import Mapping, read_mappings_quickly
+from engine.phases import Phases
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import kernel_pages
 from kernel_helpers import inject
@@ -172,11 +173,13 @@ def _reasons(pid: int) -> Iterator[str]:
 
 def _copy_and_dump(pid: int, images: Path, prefixes: dict[int, prefix.Prefix]) -> tuple[Record, float]:
     """What is written, and for how many milliseconds the process stood still. Errors: FarhomeError, OSError."""
+    read_mappings_quickly(pid)                             # what it learns of the kernel, it knows then
     wiped = wiped_ranges(pid)
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
-    begun = time.monotonic()
+    begun, phases = time.monotonic(), Phases()
     frozen = inject.seize(pid)
+    phases.done("seize")
     ends = {}
     try:
         name_restarted_calls(frozen, places)
@@ -184,14 +187,19 @@ def _copy_and_dump(pid: int, images: Path, prefixes: dict[int, prefix.Prefix]) -
         reason = why_not(pid, traced_by=os.getpid()) or _why_not_frozen(frozen)
         if reason is not None:
             raise CheckpointRefused(pid, reason)
+        phases.done("why not")
         record = _record(frozen, prefixes)
+        phases.done("record")
         copy = fork_copy(frozen, wiped, apart=True)
+        phases.done("copy")
     except MoveRefused as error:
         raise CheckpointRefused(pid, error.reason) from error
     finally:
         shorten(frozen, ends)
         frozen.detach()
         frozen_ms = (time.monotonic() - begun) * 1e3
+        phases.done("let go")
+        phases.tell(log, "checkpoint")
     try:
         criu.dump(copy, images)
     except MoveRefused as error:
@@ -230,6 +238,7 @@ def _record(frozen: Frozen, prefixes: dict[int, prefix.Prefix]) -> Record:
     for file in files:
         if file.is_written and file.file.inode in prefixes:
             prefixes[file.file.inode].freeze(file.file.size)
+    code = kernel_code(frozen, maps)
     mapped = tuple(_mapped(pid, maps, {file.file.inode for file in files if file.is_written}))
     inner = {tid: inner_tid(pid, tid) for tid in frozen.threads}
     pending = [(0, info.hex()) for info in pending_signals(pid, shared=True)]
@@ -247,8 +256,8 @@ def _record(frozen: Frozen, prefixes: dict[int, prefix.Prefix]) -> Record:
             Region(m.start, m.end, " ".join(sorted(m.vmflags)), m.path if m.special or m.name else "")
             for m in maps if m.vmflags or m.special or m.name
         ),
-        kernel=kernel_pages(maps, kernel_code(frozen, maps)),
-        kernel_code=kernel_code(frozen, maps).hex(),
+        kernel=kernel_pages(maps, code),
+        kernel_code=code.hex(),
         uids=tuple(int(word) for word in told["Uid"].split()[:3]),
         gids=tuple(int(word) for word in told["Gid"].split()[:3]),
         groups=tuple(int(word) for word in told.get("Groups", "").split()),
