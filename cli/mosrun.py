@@ -24,8 +24,8 @@ def parser() -> argparse.ArgumentParser:
         "  mosrun --restart saved                goes on from there, here, with its pid and its files\n",
         exits=(USAGE, UNAVAILABLE, REFUSED, NOT_EXECUTABLE, NOT_FOUND),
         ending=(
-            "Otherwise the exit status is the program's own, wherever it ran; 69 and 75 are mosrun's with --restart alone. mosrun becomes the"
-            " program; with --restart it stays, is the program's parent, and passes signals on."
+            "Otherwise the exit status is the program's own, wherever it ran; 69 and 75 are mosrun's with --restart alone. mosrun becomes "
+            "the program; with --restart it stays, is the program's parent, and passes signals on."
         ),
         usage=(
             "mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [-A MINUTES [-C DIR]] [--trace[=FILE]] [--] "

@@ -103,7 +103,7 @@ def test_a_program_that_cannot_run_is_told_as_a_shell_does(environment: dict[str
 @pytest.mark.parametrize(
     "argv",
     [[], ["-x", "true"], ["-r"], ["-m", "lots", "true"], ["-m", "-5", "true"], ["-h", "-b", "true"], ["-hr", "n2", "true"],
-     ["--what", "true"], ["-m", "²", "true"], ["--node"], ["--"]],
+     ["-C", "there", "true"], ["--restart"], ["-R", "there", "true"], ["--what", "true"], ["-m", "²", "true"], ["--node"], ["--"]],
 )  # fmt: skip
 def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: list[str]) -> None:
     done = run(environment, *argv)
@@ -112,6 +112,7 @@ def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: lis
 
 
 TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": "", "trace": ""}
+TOLD |= {"every": "", "checkpoint": "", "directory": ""}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,7 @@ TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memor
         (["--locked", "--job=", "--memory=999999999", "echo"], {"locked": True, "memory": 999999999 << 20}, ""),
         (["-J", "é" * 600, "echo"], {"job": "é" * 512}, ""),
         (["--trace", "-L", "echo"], {"trace": "-", "locked": True}, ""),
+        (["-A", ".5", "-C", "/there/saved", "echo"], {"every": ".5", "checkpoint": "/there/saved"}, ""),
     ],
 )  # fmt: skip
 def test_options_end_where_the_program_begins(
@@ -160,7 +162,26 @@ def test_the_parser_for_the_manual_knows_the_same_options() -> None:
     table = source[source.index("} known[] = {") : source.index("enum { KNOWN")]
     read = {word for letter, name in re.findall(r"{'(.)', \"(--[a-z]+)\"", table) for word in (f"-{letter}", name)}
     assert parsed == read | {"--trace"}
-    assert len(read) == 12
+    assert len(read) == 18
+
+
+def test_checkpoints_go_beside_where_it_was_started(environment: dict[str, str], tmp_path: Path) -> None:
+    with daemon(tmp_path, [ACCEPTED, ACCEPTED]) as told:
+        done = run(environment, "-A", "30", "sh", "-c", "echo $$", cwd=tmp_path)
+        run(environment, "-A", "30", "-C", "saved", "true", cwd=tmp_path)
+    assert told[0]["checkpoint"] == f"{tmp_path}/ckpt.{done.stdout.strip()}"
+    assert told[1]["checkpoint"] == f"{tmp_path}/saved"
+
+
+def test_a_restart_that_is_refused_says_why_and_ends_with_its_code(environment: dict[str, str], tmp_path: Path) -> None:
+    with daemon(tmp_path, [framed({"ok": False, "error": "it is no checkpoint", "code": 75}), framed({"ok": True})]) as told:
+        done = run(environment, "-J", "j", "--restart", "saved", cwd=tmp_path)
+        nonsense = run(environment, "--restart", "saved", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (75, "mosrun: it is no checkpoint\n")
+    assert nonsense.returncode == 69
+    assert (told[0]["op"], told[0]["directory"], told[0]["job"]) == ("restart", f"{tmp_path}/saved", "j")
+    alone = run({**environment, "FARHOME_RUN": "/nonexistent"}, "--restart", "saved")
+    assert (alone.returncode, alone.stderr.count("\n")) == (69, 1)
 
 
 @pytest.mark.parametrize(

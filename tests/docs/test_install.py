@@ -34,7 +34,8 @@ def test_commands_run_from_where_they_are_installed(installed: Path) -> None:
 def test_its_modules_are_its_own(installed: Path) -> None:
     tree = installed / "opt/farhome"
     program = (
-        "import balancer, cli, deputy, engine, kernel_helpers, lab, node, remote, wire, pycriu, engine.criu, node.daemon, remote.guest\n"
+        "import balancer, checkpoint, cli, deputy, engine, kernel_helpers, lab, node, remote, wire, pycriu\n"
+        "import engine.criu, node.daemon, remote.guest\n"
         "from kernel_helpers import library\n"
         "print(library.load()._name, *[m.__file__ for m in (cli, deputy, remote, pycriu)], sep='\\n')\n"
     )

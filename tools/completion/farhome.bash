@@ -12,7 +12,7 @@ _farhome_program_at() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
             --) echo $((i + 1)); return ;;
-            -r | -m | -J | --node | --memory | --job) ((i++)) ;;
+            -r | -m | -J | -A | -C | -R | --node | --memory | --job | --every | --checkpoint | --restart) ((i++)) ;;
             -*) ;;
             *) echo "$i"; return ;;
         esac
@@ -29,9 +29,10 @@ _farhome_mosrun() {
     case ${COMP_WORDS[COMP_CWORD - 1]} in
         -r | --node) _farhome_words "$(_farhome_nodes)" ;;
         -J | --job) _farhome_words "$(_farhome_jobs)" ;;
-        -m | --memory) ;;
+        -m | --memory | -A | --every) ;;
+        -C | --checkpoint | -R | --restart) mapfile -t COMPREPLY < <(compgen -d -- "${COMP_WORDS[COMP_CWORD]}") ;;
         *) case ${COMP_WORDS[COMP_CWORD]} in
-            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job --trace --help" ;;
+            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job -A --every -C --checkpoint -R --restart --trace --help" ;;
             *) mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}") ;;
         esac ;;
     esac
@@ -40,7 +41,13 @@ _farhome_mosrun() {
 _farhome_migrate() {
     case ${COMP_WORDS[COMP_CWORD]} in -*) _farhome_words "--engine --memory --async --json --help"; return ;; esac
     case ${COMP_WORDS[COMP_CWORD - 1]} in --engine) _farhome_words "auto pour criu"; return ;; --memory) _farhome_words "auto precopy postcopy"; return ;; esac
-    if [ "$COMP_CWORD" = 1 ]; then _farhome_words "$(_farhome_pids)"; else _farhome_words "home out balance $(_farhome_nodes)"; fi
+    if [ "$COMP_CWORD" = 1 ]; then
+        _farhome_words "$(_farhome_pids)"
+    elif [ "${COMP_WORDS[COMP_CWORD - 1]}" = checkpoint ]; then
+        mapfile -t COMPREPLY < <(compgen -d -- "${COMP_WORDS[COMP_CWORD]}")
+    else
+        _farhome_words "home out balance checkpoint $(_farhome_nodes)"
+    fi
 }
 
 _farhome_mosps() {
