@@ -127,7 +127,7 @@ def read(opened: Opened, record: Record) -> tuple[Context, Pages]:
             maps=_maps(memory, files, _Regions(record.regions), pages.has_any),
             memory=MemoryLayout(
                 **{name: int(getattr(memory, f"mm_{name}")) for name in ADDRESS_NAMES},
-                auxv=struct.pack(f"<{len(memory.mm_saved_auxv)}Q", *memory.mm_saved_auxv),
+                auxv=_auxiliary_vector(list(memory.mm_saved_auxv)),
             ),
             identity=Identity(
                 program=record.program, uids=_three(record.uids), gids=_three(record.gids), groups=record.groups,
@@ -156,6 +156,12 @@ def _one(opened: Opened, name: str, kind: str) -> Any:
     return entries[0]
 
 
+def _auxiliary_vector(words: list[int]) -> bytes:
+    """As /proc/PID/auxv has it: with its end (AT_NULL), which images lack."""
+    last = next((at for at in range(0, len(words), 2) if not words[at]), len(words))
+    return struct.pack(f"<{last + 2}Q", *words[:last], 0, 0)
+
+
 def _three(ids: tuple[int, ...]) -> tuple[int, int, int]:
     real, effective, saved = ids
     return real, effective, saved
@@ -176,7 +182,7 @@ class _Regions:
 def _maps(memory: Any, files: dict[int, str], regions: _Regions, has_pages: Callable[[int, int], bool]) -> tuple[Mapping, ...]:
     # The kernel's own are not all told apart by the images.
     found = [
-        Mapping(one.start, one.end, PROT_READ, MAP_PRIVATE, 0, one.name, is_file=False)
+        Mapping(one.start, one.end, PROT_READ, MAP_PRIVATE, 0, one.name, False, frozenset(one.flags.split()))
         for one in regions.all if one.name in SPECIAL
     ]  # fmt: skip
     for vma in memory.vmas:

@@ -26,6 +26,7 @@ CUT = "cut"
 FILES_MOST = 4096
 _RENAME_EXCHANGE = 2
 _CHUNK = 1 << 20
+_OF_OTHERS = 0o022
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -180,8 +181,11 @@ class Opened:
             names = os.listdir(self.directory)
             if len(names) > FILES_MOST or NAME not in names:
                 raise BadCheckpoint("it holds no checkpoint")
-            if os.fstat(self.directory).st_uid != owner:
+            status = os.fstat(self.directory)
+            if status.st_uid != owner:
                 raise BadCheckpoint("it belongs to another user")
+            if status.st_mode & _OF_OTHERS:
+                raise BadCheckpoint("others can write there")
             for name in names:
                 if name == NAME or name.endswith(".img"):
                     self.files[name] = self._open(name, owner)
@@ -196,9 +200,9 @@ class Opened:
         except OSError as error:
             raise BadCheckpoint(f"its {name} cannot be read: {error.strerror}") from None
         status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner:
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner or status.st_mode & _OF_OTHERS:
             os.close(file)
-            raise BadCheckpoint(f"its {name} is no file of the user's")
+            raise BadCheckpoint(f"its {name} is no file of the user's alone")
         return file
 
     def read(self, name: str, most: int) -> bytes:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.moves.outcome import kill_session
 from tests.programs.build import program
 
 NUMBERS = itertools.count(1)
+NOTHING: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 USER, OTHER = "farhome-a", "farhome-b"
 PYTHON = """
 import hashlib, sys
@@ -61,7 +63,7 @@ class Work:
 
     def start(self) -> None:
         script = f"cd {self.inside}/run && exec {self.mosrun} -J {self.name} {self.command}"
-        self.process = self.cluster.home.popen(["setsid", "--wait", "sh", "-c", script], self.user, stdin=subprocess.DEVNULL)
+        self.process = self.cluster.home.popen(["setsid", "--wait", "sh", "-c", script], self.user, **NOTHING)
         shown = until("it is registered", lambda: next(iter(self.cluster.processes(self.name)), None), seconds=60)
         self.pid = int(shown["pid"])
 
@@ -87,6 +89,20 @@ class Work:
 
     def restart(self, source: str = "saved", user: str | None = None) -> subprocess.CompletedProcess[str]:
         return self.sh(f"mosrun -J {self.name} --restart {source}", user=user)
+
+    def restarting(self) -> subprocess.Popen[bytes]:
+        """The same, by root, while it goes on."""
+        script = f"cd {self.inside}; exec mosrun -J {self.name} --restart saved"
+        return self.cluster.home.popen(["sh", "-c", script], "", **NOTHING)
+
+    def goes_on_from_a_checkpoint(self) -> None:
+        """It is checkpointed, killed a little later, and ends with what an undisturbed run ends with."""
+        self.checkpointed()
+        time.sleep(0.2)
+        self.kill()
+        done = self.restart()
+        assert done.returncode == 0, done.stderr
+        self.is_the_same()
 
     def is_the_same(self) -> None:
         """As when nothing had been: every file."""
@@ -189,15 +205,11 @@ def test_a_counter_whose_node_dies_ends_as_it_would_have(work: Maker) -> None:
 def test_four_threads(work: Maker) -> None:
     threads = work("../threads 2000 > out")
     threads.start()
-    until("it works", lambda: (threads.directory / "run/out").exists(), seconds=30)
+    until("it works", (threads.directory / "run/out").exists, seconds=30)
     time.sleep(0.5)
-    threads.checkpointed()
-    threads.kill()
+    threads.goes_on_from_a_checkpoint()
     tids = json.loads((threads.directory / "saved/farhome.json").read_text())["tids"]
     assert len(tids) == 5
-    done = threads.restart()
-    assert done.returncode == 0, done.stderr
-    threads.is_the_same()
 
 
 @pytest.mark.timeout(300)
@@ -205,12 +217,7 @@ def test_python_with_50_mb(work: Maker) -> None:
     python = work("/usr/bin/python3 program.py 600 > out", files={"program.py": PYTHON.encode()}, user=USER)
     python.start()
     python.grows()
-    python.checkpointed()
-    python.grows()
-    python.kill()
-    done = python.restart()
-    assert done.returncode == 0, done.stderr
-    python.is_the_same()
+    python.goes_on_from_a_checkpoint()
 
 
 @pytest.mark.timeout(300)
@@ -218,11 +225,7 @@ def test_xz_from_a_file_to_a_file(work: Maker) -> None:
     xz = work("xz -9 -c < numbers > out", files={"numbers": b"".join(b"%d\n" % number for number in range(1_500_000))})
     xz.start()
     until("it writes", lambda: (xz.directory / "run/out").stat().st_size > 0, seconds=60)
-    xz.checkpointed()
-    xz.kill()
-    done = xz.restart()
-    assert done.returncode == 0, done.stderr
-    xz.is_the_same()
+    xz.goes_on_from_a_checkpoint()
 
 
 @pytest.mark.timeout(300)
@@ -235,11 +238,7 @@ def test_sqlite(work: Maker) -> None:
     sqlite = work("sqlite3 :memory: < script > out", files={"script": script}, user=USER)
     sqlite.start()
     time.sleep(0.5)
-    sqlite.checkpointed()
-    sqlite.kill()
-    done = sqlite.restart()
-    assert done.returncode == 0, done.stderr
-    sqlite.is_the_same()
+    sqlite.goes_on_from_a_checkpoint()
 
 
 @pytest.mark.timeout(300)
@@ -315,6 +314,7 @@ def test_forged_checkpoints_get_nobody_anything(work: Maker) -> None:
         "another user's process": changed(uids=[0, 0, 0]),
         "group 0, which is not the user's": changed(gids=[0, 0, 0]),
         "rights of its own": changed(program="/usr/bin/passwd", mapped=[*record["mapped"], passwd]),
+        "others can write there": lambda saved: saved.chmod(0o777),
         "is no JSON": lambda saved: (saved / "farhome.json").write_text("{" * 100000),
         "another version": changed(version=99),
         "tids makes no sense": changed(tids=[True]),
@@ -348,7 +348,7 @@ def test_a_user_owned_checkpoint_that_root_restarts_is_the_users_process(work: M
     counter.grows()
     counter.checkpointed()
     counter.kill()
-    restarted = counter.cluster.home.popen(["sh", "-c", f"cd {counter.inside}; exec mosrun -J {counter.name} --restart saved"], "")
+    restarted = counter.restarting()
     shown = until("it is there", lambda: next(iter(counter.cluster.processes(counter.name)), None), seconds=60)
     assert (shown["pid"], shown["user"]) == (counter.pid, USER)
     status = (counter.cluster.home.root / f"proc/{counter.pid}/status").read_text()
@@ -364,7 +364,7 @@ def test_mosrun_stops_and_goes_on_with_its_child_and_ends_as_it_does(work: Maker
     counter.grows()
     counter.checkpointed()
     counter.kill()
-    restarted = counter.cluster.home.popen(["sh", "-c", f"cd {counter.inside}; exec mosrun -J {counter.name} --restart saved"], "")
+    restarted = counter.restarting()
     until("it is there", lambda: counter.cluster.processes(counter.name), seconds=60)
     parent = restarted.node_pid  # type: ignore[attr-defined]
 
