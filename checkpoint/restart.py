@@ -159,7 +159,7 @@ def _bear(parent: Frozen, pid: int) -> Frozen:
             child.leader.set_options(PTRACE_O_EXITKILL | PTRACE_O_TRACEEXEC)
             return child
         _end(parent, child)
-    raise RestartRefused(f"its process id {pid} cannot be had")
+    raise RestartRefused(f"its process id {pid} cannot be had: perhaps others are still in its session or process group")
 
 
 def _refuse_taken(tids: Sequence[int]) -> None:

@@ -295,6 +295,7 @@ def _set_apart(copy: Copy, scratch: int) -> Thread:
     _end_keeper(copy.source, first, inner_first, 10.0)
     check(keeper.call(SYS.close_range, 0, 0xFFFFFFFF, CLOSE_RANGE_UNSHARE), f"close_range in {tid}")
     check(keeper.call(SYS.unshare, CLONE_FS), f"unshare in {tid}")
+    check(keeper.call(SYS.setsid), f"setsid in {tid}")  # the ids of the process's session and group are free as soon as it has ended
     return keeper
 
 

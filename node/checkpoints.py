@@ -57,16 +57,16 @@ class Checkpoints:
         self._turns = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
     async def take(self, entry: HomeProcess, directory: Path) -> dict[str, Any]:
-        """What is said of it: frozen_ms, bytes, where, why (why it is not back where it was). Errors: FarhomeError: the checkpoint that
-        was in `directory` is there still."""
+        """What is said of it: frozen_ms (moves included), bytes, where, why (why it is not back where it was). Errors: FarhomeError: the
+        checkpoint that was in `directory` is there still."""
         pid, begun = entry.pid, time.time()
         async with self._mover.holding(pid), self._turns[0]:
             entry = self._registry.get(pid) or entry
             if entry.state == "starting":
                 raise MoveRefused(pid, "it is only just being started")
-            where, why = entry.where, ""
+            where, why, frozen_ms = entry.where, "", 0.0
             if where != HOME:
-                await self._mover.move_held(pid, HOME, REASON)
+                frozen_ms = (await self._mover.move_held(pid, HOME, REASON)).frozen_ms
             try:
                 answer = await self._checkpoint(entry, directory)
             except FarhomeError as error:
@@ -75,7 +75,9 @@ class Checkpoints:
                 raise
             finally:
                 if where != HOME:
-                    why = await self._back(pid, where)
+                    back_ms, why = await self._back(pid, where)
+                    frozen_ms += back_ms
+        answer["frozen_ms"] = round(answer["frozen_ms"] + frozen_ms, 2)
         self._registry.update(
             pid, checkpoint_at=begun, checkpoint_why="", checkpoint_ms=float(answer["frozen_ms"]), checkpoint_directory=str(directory)
         )
@@ -83,13 +85,12 @@ class Checkpoints:
         current = self._registry.get(pid)
         return {**answer, "pid": pid, "where": current.where if current is not None else HOME, "why": why}
 
-    async def _back(self, pid: int, where: str) -> str:
-        """To where it was; why not, or nothing."""
+    async def _back(self, pid: int, where: str) -> tuple[float, str]:
+        """To where it was; for how many milliseconds it stood still, and why it is not there, or nothing."""
         try:
-            await self._mover.move_held(pid, where, REASON)
+            return (await self._mover.move_held(pid, where, REASON)).frozen_ms, ""
         except MoveRefused as error:
-            return error.reason
-        return ""
+            return 0.0, error.reason
 
     async def _checkpoint(self, entry: HomeProcess, directory: Path) -> dict[str, Any]:
         images = self._paths.run / "images" / f"checkpoint-{entry.pid}"
