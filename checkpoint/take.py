@@ -171,10 +171,18 @@ def _reasons(pid: int) -> Iterator[str]:
         yield "it is stopped"
 
 
+def _waits_for_memory(pid: int) -> bool:
+    """Whether pages of it are still to come, from wherever it was (engine/postcopy.py): a copy would have zeros there."""
+    with open(f"/proc/{pid}/smaps", "rb") as smaps:
+        return any(line.startswith(b"VmFlags:") and b" um" in line for line in smaps)
+
+
 def _copy_and_dump(pid: int, images: Path, prefixes: dict[int, prefix.Prefix]) -> tuple[Record, float]:
     """What is written, and for how many milliseconds the process stood still. Errors: FarhomeError, OSError."""
     read_mappings_quickly(pid)                             # what it learns of the kernel, it knows then
     wiped = wiped_ranges(pid)
+    if _waits_for_memory(pid):
+        raise CheckpointRefused(pid, "its memory has not all come home yet")
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
     begun, phases = time.monotonic(), Phases()

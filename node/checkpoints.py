@@ -18,7 +18,7 @@ from typing import Any
 
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node import process, programs
-from node.moves import Mover
+from node.moves import Manner, Mover
 from node.paths import Paths
 from node.registry import HOME, HomeProcess, Registry
 
@@ -33,6 +33,8 @@ NOTES_MOST = 30_000
 """Characters of what a restart has to say."""
 REASON = "checkpoint"
 """Of the moves that a checkpoint takes."""
+WHOLE = Manner(memory="precopy")
+"""How a process comes home for it: nothing of its memory is to follow."""
 
 log = logging.getLogger("mosd.checkpoints")
 
@@ -66,8 +68,9 @@ class Checkpoints:
                 raise MoveRefused(pid, "it is only just being started")
             where, why, frozen_ms = entry.where, "", 0.0
             if where != HOME:
-                frozen_ms = (await self._mover.move_held(pid, HOME, REASON)).frozen_ms
+                frozen_ms = (await self._mover.move_held(pid, HOME, REASON, manner=WHOLE)).frozen_ms
             try:
+                await self._mover.await_whole(pid)
                 answer = await self._checkpoint(entry, directory)
             except FarhomeError as error:
                 self._registry.update(pid, checkpoint_why=str(error))

@@ -32,6 +32,8 @@ MOVE_TIMEOUT = 120.0
 SLOWEST = 1e6
 """Bytes of memory a second that a move is allowed to be as slow as, beyond MOVE_TIMEOUT: what is written while it goes ahead goes again."""
 EXIT_TIMEOUT = 5.0
+WHOLE_TIMEOUT = 60.0
+"""Seconds for what follows a process home."""
 RETRY_AFTER = 10.0
 """Seconds before the balancer tries a process again whose move failed or was refused."""
 RESERVE_TIMEOUT = 35.0
@@ -154,6 +156,12 @@ class Mover:
             yield
         finally:
             lock.release()
+
+    async def await_whole(self, pid: int) -> None:
+        """Returns when nothing follows a process any more that has come home. Errors: MoveRefused."""
+        deputy = self._deputies.get(pid)
+        if deputy is not None and not await deputy.wait_gone(WHOLE_TIMEOUT):
+            raise MoveRefused(pid, "its memory has not all come home yet")
 
     async def move_held(
         self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None, manner: Manner | None = None
