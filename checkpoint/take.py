@@ -52,22 +52,27 @@ def parser() -> argparse.ArgumentParser:
     """Of its command line."""
     made = argparse.ArgumentParser(prog="checkpoint.take", description="checkpoints one process")
     made.add_argument("--pid", type=int, required=True)
+    made.add_argument("--asker", type=int, required=True, help="the user who asks")
     made.add_argument("--directory", type=Path, required=True, help="where the checkpoint is to be")
     made.add_argument("--images", type=Path, required=True, help="a directory of farhome's own, made and removed")
     return made
 
 
-def take(pid: int, directory: Path, images: Path) -> dict[str, Any]:
-    """What is said of it: frozen_ms, bytes. Errors: FarhomeError, OSError: what was in `directory` before is there still."""
+def take(pid: int, asker: int, directory: Path, images: Path) -> dict[str, Any]:
+    """What is said of it: frozen_ms, bytes. asker: the user who wants it; root may ask for anybody's. Errors: FarhomeError, OSError: what
+    was in `directory` before is there still."""
     try:
         user = user_of(pid)
     except ProcessLookupError:
         raise CheckpointRefused(pid, "it has ended") from None
     except FarhomeError as error:
         raise CheckpointRefused(pid, str(error)) from None
+    if asker not in (0, user.uid):
+        raise CheckpointRefused(pid, "it is another user's by now")
+    _refuse_secrets(pid, user)
     _await_reasons(pid)
     with _room(directory, user) as new, _private(images), _prefixes(pid) as prefixes:
-        record, frozen_ms = _copy_and_dump(pid, images, prefixes)
+        record, frozen_ms = _copy_and_dump(pid, user, images, prefixes)
         size = 0
         for name in sorted(os.listdir(images)):
             with open(images / name, "rb", buffering=0) as source, _writing(directory, user):
@@ -77,6 +82,15 @@ def take(pid: int, directory: Path, images: Path) -> dict[str, Any]:
             new.write(NAME, data)
             new.finish()
     return {"frozen_ms": round(frozen_ms, 2), "bytes": size + len(data)}
+
+
+def _refuse_secrets(pid: int, user: User) -> None:
+    """The user gets to read all of its memory: so he has to be the one whose it is, and whom the kernel lets read it (PR_SET_DUMPABLE).
+    Errors: CheckpointRefused."""
+    if os.stat(f"/proc/{pid}/mem").st_uid != user.uid:
+        raise CheckpointRefused(pid, "its memory is not to be read by its user (PR_SET_DUMPABLE)")
+    if user_of(pid) != user:
+        raise CheckpointRefused(pid, "it is another user's by now")
 
 
 @contextmanager
@@ -177,7 +191,7 @@ def _waits_for_memory(pid: int) -> bool:
         return any(line.startswith(b"VmFlags:") and b" um" in line for line in smaps)
 
 
-def _copy_and_dump(pid: int, images: Path, prefixes: dict[int, prefix.Prefix]) -> tuple[Record, float]:
+def _copy_and_dump(pid: int, user: User, images: Path, prefixes: dict[int, prefix.Prefix]) -> tuple[Record, float]:
     """What is written, and for how many milliseconds the process stood still. Errors: FarhomeError, OSError."""
     read_mappings_quickly(pid)                             # what it learns of the kernel, it knows then
     wiped = wiped_ranges(pid)
@@ -195,6 +209,7 @@ def _copy_and_dump(pid: int, images: Path, prefixes: dict[int, prefix.Prefix]) -
         reason = why_not(pid, traced_by=os.getpid()) or _why_not_frozen(frozen)
         if reason is not None:
             raise CheckpointRefused(pid, reason)
+        _refuse_secrets(pid, user)
         phases.done("why not")
         record = _record(frozen, prefixes)
         phases.done("record")
@@ -348,7 +363,7 @@ def main() -> int:
     options = parser().parse_args()
     os.umask(0o077)
     try:
-        answer: dict[str, Any] = {"ok": True, **take(options.pid, options.directory, options.images)}
+        answer: dict[str, Any] = {"ok": True, **take(options.pid, options.asker, options.directory, options.images)}
     except FarhomeError as error:
         answer = {"ok": False, "error": str(error), "code": error.exit_code}
     except ProcessLookupError:

@@ -47,6 +47,11 @@ class CheckpointError(FarhomeError):
         self.exit_code = code
 
 
+def _plain(value: Any) -> Any:
+    """A text that fits into a line of a log, whatever a user has called his files; what is no text as it is."""
+    return "".join(c if c.isprintable() else "?" for c in value) if isinstance(value, str) else value
+
+
 class Checkpoints:
     """See the module."""
 
@@ -58,9 +63,9 @@ class Checkpoints:
         self._under_way: set[int] = set()
         self._turns = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
-    async def take(self, entry: HomeProcess, directory: Path) -> dict[str, Any]:
-        """What is said of it: frozen_ms (moves included), bytes, where, why (why it is not back where it was). Errors: FarhomeError: the
-        checkpoint that was in `directory` is there still."""
+    async def take(self, entry: HomeProcess, asker: int, directory: Path) -> dict[str, Any]:
+        """What is said of it: frozen_ms (moves included), bytes, where, why (why it is not back where it was). asker: a user. Errors:
+        FarhomeError: the checkpoint that was in `directory` is there still."""
         pid, begun = entry.pid, time.time()
         async with self._mover.holding(pid), self._turns[0]:
             entry = self._registry.get(pid) or entry
@@ -71,7 +76,7 @@ class Checkpoints:
                 frozen_ms = (await self._mover.move_held(pid, HOME, REASON, manner=WHOLE)).frozen_ms
             try:
                 await self._mover.await_whole(pid)
-                answer = await self._checkpoint(entry, directory)
+                answer = await self._checkpoint(entry, asker, directory)
             except FarhomeError as error:
                 self._registry.update(pid, checkpoint_why=str(error))
                 log.info("%s", error)
@@ -84,7 +89,8 @@ class Checkpoints:
         self._registry.update(
             pid, checkpoint_at=begun, checkpoint_why="", checkpoint_ms=float(answer["frozen_ms"]), checkpoint_directory=str(directory)
         )
-        log.info("process %d is checkpointed to %s, frozen %.1f ms, %d bytes", pid, directory, answer["frozen_ms"], answer["bytes"])
+        where_to = _plain(str(directory))
+        log.info("process %d is checkpointed to %s, frozen %.1f ms, %d bytes", pid, where_to, answer["frozen_ms"], answer["bytes"])
         current = self._registry.get(pid)
         return {**answer, "pid": pid, "where": current.where if current is not None else HOME, "why": why}
 
@@ -95,9 +101,9 @@ class Checkpoints:
         except MoveRefused as error:
             return 0.0, error.reason
 
-    async def _checkpoint(self, entry: HomeProcess, directory: Path) -> dict[str, Any]:
+    async def _checkpoint(self, entry: HomeProcess, asker: int, directory: Path) -> dict[str, Any]:
         images = self._paths.run / "images" / f"checkpoint-{entry.pid}"
-        words = ["--pid", str(entry.pid), "--directory", str(directory), "--images", str(images)]
+        words = ["--pid", str(entry.pid), "--asker", str(asker), "--directory", str(directory), "--images", str(images)]
         stat = process.read_stat(entry.pid)
         return await self._run("checkpoint.take", words, entry.pid, TIMEOUT + (stat.resident if stat is not None else 0) / SLOWEST)
 
@@ -106,7 +112,7 @@ class Checkpoints:
         words = ["--parent", str(parent), "--started", str(started), "--uid", str(uid), "--directory", str(directory)]
         async with self._turns[1]:
             answer = await self._run("checkpoint.restart", words, parent, TIMEOUT)
-        log.info("process %d is restarted from %s: %s", answer["pid"], directory, answer["command"])
+        log.info("process %d is restarted from %s: %s", answer["pid"], _plain(str(directory)), answer["command"])
         return answer
 
     async def _run(self, module: str, words: list[str], pid: int, timeout: float) -> dict[str, Any]:
@@ -128,8 +134,8 @@ class Checkpoints:
         try:
             answer = json.loads(said)
             if answer["ok"] is not True:
-                raise CheckpointError(str(answer["error"]), int(answer["code"]))
-            return dict(answer)
+                raise CheckpointError(_plain(answer["error"]), int(answer["code"]))
+            return {key: [_plain(line) for line in value] if isinstance(value, list) else _plain(value) for key, value in answer.items()}
         except (ValueError, KeyError, TypeError):
             raise CheckpointError(f"the program for it ended with status {child.returncode}", 70) from None
 
@@ -148,7 +154,7 @@ class Checkpoints:
     async def _quietly(self, entry: HomeProcess) -> None:
         self._registry.update(entry.pid, checkpoint_tried=time.time())
         try:
-            await self.take(entry, Path(entry.checkpoint_directory))
+            await self.take(entry, entry.uid, Path(entry.checkpoint_directory))
         except FarhomeError as error:
             self._registry.update(entry.pid, checkpoint_why=str(error))
         finally:

@@ -213,7 +213,7 @@ class Commands:
         """A checkpoint of a process that the client may have moved."""
         await self._let_register(request.get("pid"))
         entry = self._home_process(client, request.get("pid"))
-        return await self._node.checkpoints.take(entry, _path(request.get("directory")))
+        return await self._node.checkpoints.take(entry, client.uid, _path(request.get("directory")))
 
     async def _restart(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """mosrun wants to have a process again that was checkpointed; it waits, and is its parent then."""

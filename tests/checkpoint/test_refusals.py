@@ -66,7 +66,7 @@ def held(kind: str, directory: Path, python: str = sys.executable) -> Iterator[s
 def test_what_cannot_be_kept_is_named(kind: str, tmp_path: Path) -> None:
     with held(kind, tmp_path) as process:
         with pytest.raises(CheckpointRefused) as refused:
-            take(process.pid, tmp_path / "saved", tmp_path / "images")
+            take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
         assert REFUSED[kind] in str(refused.value)
         assert refused.value.exit_code == 75
         assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("file")) == []
@@ -86,19 +86,36 @@ def test_a_process_that_is_traced_or_stopped_is_refused(tmp_path: Path) -> None:
         process.send_signal(signal.SIGSTOP)
         until("it is stopped", lambda: " T " in Path(f"/proc/{process.pid}/stat").read_text())
         with pytest.raises(CheckpointRefused, match="it is stopped"):
-            take(process.pid, tmp_path / "saved", tmp_path / "images")
+            take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
         process.send_signal(signal.SIGCONT)
         frozen = seize(process.pid)
         try:
             with pytest.raises(CheckpointRefused, match="traced"):
-                take(process.pid, tmp_path / "saved", tmp_path / "images")
+                take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
         finally:
             frozen.detach()
 
 
 @pytest.mark.timeout(60)
+def test_memory_that_its_user_may_not_read_is_not_given_to_him(tmp_path: Path) -> None:
+    secret = "import ctypes, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\nprint('ready', flush=True)\ntime.sleep(60)"
+    process = subprocess.Popen(
+        ["/usr/bin/python3", "-I", "-c", secret], cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        user=65534, group=65534, extra_groups=[],
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        with pytest.raises(CheckpointRefused, match="not to be read by its user"):
+            take(process.pid, 65534, tmp_path / "saved", tmp_path / "images")
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+@pytest.mark.timeout(60)
 def test_a_process_that_has_ended_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FarhomeError, match="it has ended"):
-        take(1 << 22, tmp_path / "saved", tmp_path / "images")
+        take(1 << 22, 0, tmp_path / "saved", tmp_path / "images")
 
 

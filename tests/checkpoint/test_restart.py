@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from checkpoint.errors import RestartRefused
+from checkpoint.errors import CheckpointRefused, RestartRefused
 from checkpoint.restart import restart
 from checkpoint.take import take
 from node.process import read_stat
@@ -57,7 +57,9 @@ def saved(directory: Path, uid: int, meanwhile: str = "") -> int:
         keeper.write_bytes(KEEPER.read_bytes())
         with started([program("python3"), "-I", keeper], directory, uid, stdin=subprocess.DEVNULL, stdout=output) as process:
             until("it is ready", lambda: out.read_text() == "ready\n")
-            answer = take(process.pid, directory / "saved", directory.parent / f"images-{uid}")
+            with pytest.raises(CheckpointRefused, match="another user's"):
+                take(process.pid, 12345, directory / "saved", directory.parent / f"images-{uid}")
+            answer = take(process.pid, uid, directory / "saved", directory.parent / f"images-{uid}")
             assert answer["frozen_ms"] < 5000
             return process.pid
 
