@@ -421,7 +421,7 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(work: Maker) -> None:
 
 @pytest.mark.timeout(300)
 def test_checkpoints_by_the_clock(work: Maker) -> None:
-    counter = work(COUNTER.format(1500), mosrun="mosrun -L -A 0.03", user=USER)
+    counter = work(COUNTER.format(2500), mosrun="mosrun -L -A 0.03", user=USER)
     counter.start()
     directory = counter.directory / f"run/ckpt.{counter.pid}"
 
@@ -433,6 +433,10 @@ def test_checkpoints_by_the_clock(work: Maker) -> None:
 
     first = until("the first checkpoint", at, seconds=60)
     until("the next", lambda: at() > first, seconds=60)
+    assert counter.cluster.migrate(counter.pid, "n1", "n2").done
+    moved = time.time()
+    until("the next but one, away", lambda: at() > moved, seconds=60)
+    until("it has gone back", lambda: counter.cluster.where(counter.cluster.processes(counter.name)[0]) == "n2", seconds=60)
     counter.kill()
     done = counter.restart(f"run/{directory.name}")
     assert done.returncode == 0, done.stderr
