@@ -65,7 +65,7 @@ def _new_process(deputy: Deputy, event: Event) -> None:
 def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, target: Target) -> int:
     """The child's id. Errors: OSError, FarhomeError, MemoryError; there is no child then."""
     assert deputy.link is not None and deputy.stub is not None
-    phases = Phases()
+    phases = Phases("birth")
     stub = deputy.stub.bear(parent, exit_signal)
     phases.done("stub")
     try:
@@ -79,7 +79,7 @@ def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, ta
     phases.done("deputy")
     stub.settle()
     phases.done("memory")
-    phases.tell(log, "birth")
+    phases.tell(log)
     deputy.tree.newborns.add(child, {"event": "born", "pid": stub.pid, "where": child.where})
     return stub.program_tid(stub.pid)
 

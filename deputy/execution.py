@@ -64,7 +64,7 @@ def go_on(deputy: Deputy) -> None:
     begun = time.monotonic()
     stub, link = deputy.stub, deputy.link
     assert stub is not None and link is not None and stub.executed is not None
-    phases = Phases()
+    phases = Phases("execution")
     reason = deputy.go_home_reason if deputy.go_home_reason not in NUMBERS else None  # that of a thread is none any more
     try:
         frozen = _at_first_instruction(deputy.pid)
@@ -84,7 +84,7 @@ def go_on(deputy: Deputy) -> None:
     finally:
         deputy.stub, deputy.signals, deputy.go_home_reason = None, None, None
         deputy.end_approach()
-    phases.tell(log, "execution")
+    phases.tell(log)
     deputy.selector.unregister(link.home.event_fd)
     held = deputy.held = Held(deputy, frozen, link, deputy.where, heritage, deputy.wanted, begun)
     deputy.wanted, deputy.where, deputy.link, deputy.shares_memory = None, "home", None, False

@@ -47,7 +47,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))
     try:
         frozen_at = time.monotonic()
-        phases = Phases()
+        phases = Phases("home")
         pending = freezing.freeze_guest(deputy)
         phases.done("freeze")
         try:
@@ -92,7 +92,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         frozen.detach()
         frozen_until = time.monotonic()
         phases.done("let go")
-        phases.tell(log, "home")
+        phases.tell(log)
         deputy.signals = None
         deputy.where = "home"
         deputy.is_followed(sum(end - start for start, end in owed), pledge=pledge)

@@ -40,7 +40,7 @@ from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
-from wire import channel
+from wire import channel, steps
 from wire.channel import Channel, Refused
 from wire.frames import WireError
 
@@ -239,6 +239,7 @@ class Preparation:
         except BaseException:
             self.note(Word.UNSAID)
             raise
+        steps.reached("commit said")
         self.note(Word.COMMIT)
         self._pending = pending
 
@@ -296,7 +297,7 @@ def leave(
     if held is None:
         freezing.await_writes(deputy.pid, preparation.over_since)
     frozen_at = begun if held is not None else time.monotonic()
-    phases = Phases()
+    phases = Phases("out")
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid)
     phases.done("seize")
     try:
@@ -349,7 +350,7 @@ def leave(
     phases.done("commit")
     frozen_until = preparation.await_running(deputy.options.link_timeout)
     phases.done("start there")
-    phases.tell(log, "out")
+    phases.tell(log)
     try:
         deputy.settle()
     except (FarhomeError, OSError) as error:
@@ -390,7 +391,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     old = deputy.link
     source = preparation.source or _ready_source(old.target, preparation)
     frozen_at = time.monotonic()
-    phases = Phases()
+    phases = Phases("hop")
     pending = freezing.freeze_guest(deputy)
     phases.done("freeze")
     try:
@@ -419,7 +420,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     phases.done("commit")
     frozen_until = preparation.await_running(deputy.options.link_timeout)
     phases.done("start there")
-    phases.tell(log, "hop")
+    phases.tell(log)
     preparation.abandon()
     frozen_for = frozen_until - frozen_at + preparation.stood_still
     total = time.monotonic() - begun

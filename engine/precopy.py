@@ -50,6 +50,7 @@ from kernel_helpers.pages import (
     watch_begin,
     written_bytes,
 )  # fmt: skip
+from wire import steps
 from wire.channel import Channel
 from wire.frames import WireError
 
@@ -265,6 +266,7 @@ class Ahead:
             self.progress.seconds += took
             log.debug("process %d, round %d: %d bytes in %.3f s", self.pid, number, meter.bytes, took)
             told()
+            steps.reached("round")
             left, before = written_bytes(self.pid, ranges, self._history), left
             if self._is_over or left <= ENOUGH or left > SHRINKS * before:
                 break

@@ -21,7 +21,7 @@ from lab.state import LabError, NodeState
 
 PATH = "/opt/farhome/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ROOT = Path(__file__).resolve().parent.parent
-_KEPT = ("FARHOME_LOG", "TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "FARHOME_TEST_RUN")
+_KEPT = ("FARHOME_LOG", "TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "FARHOME_TEST_RUN", "FARHOME_STEPS")
 
 
 class NodeProcess(subprocess.Popen[Any]):

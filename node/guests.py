@@ -21,6 +21,7 @@ from node.paths import Paths, write_atomically
 from node.peer_server import Caller
 from node.peers import PeerRefused
 from node.programs import Program, ProgramError, Programs
+from wire import steps
 from wire.frames import Message
 
 SECRET = 32
@@ -155,6 +156,7 @@ class Guests:
         finally:
             self._arriving.discard(guest.key)
         self._accepted(guest.runnable)
+        steps.reached("reserved")
         return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
 
     async def _clear_stale(self, key: str) -> None:

@@ -24,6 +24,7 @@ from node.paths import Paths
 from node.peers import PeerError, PeerRefused, Peers
 from node.programs import Program, ProgramError, Programs
 from node.registry import HOME, KEPT_MOVES, HomeProcess, Registry
+from wire import steps
 from wire.frames import Message
 
 QUEUE_TIMEOUT = 60.0
@@ -240,6 +241,7 @@ class Mover:
             host, port = place["address"]
             fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
             fields |= manner.fields()
+            steps.reached("asked")
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
             return _report(entry.pid, answer)
         except (KeyError, TypeError, ValueError):
@@ -282,6 +284,7 @@ class Mover:
         if deputy is None or deputy.gone.is_set():
             raise MoveRefused(entry.pid, "it has no deputy")
         self._registry.update(entry.pid, state="coming")
+        steps.reached("asked")
         answer = await deputy.request("home", MOVE_TIMEOUT + entry.resident / SLOWEST, reason=reason, **manner.fields())
         return _report(entry.pid, answer)
 

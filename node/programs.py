@@ -23,6 +23,7 @@ from node.config import Config
 from node.hosts import Hosts
 from node.streams import BUFFER, close, read_message, write_message
 from node.zygote import Zygote
+from wire import steps
 from wire.frames import Message, WireError
 
 APPEAR_TIMEOUT = 15.0
@@ -33,7 +34,7 @@ KEPT_LOGS = 100
 REQUEST_TIMEOUT = 10.0
 
 _CREDENTIALS = struct.Struct("3i")
-_PASSED_ON = ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE", "FARHOME_LOG")
+_PASSED_ON = ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE", "FARHOME_LOG", steps.VARIABLE)
 
 log = logging.getLogger("mosd.programs")
 ROOT = Path(__file__).resolve().parent.parent

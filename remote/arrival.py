@@ -86,7 +86,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             left.leave()
         raise
     pid = int(request["pid"])
-    phases = Phases()
+    phases = Phases("arrival")
     store = FileStore(remote.options.cache)
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
@@ -211,7 +211,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     with suppress(OSError):  # it asks again
         decision.talk.send("running")
     phases.done("run")
-    phases.tell(log, "arrival")
+    phases.tell(log)
     decision.talk.close()
     remote.server.tell({"event": "running", "uid": guest.uid, "command": guest.command})
     log.info("guest %s runs as %d", key, frozen.pid)

@@ -115,7 +115,7 @@ class Births:
             return
         taken: list[tuple[int, bytes]] = []
         has_begun = False
-        phases = Phases()
+        phases = Phases("birth")
         try:
             tracing.interrupt(host)
             guest.link.answer(tid, error=ERESTARTNOINTR)
@@ -147,7 +147,7 @@ class Births:
                 parent.resume()
                 guest.follow(host)
             phases.done("begin")
-            phases.tell(log, "birth")
+            phases.tell(log)
             if guest.is_stopped:
                 for stopped in {host, guest.host_tid(number) or host}:
                     tracing.interrupt(stopped)

@@ -45,7 +45,7 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             raise FarhomeError("memory of it still follows it")
         if operation == "capture":
             assert guest.frozen is not None
-            phases = Phases()
+            phases = Phases("departure")
             context = capture(guest.frozen)
             phases.done("capture")
             ahead = remote.ahead(talk) if message.get("ahead") else None
@@ -53,7 +53,7 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             if ahead is not None and ahead.owed:
                 remote.give_pages(guest.pid, None)
             phases.done("send")
-            phases.tell(log, "departure")
+            phases.tell(log)
         elif operation == "watch":
             guest.watch()
             talk.send("ready")
@@ -106,7 +106,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
     if guest.shares_memory:
         raise FarhomeError("it has its parent's memory (vfork)")
     host, port = message["address"]
-    phases = Phases()
+    phases = Phases("departure")
     context, owed = None, 0
     if message.get("engine") != "criu":
         context = capture(guest.frozen)
@@ -134,7 +134,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
         if owed:
             remote.give_pages(guest.pid, ((str(host), int(port)), bytes(message["secret"])))
         phases.done("send")
-        phases.tell(log, "departure")
+        phases.tell(log)
         talk.send("sent", bytes=size, engine="criu" if context is None else "pour", owed=owed)
     finally:
         shutil.rmtree(_directory(remote), ignore_errors=True)

@@ -91,6 +91,16 @@ class Running:
                 continue
         return found
 
+    def stub(self) -> int:
+        """The process at home, as the machine that carries the lab numbers it; a guest has a namespace of its own for its pid besides its
+        node's. Errors: LookupError."""
+        own = len(numbers_of("self"))
+        for pid in self.host_pids():
+            numbers = numbers_of(pid)
+            if len(numbers) == own + 1 and int(numbers[-1]) == self.pid:
+                return pid
+        raise LookupError(self.name)
+
     def end(self, seconds: float = 60) -> str:
         """Waits for its end. Returns what it and its shell have said."""
         self.process.wait(seconds)
@@ -109,6 +119,11 @@ class Running:
             self.process.wait(10)
         self.output.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def numbers_of(pid: int | str) -> list[str]:
+    """What a process is numbered in each of its namespaces, from ours on."""
+    return Path(f"/proc/{pid}/status").read_text().split("NSpid:", 1)[1].split("\n", 1)[0].split()
 
 
 def log_lines(cluster: Cluster, node: str, *words: str) -> list[str]:

@@ -74,18 +74,31 @@ function round() {
 }
 round();
 """
-SCRIPTS = {"Python, 200 MB": f"python3 -c '{PYTHON}'", "node.js": f"node -e '{NODE}'"}
+JAVA = ("-XX:-UsePerfData", "-XX:+UseG1GC", "-XX:ParallelGCThreads=2", "-Xmx64m", "/opt/farhome/tests/programs/Keeps.java")
+"""That collector has threads of its own, which move the heap while the program runs."""
+RUNTIMES = {
+    "Python, 200 MB": f"python3 -c '{PYTHON}'", "node.js": f"node -e '{NODE}'", "JVM": " ".join(("java", *JAVA, "3")),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_a_few_moves_of_a_jvm(cluster: Cluster) -> None:
+    runtime_moved(cluster, RUNTIMES["JVM"], 6)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+@pytest.mark.parametrize("command", RUNTIMES.values(), ids=RUNTIMES.keys())
 @pytest.mark.timeout(900)
-def test_fifty_moves_of_a_runtime(cluster: Cluster, script: str) -> None:
-    name = script.split(maxsplit=1)[0]
+def test_fifty_moves_of_a_runtime(cluster: Cluster, command: str) -> None:
+    runtime_moved(cluster, command, MOVES)
+
+
+def runtime_moved(cluster: Cluster, command: str, moves: int) -> None:
+    name = command.split(maxsplit=1)[0]
     if cluster.home.run("which", name).returncode:
         pytest.skip(f"{name} is not installed")
-    with Running(cluster, "kinds", "", command=script) as process:
+    with Running(cluster, "kinds", "", command=command) as process:
         process.works(60)
-        wander(process, MOVES, random.Random(script), lambda: process.works(60))
+        wander(process, moves, random.Random(command), lambda: process.works(60))
         (process.directory / "enough").touch()
         assert process.end(60) == "all is as it was\nstatus 0\n"

@@ -47,24 +47,14 @@ def feed(copier: Running) -> Iterator[int]:
         os.close(descriptor)
 
 
-def stub_of(copier: Running) -> int:
-    """The process at home, as this machine numbers it; a guest has a namespace of its own for its pid besides its node's."""
-    own = len(Path("/proc/self/status").read_text().split("NSpid:", 1)[1].split("\n", 1)[0].split())
-    for pid in copier.host_pids():
-        numbers = Path(f"/proc/{pid}/status").read_text().split("NSpid:", 1)[1].split("\n", 1)[0].split()
-        if len(numbers) == own + 1 and int(numbers[-1]) == copier.pid:
-            return pid
-    raise LookupError(copier.name)
-
-
 def in_read(copier: Running) -> bool:
     """Whether the stub waits in read(2)."""
-    return Path(f"/proc/{stub_of(copier)}/syscall").read_text().split()[0] == "0"
+    return Path(f"/proc/{copier.stub()}/syscall").read_text().split()[0] == "0"
 
 
 def finisher(copier: Running) -> tuple[int, int]:
     """The thread of the deputy that answers calls which take long: (tid, pid)."""
-    status = Path(f"/proc/{stub_of(copier)}/status").read_text()
+    status = Path(f"/proc/{copier.stub()}/status").read_text()
     tracer = int(status.split("TracerPid:", 1)[1].split()[0])
     process = int(Path(f"/proc/{tracer}/status").read_text().split("Tgid:", 1)[1].split()[0])
     for task in Path(f"/proc/{process}/task").iterdir():

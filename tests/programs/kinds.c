@@ -7,12 +7,17 @@
  *   altstack  runs in a signal handler, on its alternate stack
  *   pending   signals that wait, with their values
  *   sleep     sleeps of 300 ms, none shorter
+ *   lends     when there is a file `lend`, a child has the memory (vfork) until there is a file `back`
+ *   writes    a thread writes a megabyte to the fifo `fifo`, and says how much of it was taken
+ *   beats     writes to NUMBER megabytes; a thread adds one to the word at BEATS every millisecond, and asks nothing of home: so others
+ *             see which copy of the process runs
  *
  * A line to the file `lines` for each round, until there is a file `enough`. Exit status: 0; 3 something is not as it was, said with the
  * line of this file; 4 a call failed that never fails. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -21,10 +26,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#define BEATS ((void *)0x200000000)
 enum { PAGE = 4096, MEGABYTE = 1 << 20 };
 
 static int lines, number;
@@ -296,13 +303,107 @@ static void sleeps(void)
     } while (again());
 }
 
+/* ---- lends ---- */
+
+/* Keeps memory while a thread does that. */
+static void beside(void *(*work)(void *))
+{
+    pthread_t other;
+    char *memory = map(8 * MEGABYTE, PROT_READ | PROT_WRITE);
+
+    fill(memory, 8 * MEGABYTE, 8);
+    MUST(!pthread_create(&other, NULL, work, NULL));
+    do {
+        check(memory, 8 * MEGABYTE, 8);
+        usleep(3000);
+    } while (again());
+    MUST(!pthread_join(other, NULL));
+}
+
+static void *lend(void *unused)
+{
+    int status;
+    pid_t child = vfork();
+
+    if (!child) {
+        while (access("back", F_OK))
+            usleep(10000);
+        _exit(0);
+    }
+    MUST(child > 0 && waitpid(child, &status, 0) == child);
+    SAME(status == 0);
+    return unused;
+}
+
+static void lends(void)
+{
+    while (access("lend", F_OK))
+        usleep(10000);
+    beside(lend);
+}
+
+/* ---- writes ---- */
+
+static void *write_much(void *unused)
+{
+    static char much[MEGABYTE];
+    int fifo = open("fifo", O_WRONLY);
+
+    MUST(fifo >= 0);
+    printf("wrote %zd\n", write(fifo, much, sizeof much));
+    MUST(!close(fifo));
+    return unused;
+}
+
+static void writes(void)
+{
+    beside(write_much);
+}
+
+/* ---- beats ---- */
+
+static void *beat(void *page)
+{
+    volatile uint64_t *beats = page;
+    static uint32_t never;
+
+    while (!over) {
+        struct timespec time = {0, 1000000};
+        ++*beats;
+        syscall(SYS_futex, &never, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
+    }
+    return NULL;
+}
+
+static void beats(void)
+{
+    enum { PARTS = 16 };
+    pthread_t other;
+    void *page = mmap(BEATS, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    size_t part = (size_t)number * MEGABYTE / PARTS;
+    char *memory = map(PARTS * part, PROT_READ | PROT_WRITE);
+
+    MUST(page == BEATS);
+    for (int i = 0; i < PARTS; i++)
+        fill(memory + i * part, part, i);
+    MUST(!pthread_create(&other, NULL, beat, page));
+    do {
+        char *now = memory + rounds % PARTS * part;
+        check(now, part, rounds);
+        fill(now, part, rounds + PARTS);
+        usleep(3000);
+    } while (again());
+    over = 1;
+    MUST(!pthread_join(other, NULL));
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*run)(void);
     } kinds[] = {{"threads", threads}, {"maps", maps}, {"guards", guards}, {"advised", advised},
-                 {"altstack", altstack}, {"pending", pending}, {"sleep", sleeps}};
+                 {"altstack", altstack}, {"pending", pending}, {"sleep", sleeps}, {"lends", lends}, {"writes", writes}, {"beats", beats}};
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);

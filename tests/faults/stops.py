@@ -1,0 +1,69 @@
+"""Moves that are stopped at a step (wire/steps.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.moves.cluster import Cluster, until
+from tests.moves.figures import read
+from wire import steps
+
+DIRECTORY = "run/steps"
+"""Below the root of each node."""
+ENVIRONMENT = (steps.VARIABLE, f"/{DIRECTORY}")
+"""What nodes have to be started with."""
+
+
+def prepare(cluster: Cluster) -> None:
+    """Makes the directories."""
+    for node in cluster.names:
+        (cluster.place(node).root / DIRECTORY).mkdir()
+
+
+class Stop:
+    """Whoever comes to a step on that node stops there, once."""
+
+    def __init__(self, cluster: Cluster, node: str, step: str) -> None:
+        self.step = step
+        self.pid = 0
+        """his, as the node numbers it; 0: nobody has come yet"""
+        self._place = cluster.place(node)
+        self._path = self._place.root / DIRECTORY / step
+
+    def wait(self, unless: Callable[[], object]) -> None:
+        """Until somebody stands there. Errors: AssertionError: what is tried is over before."""
+
+        def stands() -> bool:
+            self._come()
+            over = unless()
+            assert self.pid or not over, f"nobody came to {self.step}: {over}"
+            return bool(self.pid) and state(self._place.root / "proc" / str(self.pid)) == "T"
+
+        until(f"somebody comes to {self.step}", stands, seconds=30, every=0.005)
+
+    def _come(self) -> None:
+        found: Path | None = next(self._path.parent.glob(f"{self.step}.*"), None)
+        if found is not None:
+            self.pid = int(found.suffix[1:])
+
+    def go_on(self) -> None:
+        """He goes on, if he lives."""
+        if self.pid:
+            self._place.run("kill", "-CONT", str(self.pid))
+
+    def __enter__(self) -> Stop:
+        self._path.touch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+        self._come()
+        self.go_on()
+        for path in self._path.parent.glob(f"{self.step}.*"):
+            path.unlink()
+
+
+def state(process: Path) -> str:
+    """What /proc shows of it in one letter, nothing when it has gone."""
+    return "".join(read(process / "stat").decode(errors="replace").rpartition(")")[2].split()[:1])
