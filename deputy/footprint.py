@@ -9,11 +9,10 @@ from pathlib import Path
 from engine.files import FileMapping, mappings
 from engine.layout import Span, merge, subtract
 from engine.mappings import PAGE, SPECIAL
+from engine.remains import BASES
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SYS, Thread
 
-# Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...): nothing grows there.
-_BASES = tuple(0x3A00_0000_0000 + i * 0x0040_0000_0000 for i in range(64))
 _MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
 
 
@@ -25,7 +24,7 @@ def overlap(a: Span, b: Span) -> bool:
 def free_base(pid: int, size: int, avoid: Iterable[Span] = ()) -> int:
     """Where `size` bytes have room, a page away from all that the process has and from `avoid`. Errors: FarhomeError, OSError."""
     taken = [*((mapping.start, mapping.end) for mapping in mappings(pid)), *avoid]
-    for base in _BASES:
+    for base in BASES:
         if not any(overlap((base - PAGE, base + size + PAGE), span) for span in taken):
             return base
     raise FarhomeError("no free addresses for the stub")

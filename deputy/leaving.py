@@ -34,15 +34,18 @@ from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import Pending, put, take
 from engine.phases import Phases
 from engine.refusal import passes, why_not, why_not_frozen
+from engine.remains import remains
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
 from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.inject import SYS
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
 from wire import channel, steps
 from wire.channel import Channel, Refused
 from wire.frames import WireError
+from wire.waking import ready
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
@@ -235,6 +238,8 @@ class Preparation:
         """From here on the process is the target's. Errors: OSError, WireError: it has not been said, and is not."""
         assert self.channel is not None
         try:
+            if ready([self.channel.connection.fileno()], 0.0):
+                raise WireError(f"the target said {self.channel.next()['op']!r} where nothing was due")  # it has changed its mind, or gone
             self.channel.send("commit", pending=pending)
         except BaseException:
             self.note(Word.UNSAID)
@@ -298,9 +303,12 @@ def leave(
         freezing.await_writes(deputy.pid, preparation.over_since)
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases("out")
+    left = remains(files.mappings(deputy.pid)) if held is None else []
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid)
     phases.done("seize")
     try:
+        for start, end in left:
+            frozen.call(SYS.munmap, start, end - start)
         reason = why_not(deputy.pid, traced_by=deputy.tree.thread)
         if reason is not None and passes(reason):
             raise NotNow(reason)
@@ -323,9 +331,12 @@ def leave(
         link.used_away = used or []
         try:
             stub = Stub.prepare(frozen, link, ends)
-            phases.done("stub")
             waiting = take(frozen)
             try:
+                frozen.park()  # as above
+                phases.done("stub")
+                for thread in frozen.threads.values():
+                    thread.set_options(OPTIONS)  # whoever kills us after the commit must not let it run here
                 preparation.commit(waiting)
             except BaseException:
                 put(frozen, waiting)
@@ -339,8 +350,6 @@ def leave(
         frozen.detach()
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
-    for thread in frozen.threads.values():
-        thread.set_options(OPTIONS)
     guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
     deputy.be_away(stub, guest_link, mappings)
     if preparation.ahead is not None:
@@ -410,7 +419,8 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     except BaseException:
         freezing.thaw(deputy)
         raise
-    source.send("discard")
+    with suppress(OSError, WireError):  # who does not hear it ends its copy when it hears nothing more
+        source.send("discard")
     old.home.renew()
     deputy.link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
     deputy.link.start(connection)

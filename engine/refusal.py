@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
+from engine.remains import is_slots
 from kernel_helpers.inject import SYS, Frozen
 
 _DESCRIPTORS = {
@@ -216,6 +217,8 @@ def _by_mapping(mapping: FileMapping) -> str | None:
         return f"it has {path.removesuffix(' (deleted)')} mapped"
     if path.startswith("/dev/") and not path.startswith(("/dev/zero", "/dev/shm/")):
         return f"it has the device {path} mapped"
+    if is_slots(mapping):
+        return None
     if shared and mapping.permissions[1] == "w":
         if path.startswith("/dev/zero"):
             return "it shares anonymous memory that it, or a process it is related to, can write"

@@ -229,6 +229,10 @@ class SessionLink:
             os.close(self.event_fd)
 
 
+SLOTS = "farhome-slots"
+"""The name of the memory that a deputy shares with its stub."""
+
+
 class HomeLink(SessionLink):
     """The home end: executes calls in the slots of a stub.
 
@@ -246,7 +250,7 @@ class HomeLink(SessionLink):
         """What the guest has used on the nodes that it has left (account.py)."""
         self.stub_pid = 0
         """As told by set_stub()."""
-        self.memfd = os.memfd_create("farhome", os.MFD_CLOEXEC)
+        self.memfd = os.memfd_create(SLOTS, os.MFD_CLOEXEC)
         tids = (ctypes.c_int * len(threads))(*threads)
         self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd,
                                          not HAS_PROCESSORS_TO_SPARE)

@@ -124,7 +124,7 @@ class Daemon:
             return
         try:
             starting.zygote.start(starting.environment())
-            await starting.rehearse(self.paths.run / "images" / "rehearsal")
+            await starting.rehearse(self.paths.images / "rehearsal")
         except OSError as error:
             log.warning("moves begin slowly: %s", error)
 

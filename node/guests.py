@@ -183,7 +183,7 @@ class Guests:
                 *self._programs.remote, "--home", guest.home, "--pid", str(guest.pid), "--socket", str(path),
                 "--secret-fd", str(read_end), "--address", config.address, "--node", config.name,
                 "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
-                "--images", str(paths.run / "images"), "--cache", str(paths.state / "cache"),
+                "--images", str(paths.images), "--cache", str(paths.state / "cache"),
             ]  # fmt: skip
             self._guests[key] = guest
 
@@ -239,6 +239,7 @@ class Guests:
 
     def _gone(self, key: str) -> None:
         guest = self._guests.get(key)
+        self._paths.remove_images(key)
         self._forget(key)
         if guest is not None:                    # else it had never been accepted
             self._accepted(-guest.runnable)

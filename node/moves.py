@@ -315,7 +315,7 @@ class Mover:
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
             "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--memory", config.memory,
-            "--images", str(paths.run / "images"), f"--trace={entry.trace}",
+            "--images", str(paths.images), f"--trace={entry.trace}",
         ]  # fmt: skip
         deputy = await Program.start(
             argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",
@@ -427,24 +427,26 @@ class Mover:
     def _gone(self, pid: int) -> None:
         """A deputy went away; in order only if its process is home or has ended."""
         deputy = self._deputies.pop(pid, None)
+        self._paths.remove_images(str(pid))
         if pid in self._told:
             self._told.discard(pid)
             return
         # The kernel ends a stub with its tracer, and either end may be noticed first.
         entry = self._registry.get(pid) or self._registry.ended.get(pid)
-        if entry is not None and entry.where != HOME and not self.is_moving(pid):
+        if entry is not None and (entry.where != HOME or self.is_moving(pid)):
             self._mourn(entry, deputy)
 
     async def _last_word(self, entry: HomeProcess, deputy: Program) -> None:
-        """Learns where a process is whose deputy has left in order without our having heard that it came home: its word is lost
-        when the connection breaks because we write to it at that moment. A deputy that goes on for other processes, or that a daemon
+        """Learns where a process is whose deputy has left without our having heard that it came home: its word is lost when the connection
+        breaks because we write to it at that moment, or when it is killed. A deputy that goes on for other processes, or that a daemon
         before us has started, has no status to tell by; but the kernel ends a stub with its tracer: who lives untraced is home."""
-        known = self._registry.get(entry.pid)
-        if known is None or known.where == HOME or known.starttime != entry.starttime:
-            return
         status = await deputy.status(ORPHAN_TIME)
-        is_home = not process.is_traced(entry.pid) if status is None else status == 0
-        if is_home and process.is_alive(entry.pid, entry.starttime):
+        if status:
+            await asyncio.sleep(ORPHAN_TIME)                        # the kernel has begun to end it, if it is a stub
+        known = self._registry.get(entry.pid)
+        if known is None or known.where == HOME or not known.is_as_it_was(entry):
+            return
+        if (status == 0 or not process.is_traced(entry.pid)) and process.is_alive(entry.pid, entry.starttime):
             self._found(entry.pid, HOME)
 
     def _mourn(self, entry: HomeProcess, deputy: Program | None) -> None:
@@ -456,16 +458,17 @@ class Mover:
         task.add_done_callback(self._tasks.discard)
 
     async def _end_orphan(self, entry: HomeProcess, deputy: Program | None) -> None:
-        """Ends a stub whose deputy died, if the kernel has not: nothing can bring its memory back, and it must not wait for ever."""
+        """Ends a stub whose deputy died, if the kernel has not: nothing can bring its memory back, and it must not wait for ever. A
+        process that was on its way out may have been a stub already, and then the kernel has ended it."""
         await asyncio.sleep(ORPHAN_TIME)
-        if deputy is not None and not self.is_moving(entry.pid):
+        if deputy is not None:
             await self._last_word(entry, deputy)
         known = self._registry.get(entry.pid) or self._registry.ended.get(entry.pid)
-        if known is None or known.starttime != entry.starttime or known.state == "lost":
+        if known is None or known.state == "lost" or not known.is_as_it_was(entry):
             return
-        if known.where == HOME or entry.pid in self._deputies:      # it has come home, and perhaps left again with another
-            return
-        sentence = f"its deputy died while it was on {entry.where}"
+        if entry.pid in self._deputies or (known.where == HOME and not await self._died_with_it(entry, deputy)):
+            return                                                  # it has come home, and perhaps left again with another
+        sentence = f"its deputy died while it {'left' if known.where == HOME else f'was on {known.where}'}"
         self._registry.update(entry.pid, state="lost", why=sentence)
         log.error("process %d is lost: %s; ended %s", entry.pid, sentence, time.strftime("%Y-%m-%d %H:%M:%S"))
         if process.is_alive(entry.pid, entry.starttime):
@@ -473,6 +476,12 @@ class Mover:
                 os.kill(entry.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+    async def _died_with_it(self, entry: HomeProcess, deputy: Program | None) -> bool:
+        """Whether a process has ended, as far as is known at home, since its deputy has died at work."""
+        if process.is_alive(entry.pid, entry.starttime) or deputy is None:
+            return False
+        return await deputy.status(0.0) not in (0, None)
 
     def ended(self, pid: int) -> None:
         """A home process has ended: what is kept for it can go."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,16 @@ class Paths:
     def peers(self) -> Path:
         """Names and addresses of the nodes that are known, for the next daemon; JSON."""
         return self.run / "peers.json"
+
+    @property
+    def images(self) -> Path:
+        """CRIU images on their way."""
+        return self.run / "images"
+
+    def remove_images(self, name: str) -> None:
+        """Those that a deputy or a remote has left there if it was killed in the midst of a move."""
+        for way in ("in", "out", "hop"):
+            shutil.rmtree(self.images / f"{way}-{name}", ignore_errors=True)
 
     def make_run_directories(self) -> None:
         """Creates what lies under the run directory. Errors: OSError."""

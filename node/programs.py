@@ -186,6 +186,7 @@ class Program:
     def _finish(self) -> None:
         if self.gone.is_set():
             return
+        self.path.unlink(missing_ok=True)         # it has taken it away itself, unless it was killed
         self.gone.set()
         for future in self._waiting.values():
             if not future.done():

@@ -83,6 +83,10 @@ class HomeProcess:
         stat = process.read_stat(self.pid) if self.where == HOME else None
         return 1.0 if stat is None or stat.state == "R" else 0.5
 
+    def is_as_it_was(self, then: HomeProcess) -> bool:
+        """Whether it is that very process, and has not moved since."""
+        return (self.starttime, self.moves) == (then.starttime, then.moves)
+
     def row(self, now: float) -> dict[str, Any]:
         """The object that `mosps --json` shows."""
         return {

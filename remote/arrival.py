@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,9 +173,13 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         if source is not talk:
             source.send("received")
             source.close()
+        threads = list(frozen.threads)
+        _must_live(threads)
         talk.send("prepared")
-        decision = await_decision(remote, talk)
+        decision = await_decision(remote, talk, lambda: _must_live(threads))
     except BaseException as error:
+        # At once: it may be about to say commit. Nothing runs here.
+        is_told = isinstance(error, (FarhomeError, OSError, WireError)) and _refuse(talk, str(error))
         if userfaultfd >= 0:
             os.close(userfaultfd)
         if source is not talk:
@@ -191,8 +196,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             os.close(listener)
         if sandbox is not None:
             sandbox.leave()
-        if isinstance(error, (FarhomeError, OSError, WireError)):
-            _refuse(talk, str(error))
+        if is_told:
+            _await_end(talk)
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -227,14 +232,15 @@ class Decision:
     link: socket.socket | None
 
 
-def await_decision(remote: Remote, talk: Channel) -> Decision:
+def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lambda: None) -> Decision:
     """The process is ready here and stands still: nobody but its home knows whether it is to run (engine/commit.py). A conversation that
-    breaks says nothing about that; home may come back by another. Errors: WireError, TimeoutError: it is not, or home is silent."""
+    breaks says nothing about that; home may come back by another. look: see Remote.next_caller(). Errors: WireError, TimeoutError: it is
+    not, or home is silent."""
     state, link, talks = Candidate.READY, None, [talk]
     end = time.monotonic() + CALL_TIMEOUT
     try:
         while True:
-            caller = remote.next_caller(max(0.0, end - time.monotonic()), unless=talks)
+            caller = remote.next_caller(max(0.0, end - time.monotonic()), talks, look)
             if isinstance(caller, Channel):
                 word, message = _word(caller)
                 if word is Word.BROKEN:
@@ -264,6 +270,12 @@ def await_decision(remote: Remote, talk: Channel) -> Decision:
         for other in talks:
             if other is not talk:
                 other.close()
+
+
+def _must_live(tids: Iterable[int]) -> None:
+    """The threads of what is ready. Errors: FarhomeError."""
+    if any(tracing.has_ended(tid) for tid in tids):
+        raise FarhomeError("it was killed when it was ready")
 
 
 def _late_link(remote: Remote) -> socket.socket | None:
@@ -312,17 +324,24 @@ def _clocks_of_home(talk: Channel) -> tuple[int, int] | None:
     return None if max(abs(monotonic), abs(boot)) <= width else (monotonic, boot)
 
 
-def _refuse(talk: Channel, reason: str) -> None:
-    """Says so, and takes what is still on its way: a connection that is closed with something unread takes the reason with it."""
-    end = time.monotonic() + REFUSAL_TIMEOUT
+def _refuse(talk: Channel, reason: str) -> bool:
+    """Whether it could be said."""
     try:
+        talk.connection.settimeout(REFUSAL_TIMEOUT)
         talk.send("refused", reason=reason)
+        return True
+    except (OSError, WireError):
+        return False
+
+
+def _await_end(talk: Channel) -> None:
+    """Takes what is still on its way: a connection that is closed with something unread takes the reason with it."""
+    end = time.monotonic() + REFUSAL_TIMEOUT
+    with suppress(OSError):
         while (left := end - time.monotonic()) > 0:
             talk.connection.settimeout(left)
             if not talk.connection.recv(1 << 20):
                 return
-    except (OSError, WireError):
-        pass
 
 
 def _fetch(talk: Channel, store: FileStore, request: Message) -> list[tuple[str, str]]:

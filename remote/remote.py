@@ -6,7 +6,7 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,15 +182,18 @@ class Remote:
 
     # -- callers --------------------------------------------------------------------------------------------------------
 
-    def next_caller(self, timeout: float, unless: Sequence[Channel] = ()) -> tuple[socket.socket, str] | Channel:
-        """The next proven connection and its role, while a guest is about to arrive; or that of `unless` which has something to say.
-        Errors: TimeoutError."""
+    def next_caller(
+        self, timeout: float, unless: Sequence[Channel] = (), look: Callable[[], None] = lambda: None
+    ) -> tuple[socket.socket, str] | Channel:
+        """The next proven connection and its role, while a guest is about to arrive; or that of `unless` which has something to say. look:
+        is called when anything has happened, what is traced has stopped or ended among others. Errors: TimeoutError, those of look()."""
         end = time.monotonic() + timeout
         watched = {channel.connection.fileno(): channel for channel in unless}
         while (left := end - time.monotonic()) > 0:
             caller = self._reception.next()
             if caller is not None:
                 return caller
+            look()
             for descriptor in ready([self._waker.fileno(), *watched], left):
                 if descriptor in watched:
                     return watched[descriptor]

@@ -64,6 +64,14 @@ class Stop:
             path.unlink()
 
 
+def has_died(process: Path) -> bool:
+    """Whether all of its threads have ended, and so all that it had open is closed: they are zombies then, or gone."""
+    try:
+        return all(state(thread) in "ZX" for thread in (process / "task").iterdir())
+    except FileNotFoundError:
+        return True
+
+
 def state(process: Path) -> str:
     """What /proc shows of it in one letter, nothing when it has gone."""
     return "".join(read(process / "stat").decode(errors="replace").rpartition(")")[2].split()[:1])

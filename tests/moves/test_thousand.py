@@ -17,7 +17,8 @@ MOVES = int(os.environ.get("FARHOME_SOAK_MOVES", "1000"))
 NODES = (HOME, "n2", "n3")
 GROWTH = 16 << 10
 """KiB that a daemon's memory may grow by: what it keeps of each process that has ended, and what its allocator keeps."""
-KINDS = ("threads 4", "threads 16", "maps 500", "advised", "altstack", "pending")
+KINDS = ("threads 4 50", "threads 16 50", "maps 500 50", "advised 1 50", "altstack 1 50", "pending 1 50")
+"""With rests, so that there is time for moves."""
 
 
 def wandering(cluster: Cluster, moves: int, chosen: random.Random) -> list[Move]:

@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from kernel_helpers.inject import Thread
+from kernel_helpers.tracing import PTRACE_O_EXITKILL
 from wire import frames
 from wire.channel import connect, greet
 from wire.frames import Message
@@ -88,6 +90,8 @@ class Deputy(Program):
             self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": 1.5})
             if self.behaviour == "call at once":
                 self.come_home("vfork")
+            if self.behaviour == "hold":
+                self.hold()
         elif operation == "home":
             self.server.tell(report | {"where": "home"})
             self.come_home(str(message["reason"]))
@@ -116,6 +120,12 @@ class Deputy(Program):
         self.server.close()
         time.sleep(5)
         os._exit(0)
+
+    def hold(self) -> None:
+        """The process ends with us, as a stub does."""
+        thread = Thread.seize(self.pid, self.pid, PTRACE_O_EXITKILL)
+        thread.restore()
+        thread.resume()
 
     def come_home(self, reason: str) -> None:
         assert self.link is not None

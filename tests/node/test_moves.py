@@ -89,6 +89,7 @@ def test_a_remote_that_does_not_start_is_a_refusal_with_its_own_words(pair: Clus
 
 def test_a_process_whose_deputy_is_killed_ends_with_a_line_in_the_log(pair: Cluster) -> None:
     pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="hold")
     pair[1].ok("migrate", str(pid), "n2")
     (deputy,) = pair[1].programs()
     os.kill(deputy, signal.SIGKILL)
@@ -96,6 +97,16 @@ def test_a_process_whose_deputy_is_killed_ends_with_a_line_in_the_log(pair: Clus
     wait_for(lambda: f"process {pid} is lost: its deputy died while it was on n2" in pair[1].log.read_text())
     assert "lost" in pair[1].ok("mosctl", "why", str(pid), "--json")
     wait_for(lambda: pair[2].guests() == [])
+
+
+def test_a_process_that_its_deputy_holds_no_more_when_that_is_killed_is_at_home(pair: Cluster) -> None:
+    """It has just come: before, it was ended."""
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(pid), "n2")
+    (deputy,) = pair[1].programs()
+    os.kill(deputy, signal.SIGKILL)
+    wait_for(lambda: pair[1].process(pid)["state"] == "home")
+    assert is_running(pid)
 
 
 @pytest.mark.parametrize("how", ["last word lost", "last word lost, others stay"])

@@ -1,4 +1,4 @@
-/* kinds KIND [NUMBER]: processes of many kinds, each of which checks all that it has, again and again, while it is moved about.
+/* kinds KIND [NUMBER [REST]]: processes of many kinds, each of which checks all that it has, again and again, while it is moved about.
  *
  *   threads   NUMBER threads, each with a megabyte and registers of its own
  *   maps      NUMBER mappings of a page each
@@ -12,8 +12,8 @@
  *   beats     writes to NUMBER megabytes; a thread adds one to the word at BEATS every millisecond, and asks nothing of home: so others
  *             see which copy of the process runs
  *
- * A line to the file `lines` for each round, until there is a file `enough`. Exit status: 0; 3 something is not as it was, said with the
- * line of this file; 4 a call failed that never fails. */
+ * A line to the file `lines` for each round, and a rest of REST ms, until there is a file `enough`. Exit status: 0; 3 something is not as
+ * it was, said with the line of this file; 4 a call failed that never fails. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@
 #define BEATS ((void *)0x200000000)
 enum { PAGE = 4096, MEGABYTE = 1 << 20 };
 
-static int lines, number;
+static int lines, number, rest;
 static volatile long rounds;
 
 #define MUST(good) do { if (!(good)) { printf("line %d: %s\n", __LINE__, strerror(errno)); exit(4); } } while (0)
@@ -71,6 +71,7 @@ static int again(void)
 {
     rounds++;
     MUST(dprintf(lines, "%ld\n", rounds) > 0);
+    usleep(rest * 1000);
     return access("enough", F_OK) != 0;
 }
 
@@ -409,6 +410,7 @@ int main(int argc, char **argv)
     lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
     MUST(lines >= 0 && argc > 1);
     number = argc > 2 ? atoi(argv[2]) : 1;
+    rest = argc > 3 ? atoi(argv[3]) : 0;
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(argv[1], kinds[i].name)) {
             kinds[i].run();
