@@ -199,7 +199,7 @@ def _copy_and_dump(pid: int, user: User, images: Path, prefixes: dict[int, prefi
         raise CheckpointRefused(pid, "its memory has not all come home yet")
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
-    begun, phases = time.monotonic(), Phases()
+    begun, phases = time.monotonic(), Phases("checkpoint")
     frozen = inject.seize(pid)
     phases.done("seize")
     ends = {}
@@ -222,7 +222,7 @@ def _copy_and_dump(pid: int, user: User, images: Path, prefixes: dict[int, prefi
         frozen.detach()
         frozen_ms = (time.monotonic() - begun) * 1e3
         phases.done("let go")
-        phases.tell(log, "checkpoint")
+        phases.tell(log)
     try:
         criu.dump(copy, images)
     except MoveRefused as error:
