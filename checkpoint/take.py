@@ -210,8 +210,10 @@ def _copy_and_dump(pid: int, user: User, images: Path, prefixes: dict[int, prefi
         if reason is not None:
             raise CheckpointRefused(pid, reason)
         _refuse_secrets(pid, user)
+        frozen.park()  # should we die, it goes on as if nothing had been
         phases.done("why not")
         record = _record(frozen, prefixes)
+        frozen.park()
         phases.done("record")
         copy = fork_copy(frozen, wiped, apart=True)
         phases.done("copy")

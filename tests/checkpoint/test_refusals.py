@@ -46,10 +46,10 @@ REFUSED = {
 
 
 @contextmanager
-def held(kind: str, directory: Path, python: str = sys.executable) -> Iterator[subprocess.Popen[bytes]]:
+def held(kind: str, directory: Path, program: Path = HELD) -> Iterator[subprocess.Popen[bytes]]:
     """The program, when it holds that."""
     process = subprocess.Popen(
-        [python, "-I", HELD, kind], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [sys.executable, "-I", program, kind], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, start_new_session=True,
     )
     try:

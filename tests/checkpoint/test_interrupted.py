@@ -1,0 +1,62 @@
+"""Whoever makes a checkpoint is killed at any step of it: the process goes on, and nothing of the copy is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkpoint.take import take
+from tests.checkpoint.test_refusals import held, scheduled
+from tests.moves.cluster import until
+from wire.steps import VARIABLE
+
+STEPS = ("seize", "why not", "record", "copy", "let go")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def stopped(command: bytes) -> list[int]:
+    """Processes with these words in their command line that stand still."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            if state in "Tt" and command in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("step", STEPS)
+def test_the_process_goes_on(step: str, tmp_path: Path) -> None:
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    (steps / f"checkpoint: {step}").touch()
+    work = tmp_path / f"work-{step.replace(' ', '-')}"
+    work.mkdir()
+    name = work / "held.py"                              # by which its copies are found
+    name.write_bytes(Path(__file__).with_name("held.py").read_bytes())
+    with held("nothing", work, name) as process:
+        words = ["--pid", process.pid, "--asker", 0, "--directory", tmp_path / "saved", "--images", tmp_path / "images"]
+        taker = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-m", "checkpoint.take", *map(str, words)], cwd="/", stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env={**os.environ, VARIABLE: str(steps), "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        try:
+            until("it stands there", (steps / f"checkpoint: {step}.{taker.pid}").exists, seconds=30)
+            until("it is stopped", lambda: taker.pid in stopped(b"checkpoint.take"), seconds=30)
+        finally:
+            taker.send_signal(signal.SIGKILL)
+            taker.wait(20)
+        until("no copy is left", lambda: stopped(os.fsencode(name)) == [], seconds=20)
+        switches = scheduled(process.pid)
+        until("it goes on", lambda: scheduled(process.pid) > switches + 5, seconds=20)
+        assert not (tmp_path / "saved").exists()
+        take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "steps", work.name]
