@@ -38,6 +38,7 @@ from checkpoint.rights import User, rights_of, status, user_of
 from engine.context import Context
 from engine.forkcopy import CLONE_OF_THREAD, WALL, clone_task
 from engine.mappings import read_places
+from engine.phases import Phases
 from engine.refill import set_memory_layout
 from engine.vessel import Vessel
 from kernel_helpers import inject
@@ -92,6 +93,7 @@ def restart(parent: int, started: int, uid: int, directory: Path) -> dict[str, A
             if len(waiting.threads) > 1 or _started(parent) != started or user_of(parent) != caller:
                 raise RestartRefused("who asks is no mosrun that waits")
             child = _bear(waiting, record.pid)
+            waiting.park()  # should we die, it goes on, and its child ends
             try:
                 notes = _become(child, caller, user, record, context, pages, opened)
             except BaseException:
@@ -229,17 +231,24 @@ def _become(
     """The child is the process then, and stands still. Returns what there is to say. Errors: FarhomeError, OSError."""
     if caller.uid != user.uid:
         _change_user(child, user)
+    phases = Phases("restart")
     _set_limit(child, 7, None)                             # RLIMIT_NOFILE, as high as it may be, until all is open
     _execute(child, record)
+    phases.done("execute")
     reopened = _settle(child, user, record)
+    phases.done("open")
     vessel = _Restarted.empty(child)
     if vessel.kernel_pages != record.kernel:
         raise RestartRefused(f"it was checkpointed under another kernel ({record.release})")
     vessel.fill(context, pages.write)
     vessel.leave()
+    phases.done("fill")
     _check_mapped(child, record)
     _set_rest(child, record)
-    return reopened.cut(opened)
+    notes = reopened.cut(opened)
+    phases.done("cut")
+    phases.tell(log)
+    return notes
 
 
 def _change_user(child: Frozen, user: User) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from checkpoint.take import take
+from node.process import read_stat
 from tests.checkpoint.test_refusals import held, scheduled
+from tests.checkpoint.test_restart import PARENT, program, restarted, saved
 from tests.moves.cluster import until
 from wire.steps import VARIABLE
 
@@ -60,3 +62,42 @@ def test_the_process_goes_on(step: str, tmp_path: Path) -> None:
         assert not (tmp_path / "saved").exists()
         take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "steps", work.name]
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("step", ["execute", "open", "fill", "cut"])
+def test_a_restart_that_is_killed_leaves_nothing_and_can_be_made_again(step: str, tmp_path: Path) -> None:
+    pid = saved(tmp_path, 0)
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    (steps / f"restart: {step}").touch()
+    parent = subprocess.Popen(
+        [program("python3"), "-I", "-c", PARENT], cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+    stat = read_stat(parent.pid)
+    assert stat is not None and parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    words = ["--parent", parent.pid, "--started", stat.starttime, "--uid", 0, "--directory", tmp_path / "saved"]
+    restarter = subprocess.Popen(
+        [sys.executable, "-P", "-s", "-m", "checkpoint.restart", *map(str, words)], cwd="/", stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env={**os.environ, VARIABLE: str(steps), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    try:
+        until("it stands there", (steps / f"restart: {step}.{restarter.pid}").exists, seconds=30)
+    finally:
+        restarter.send_signal(signal.SIGKILL)
+        restarter.wait(20)
+    assert parent.communicate("\n", timeout=20)[0] == f"{-signal.SIGKILL}\n", "its child has ended, and it goes on"
+    assert not Path(f"/proc/{pid}").exists()
+    again, answer = restarted(tmp_path, 0)
+    try:
+        assert answer["pid"] == pid
+        (tmp_path / "go").touch()
+        verdict = tmp_path / "verdict"
+        until("it has looked", lambda: verdict.exists() and verdict.read_text(), seconds=30)
+        assert verdict.read_text() == "fine"
+        assert again.communicate("\n", timeout=30)[0] == "0\n"
+    finally:
+        if again.poll() is None:
+            os.killpg(again.pid, signal.SIGKILL)
