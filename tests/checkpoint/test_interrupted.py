@@ -13,7 +13,7 @@ import pytest
 from checkpoint.take import take
 from node.process import read_stat
 from tests.checkpoint.test_refusals import held, scheduled
-from tests.checkpoint.test_restart import PARENT, program, restarted, saved
+from tests.checkpoint.test_restart import PARENT, finds_everything, program, restarted, saved
 from tests.moves.cluster import until
 from wire.steps import VARIABLE
 
@@ -34,28 +34,33 @@ def stopped(command: bytes) -> list[int]:
     return found
 
 
+def killed_at(step: str, steps: Path, module: str, words: list[object]) -> None:
+    """Starts the program, and kills it when it has come to that step."""
+    steps.mkdir()
+    (steps / step).touch()
+    victim = subprocess.Popen(
+        [sys.executable, "-P", "-s", "-m", module, *map(str, words)], cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, VARIABLE: str(steps), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    try:
+        until("it stands there", (steps / f"{step}.{victim.pid}").exists, seconds=30)
+        until("it is stopped", lambda: victim.pid in stopped(module.encode()), seconds=30)
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait(20)
+
+
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("step", STEPS)
 def test_the_process_goes_on(step: str, tmp_path: Path) -> None:
     steps = tmp_path / "steps"
-    steps.mkdir()
-    (steps / f"checkpoint: {step}").touch()
     work = tmp_path / f"work-{step.replace(' ', '-')}"
     work.mkdir()
     name = work / "held.py"                              # by which its copies are found
     name.write_bytes(Path(__file__).with_name("held.py").read_bytes())
     with held("nothing", work, name) as process:
         words = ["--pid", process.pid, "--asker", 0, "--directory", tmp_path / "saved", "--images", tmp_path / "images"]
-        taker = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-m", "checkpoint.take", *map(str, words)], cwd="/", stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env={**os.environ, VARIABLE: str(steps), "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        try:
-            until("it stands there", (steps / f"checkpoint: {step}.{taker.pid}").exists, seconds=30)
-            until("it is stopped", lambda: taker.pid in stopped(b"checkpoint.take"), seconds=30)
-        finally:
-            taker.send_signal(signal.SIGKILL)
-            taker.wait(20)
+        killed_at(f"checkpoint: {step}", steps, "checkpoint.take", words)
         until("no copy is left", lambda: stopped(os.fsencode(name)) == [], seconds=20)
         switches = scheduled(process.pid)
         until("it goes on", lambda: scheduled(process.pid) > switches + 5, seconds=20)
@@ -69,8 +74,6 @@ def test_the_process_goes_on(step: str, tmp_path: Path) -> None:
 def test_a_restart_that_is_killed_leaves_nothing_and_can_be_made_again(step: str, tmp_path: Path) -> None:
     pid = saved(tmp_path, 0)
     steps = tmp_path / "steps"
-    steps.mkdir()
-    (steps / f"restart: {step}").touch()
     parent = subprocess.Popen(
         [program("python3"), "-I", "-c", PARENT], cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True,
@@ -79,25 +82,9 @@ def test_a_restart_that_is_killed_leaves_nothing_and_can_be_made_again(step: str
     assert stat is not None and parent.stdout is not None
     assert parent.stdout.readline() == "ready\n"
     words = ["--parent", parent.pid, "--started", stat.starttime, "--uid", 0, "--directory", tmp_path / "saved"]
-    restarter = subprocess.Popen(
-        [sys.executable, "-P", "-s", "-m", "checkpoint.restart", *map(str, words)], cwd="/", stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, env={**os.environ, VARIABLE: str(steps), "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    try:
-        until("it stands there", (steps / f"restart: {step}.{restarter.pid}").exists, seconds=30)
-    finally:
-        restarter.send_signal(signal.SIGKILL)
-        restarter.wait(20)
+    killed_at(f"restart: {step}", steps, "checkpoint.restart", words)
     assert parent.communicate("\n", timeout=20)[0] == f"{-signal.SIGKILL}\n", "its child has ended, and it goes on"
     assert not Path(f"/proc/{pid}").exists()
     again, answer = restarted(tmp_path, 0)
-    try:
-        assert answer["pid"] == pid
-        (tmp_path / "go").touch()
-        verdict = tmp_path / "verdict"
-        until("it has looked", lambda: verdict.exists() and verdict.read_text(), seconds=30)
-        assert verdict.read_text() == "fine"
-        assert again.communicate("\n", timeout=30)[0] == "0\n"
-    finally:
-        if again.poll() is None:
-            os.killpg(again.pid, signal.SIGKILL)
+    assert answer["pid"] == pid
+    finds_everything(again, tmp_path)

@@ -82,20 +82,26 @@ def restarted(directory: Path, uid: int, source: str = "saved") -> tuple[subproc
         raise
 
 
+def finds_everything(parent: subprocess.Popen[str], directory: Path) -> None:
+    """The keeper that is the parent's child looks at what it has, and ends."""
+    try:
+        (directory / "go").touch()
+        verdict = directory / "verdict"
+        until("it has looked", lambda: verdict.exists() and verdict.read_text(), seconds=30)
+        assert verdict.read_text() == "fine"
+        assert parent.communicate("\n", timeout=30)[0] == "0\n"
+    finally:
+        if parent.poll() is None:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("uid", [0, USER], ids=["root", "user"])
 def test_everything_that_a_checkpoint_keeps_is_there_again(tmp_path: Path, uid: int) -> None:
     pid = saved(tmp_path, uid)
     parent, answer = restarted(tmp_path, uid)
-    try:
-        assert (answer["pid"], answer["notes"]) == (pid, [])
-        (tmp_path / "go").touch()
-        verdict = tmp_path / "verdict"
-        until("it has looked", lambda: verdict.exists() and verdict.read_text(), seconds=30)
-        assert verdict.read_text() == "fine"
-        assert parent.communicate("\n", timeout=30)[0] == "0\n"
-    finally:
-        os.killpg(parent.pid, signal.SIGKILL) if parent.poll() is None else None
+    assert (answer["pid"], answer["notes"]) == (pid, [])
+    finds_everything(parent, tmp_path)
 
 
 @pytest.mark.timeout(60)
