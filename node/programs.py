@@ -94,6 +94,7 @@ class Program:
         """Its process id, as soon as it is connected."""
         self.gone = asyncio.Event()
         self._ended = asyncio.Event()
+        self._is_detached = False
         self._on_event = on_event
         self._on_gone = on_gone
         self._log: Path | None = None
@@ -186,13 +187,25 @@ class Program:
     def _finish(self) -> None:
         if self.gone.is_set():
             return
-        self.path.unlink(missing_ok=True)         # it has taken it away itself, unless it was killed
+        if not self._is_detached:
+            self._remove_socket()
         self.gone.set()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ProgramError(f"{self.what} went away"))
         self._waiting.clear()
         self._on_gone()
+
+    def _remove_socket(self) -> None:
+        """The program has taken it away itself, unless it was killed: then nobody listens there."""
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.setblocking(False)
+            try:
+                caller.connect(str(self.path))
+            except ConnectionRefusedError:
+                self.path.unlink(missing_ok=True)
+            except OSError:
+                pass
 
     async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
         """The answer to one request. Errors: ProgramError."""
@@ -240,6 +253,7 @@ class Program:
 
     def detach(self) -> None:
         """Closes the connection; the program goes on."""
+        self._is_detached = True
         self._on_gone = lambda: None
         if self._writer is not None:
             close(self._writer)
