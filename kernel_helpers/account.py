@@ -28,18 +28,14 @@ class _Used(ctypes.Structure):
 
 @functools.cache
 def _native() -> ctypes.CDLL:
-    native = library.load()
     pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
-    for name, result, arguments in (
+    return library.functions(
         ("account_new", pointer, [ctypes.c_int, pointer, pointer, ctypes.c_uint]), ("account_free", None, [pointer]),
         ("account_add_thread", ctypes.c_int, [pointer, ctypes.c_int, u32]), ("account_remove_thread", None, [pointer, ctypes.c_int]),
         ("account_begin", None, [pointer]), ("account_carry", None, [pointer, u32, pointer]),
         ("account_used", ctypes.c_int, [pointer, u32, pointer]),
         ("account_add", None, [pointer, ctypes.c_int, ctypes.c_long, pointer, pointer, ctypes.c_size_t]),
-    ):  # fmt: skip
-        function = getattr(native, name)
-        function.restype, function.argtypes = result, arguments
-    return native
+    )
 
 
 class Account:

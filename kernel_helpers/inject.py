@@ -153,9 +153,8 @@ class RseqConfiguration(ctypes.Structure):
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    native = library.load()
     i, long, u64, pointer = ctypes.c_int, ctypes.c_long, ctypes.c_uint64, ctypes.c_void_p
-    for name, result, arguments in (
+    return library.functions(
         ("inject_wait", i, [i, ctypes.c_int64, pointer]),
         ("inject_seize", i, [i, long]),
         ("inject_interrupt", i, [i]),
@@ -177,10 +176,7 @@ def _library() -> ctypes.CDLL:
         ("inject_read", long, [i, u64, pointer, long]),
         ("inject_write", long, [i, u64, pointer, long]),
         ("farhome_guest_memory_write", ctypes.c_int64, [i, ctypes.c_char_p, u64, u64]),
-    ):
-        function = getattr(native, name)
-        function.restype, function.argtypes = result, arguments
-    return native
+    )
 
 
 def check(result: int, what: str) -> int:

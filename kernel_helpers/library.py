@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 from kernel_helpers.errors import FarhomeError
 
@@ -24,3 +25,12 @@ def load() -> ctypes.CDLL:
         return ctypes.CDLL(str(path), use_errno=True)
     except OSError as error:
         raise FarhomeError(f"{path} cannot be loaded ({error}); run: make -C kernel_helpers") from error
+
+
+def functions(*declared: tuple[str, Any, list[Any]]) -> ctypes.CDLL:
+    """The same, with the types of the functions that the caller uses: name, result, arguments. Errors: as load()."""
+    native = load()
+    for name, result, arguments in declared:
+        function = getattr(native, name)
+        function.restype, function.argtypes = result, arguments
+    return native

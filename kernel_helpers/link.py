@@ -91,9 +91,8 @@ class _Standing(ctypes.Structure):
 @functools.cache
 def _native() -> ctypes.CDLL:
     """The functions of session.c, away.c and home.c, declared. CDLL lets go of the interpreter while they run."""
-    native = library.load()
     pointer, i, unsigned, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
-    for name, result, arguments in (
+    return library.functions(
         ("session_attach", i, [pointer, i]), ("session_detach", None, [pointer]), ("session_release", None, [pointer]),
         ("session_set_silence", None, [pointer, i]), ("session_flush", i, [pointer, i]),
         ("session_next_event", i, [pointer, pointer, pointer, ctypes.c_uint32]),
@@ -119,10 +118,7 @@ def _native() -> ctypes.CDLL:
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
         ("home_standing", i, [pointer, i, pointer]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
         ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
-    ):
-        function = getattr(native, name)
-        function.restype, function.argtypes = result, arguments
-    return native
+    )
 
 
 def _check(result: int, what: str) -> int:

@@ -65,19 +65,15 @@ class Meter:
 
 @functools.cache
 def _native() -> ctypes.CDLL:
-    native = library.load()
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
-    for name, result, arguments in (
+    return library.functions(
         ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i]),
         ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer, i]),
         ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
         ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
         ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
         ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
-    ):
-        function = getattr(native, name)
-        function.restype, function.argtypes = result, arguments
-    return native
+    )
 
 
 def _check(result: int, what: str) -> int:

@@ -49,18 +49,14 @@ class View:
 
 @functools.cache
 def _native() -> ctypes.CDLL:
-    native = library.load()
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
-    for name, result, arguments in (
+    return library.functions(
         ("farhome_postcopy_begin", i, [i]), ("farhome_postcopy_send", i, [i, i, i, i, pointer, pointer]),
         ("farhome_sink_new", pointer, [i, i]), ("farhome_sink_free", None, [pointer]),
         ("farhome_sink_register", i, [pointer, u64, u64]), ("farhome_sink_owe", i, [pointer, pointer, size]),
         ("farhome_sink_attach", None, [pointer, i]), ("farhome_sink_close", None, [pointer]),
         ("farhome_sink_look", None, [pointer, pointer]), ("farhome_sink_serve", None, [pointer]),
-    ):
-        function = getattr(native, name)
-        function.restype, function.argtypes = result, arguments
-    return native
+    )
 
 
 def _check(result: int, what: str) -> None:

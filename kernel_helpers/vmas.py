@@ -49,15 +49,11 @@ _opening = threading.Lock()
 
 @functools.cache
 def _native() -> ctypes.CDLL:
-    native = library.load()
     i, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
-    for name, result, arguments in (
+    return library.functions(
         ("farhome_vmas_layout", i, [pointer]), ("farhome_vmas_open", i, [pointer]),
         ("farhome_vmas_read", ctypes.c_int64, [i, i, pointer, size]), ("farhome_pages_any", i, [i, pointer, size, pointer]),
-    ):  # fmt: skip
-        function = getattr(native, name)
-        function.restype, function.argtypes = result, arguments
-    return native
+    )
 
 
 def _check(result: int, what: str) -> int:
