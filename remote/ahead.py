@@ -62,7 +62,7 @@ class GoingAhead:
 
     def _send(self) -> None:
         guest = self._guest
-        if guest.shares_memory or self._is_closed:
+        if guest.shares_memory or guest.goes_whole or self._is_closed:
             return
         areas = precopy.areas_of(guest.pid)
         self.unwatched = bool(areas) and guest.userfaultfd < 0 and guest.can_be_watched

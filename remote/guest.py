@@ -72,8 +72,9 @@ class Guest:
         self.command = command
         self.userfaultfd = userfaultfd
         """by which its writes can be noted (engine/precopy.py); -1: not yet, or they cannot"""
-        self.can_be_watched = isinstance(link, AwayLink)
-        """the reference interceptor writes into its memory past all that takes note"""
+        self.goes_whole = not isinstance(link, AwayLink)
+        """memory goes neither ahead of it nor after it: the reference interceptor writes into it past all that takes note"""
+        self.can_be_watched = not self.goes_whole
         self._taker = taker
         """of memory that follows it"""
         self.frozen: Frozen | None = frozen

@@ -81,8 +81,6 @@ def test_nothing_else_is_put_out_of_the_way(tmp_path: Path) -> None:
 
 
 def test_what_a_user_may_not_is_not_done_for_him(tmp_path: Path) -> None:
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
     saved = tmp_path / "saved"
     with rights_of(NOBODY), pytest.raises(PermissionError):
         NewCheckpoint(saved)

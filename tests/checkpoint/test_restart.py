@@ -47,8 +47,6 @@ def saved(directory: Path, uid: int, meanwhile: str = "") -> int:
     """The keeper is checkpointed, and ends. Returns its process id."""
     directory.chmod(0o755)
     os.chown(directory, uid, uid)
-    for parent in directory.parents[:2]:
-        parent.chmod(0o755)
     out = directory / "out"
     with open(out, "wb") as output:
         os.fchown(output.fileno(), uid, uid)

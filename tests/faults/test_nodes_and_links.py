@@ -14,6 +14,7 @@ from tests.moves.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_target_dies_before_commit(cluster: Cluster) -> None:
     """The process goes on at home, and mosps says why it is there."""

@@ -10,6 +10,7 @@ from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(240)
 
+SOAK = pytest.param(["n2"], HOME, "n2", marks=pytest.mark.soak)
 BIG = "1000"
 """Megabytes that the program writes and checks all the time."""
 
@@ -32,7 +33,7 @@ def is_over(writer: Running, status: int) -> str:
     return said
 
 
-@pytest.mark.parametrize(("way", "first", "second"), [(["n2"], HOME, "n2"), (["n2", "n3"], "n2", "n3"), (["n2", HOME], HOME, "n2")])
+@pytest.mark.parametrize(("way", "first", "second"), [SOAK, (["n2", "n3"], "n2", "n3"), (["n2", HOME], HOME, "n2")])
 def test_a_connection_that_breaks_is_made_again(cluster: Cluster, way: list[str], first: str, second: str) -> None:
     with Running(cluster, "writer", BIG) as writer:
         writer.works(60)
@@ -46,6 +47,7 @@ def test_a_connection_that_breaks_is_made_again(cluster: Cluster, way: list[str]
         assert is_over(writer, 0).startswith("intact")
 
 
+@pytest.mark.soak
 def test_the_node_that_it_has_left_for_another_dies(cluster: Cluster) -> None:
     with Running(cluster, "writer", BIG) as writer:
         writer.works(60)
@@ -79,6 +81,7 @@ def test_the_deputy_dies_that_takes_its_memory_home(cluster: Cluster) -> None:
     until("n2 has let go of it", lambda: cluster.place("n2").run(*remotes).returncode == 1, seconds=60)
 
 
+@pytest.mark.soak
 def test_the_supervisor_of_the_copy_that_is_left_dies(cluster: Cluster) -> None:
     with Running(cluster, "writer", BIG) as writer:
         writer.works(60)
@@ -88,7 +91,7 @@ def test_the_supervisor_of_the_copy_that_is_left_dies(cluster: Cluster) -> None:
         is_over(writer, 137)
 
 
-@pytest.mark.parametrize("way", [["n2"], ["n2", "n3"], ["n2", HOME]])
+@pytest.mark.parametrize("way", [pytest.param(["n2"], marks=pytest.mark.soak), ["n2", "n3"], ["n2", HOME]])
 def test_a_process_that_ends_leaves_nothing(cluster: Cluster, way: list[str]) -> None:
     with Running(cluster, "writer", BIG) as writer:
         writer.works(60)

@@ -38,6 +38,7 @@ def checks_all_of_its_memory(counter: Running) -> None:
         counter.works(30)
 
 
+@pytest.mark.soak
 def test_the_target_dies(cluster: Cluster) -> None:
     with Running(cluster, "counter", BIG) as counter, ThreadPoolExecutor(1) as pool:
         counter.works(60)
@@ -59,6 +60,7 @@ def test_the_deputy_is_killed_before_the_process_has_left(cluster: Cluster) -> N
         checks_all_of_its_memory(counter)
 
 
+@pytest.mark.soak
 def test_the_node_that_it_would_hop_to_dies(cluster: Cluster) -> None:
     with Running(cluster, "counter", BIG) as counter, ThreadPoolExecutor(1) as pool:
         counter.works(60)

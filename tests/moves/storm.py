@@ -21,8 +21,9 @@ BUNDLES = Path(os.environ.get("FARHOME_BUNDLES", Path(__file__).resolve().parent
 EXCUSED = re.compile("the process ended|it has ended|there already|only just being started")
 """Why a move may not have been done: the process ended meanwhile, or has gone where it was to go by itself."""
 
-REFUSED = (0.05, 0.3)
-"""Seconds after a move that was not done: a program may be movable between two things that keep it, and soon be over."""
+SOON = (0.05, 0.3)
+"""Seconds before the first move, and after one that was not done: a program may be movable between two things that keep it, and soon be
+over."""
 TRIES = 4
 """How often the next process is tried at once when one has just ended: a script's are short."""
 
@@ -53,7 +54,7 @@ class Mover(threading.Thread):
         began = time.monotonic()
         self.watchdog.start()
         try:
-            while not self.over.wait(self.chance.uniform(*(REFUSED if self.moves and not self.moves[-1].done else self.every))):
+            while not self.over.wait(self.chance.uniform(*(self.every if self.moves and self.moves[-1].done else SOON))):
                 for _ in range(TRIES):
                     move = self.step(time.monotonic() - began)
                     if move is None or move.done or not EXCUSED.search(move.said):

@@ -203,7 +203,7 @@ def test_a_counter_whose_node_dies_ends_as_it_would_have(work: Maker) -> None:
 
 @pytest.mark.timeout(300)
 def test_four_threads(work: Maker) -> None:
-    threads = work("../threads 150 > out")
+    threads = work("../threads 60 > out")
     threads.start()
     until("it works", (threads.directory / "run/out").exists, seconds=30)
     time.sleep(0.5)
@@ -421,7 +421,7 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(work: Maker) -> None:
 
 @pytest.mark.timeout(300)
 def test_checkpoints_by_the_clock(work: Maker) -> None:
-    counter = work(COUNTER.format(2500), mosrun="mosrun -L -A 0.03", user=USER)
+    counter = work(COUNTER.format(1500), mosrun="mosrun -L -A 0.03", user=USER)
     counter.start()
     directory = counter.directory / f"run/ckpt.{counter.pid}"
 
