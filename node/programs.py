@@ -32,6 +32,8 @@ APPEAR_POLL = 0.01
 KEPT_LOGS = 100
 """Log files of deputies and remotes that are kept; they lie in memory."""
 REQUEST_TIMEOUT = 10.0
+REMOVAL_PERIOD = 0.2
+"""Seconds between two attempts to take a socket away."""
 
 _CREDENTIALS = struct.Struct("3i")
 _PASSED_ON = ("PATH", "LANG", "FARHOME_BUILD", "FARHOME_RUN", "FARHOME_STATE", "FARHOME_LOG", steps.VARIABLE)
@@ -196,16 +198,21 @@ class Program:
         self._waiting.clear()
         self._on_gone()
 
-    def _remove_socket(self) -> None:
-        """The program has taken it away itself, unless it was killed: then nobody listens there."""
+    def _remove_socket(self, attempts: int = 5) -> None:
+        """The program has taken it away itself, unless it was killed: then nobody listens there, as soon as the kernel has closed all."""
         with socket.socket(socket.AF_UNIX) as caller:
             caller.setblocking(False)
             try:
                 caller.connect(str(self.path))
             except ConnectionRefusedError:
                 self.path.unlink(missing_ok=True)
+                return
+            except FileNotFoundError:
+                return
             except OSError:
                 pass
+        if attempts:
+            asyncio.get_running_loop().call_later(REMOVAL_PERIOD, self._remove_socket, attempts - 1)
 
     async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
         """The answer to one request. Errors: ProgramError."""
