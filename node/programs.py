@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_helpers.errors import FarhomeError
+from node import process
 from node.child import Started
 from node.config import Config
 from node.hosts import Hosts
@@ -97,6 +98,7 @@ class Program:
         self.gone = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_detached = False
+        self._socket: tuple[int, int] | None = None
         self._on_event = on_event
         self._on_gone = on_gone
         self._log: Path | None = None
@@ -154,7 +156,7 @@ class Program:
                     raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
             await asyncio.sleep(APPEAR_POLL)
         self._writer = writer
-        self.pid = _peer(writer)
+        self.pid, self._socket = _peer(writer), _identity(self.path)
         self._task = loop.create_task(self._read(reader, writer))
 
     def last_words(self) -> str:
@@ -199,19 +201,13 @@ class Program:
         self._on_gone()
 
     def _remove_socket(self, attempts: int = 5) -> None:
-        """The program has taken it away itself, unless it was killed: then nobody listens there, as soon as the kernel has closed all."""
-        with socket.socket(socket.AF_UNIX) as caller:
-            caller.setblocking(False)
-            try:
-                caller.connect(str(self.path))
-            except ConnectionRefusedError:
-                self.path.unlink(missing_ok=True)
-                return
-            except FileNotFoundError:
-                return
-            except OSError:
-                pass
-        if attempts:
+        """The program has taken it away itself, unless it was killed; by now another's may be there."""
+        if self._socket is None or _identity(self.path) != self._socket:
+            return
+        stat = process.read_stat(self.pid)
+        if stat is None or stat.state in "ZX":
+            self.path.unlink(missing_ok=True)
+        elif attempts:                            # its end takes a moment
             asyncio.get_running_loop().call_later(REMOVAL_PERIOD, self._remove_socket, attempts - 1)
 
     async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
@@ -267,6 +263,15 @@ class Program:
             self._task.cancel()
         if self._child is not None:
             self._child.forget()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of a file, for as long as it is there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def _peer(writer: asyncio.StreamWriter) -> int:
