@@ -167,7 +167,8 @@ class Deputy:
         if self._preparation is not None:
             self._preparation.abandon()
         self.end_approach()
-        self.selector.unregister(self._pidfd)
+        if self._pidfd in self.selector.get_map():
+            self.selector.unregister(self._pidfd)
         os.close(self._pidfd)
 
     def tick(self) -> None:
@@ -223,7 +224,7 @@ class Deputy:
 
     def _process_ended(self) -> None:
         if self._pledge is not None:
-            time.sleep(0.001)  # what it has left behind may lack pages, too
+            self.selector.unregister(self._pidfd)  # children that it has left behind may lack pages, too
         elif self.held is not None:
             self.held.killed()
         elif self.signals is None:

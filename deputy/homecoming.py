@@ -41,7 +41,9 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     link, stub = deputy.link, deputy.stub
     freezing.await_writes(deputy.pid, begun if approach is None else approach.over_since)
-    approach = approach if approach is not None and approach.is_of_use else None
+    if approach is not None and not approach.is_of_use:
+        approach.close()
+        approach = None
     talk = approach.talk if approach is not None else None
     if talk is None:
         talk = Channel(channel.connect(link.target.address, "move", link.target.secret, timeout=30.0))

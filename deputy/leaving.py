@@ -280,7 +280,7 @@ class Preparation:
 
     def abandon(self) -> None:
         """The move is over, or off: then the target undoes everything."""
-        if self._decider is Decider.MOVING and self.giver is not None:
+        if self.giver is not None:
             self.giver.close()
         if self.note(Word.ABORT) is Do.GO_ON and self.channel is not None:
             with suppress(OSError, WireError):
@@ -354,6 +354,7 @@ def leave(
     deputy.be_away(stub, guest_link, mappings)
     if preparation.ahead is not None:
         deputy.is_followed(preparation.ahead.owed, preparation.giver)
+        preparation.giver = None  # it is the deputy's now
     stub.start()
     guest_link.start(connection)
     phases.done("commit")

@@ -7,6 +7,8 @@ So nobody may ever find zeros where such a page was. If this program dies, anoth
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ from engine.layout import Span
 from engine.postcopy import Taker
 from kernel_helpers import library
 from kernel_helpers.inject import Frozen
+from wire.waking import ready
 
 log = logging.getLogger("deputy")
 
@@ -29,8 +32,10 @@ class Pledge:
 
     def __init__(self, pid: int, userfaultfd: int, room: Sequence[Span], may_follow: bool) -> None:
         self.taker = Taker(pid, userfaultfd)
+        self._process = -1
         self._keeper: subprocess.Popen[bytes] | None = None
         try:
+            self._process = os.pidfd_open(pid)
             if may_follow:
                 self._keeper = subprocess.Popen(
                     [library.build_directory() / "pledge", str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -52,13 +57,22 @@ class Pledge:
         """What is owed follows from now on; the process stands still. patience: seconds without a connection; `done` is called when it is
         over. Errors: OSError: nothing follows; the pledge is over."""
         try:
+            self._arm()
             self.taker.owe(frozen, owed)
-            if self._keeper is None or self._keeper.stdout is None or self._keeper.stdout.read(1) != b"r":
-                raise OSError("nobody would see to it that all its memory comes")
         except BaseException:
             self.forgo()
             raise
         self.taker.start(patience, done, connect)
+
+    def _arm(self) -> None:
+        """From now on the keeper ends the process if we die. Errors: OSError."""
+        keeper = self._keeper
+        if keeper is not None and keeper.stdin is not None and keeper.stdout is not None:
+            keeper.stdin.write(b"f")
+            keeper.stdin.flush()
+            if ready([keeper.stdout.fileno()], PATIENCE) and keeper.stdout.read(1) == b"r":
+                return
+        raise OSError("nobody would see to it that all its memory comes")
 
     @property
     def is_over(self) -> bool:
@@ -73,12 +87,20 @@ class Pledge:
     def break_(self) -> None:
         """The process, and its children, end."""
         self._let_keeper_go(b"")
-        self.taker.close()
+        with suppress(ProcessLookupError):        # should the keeper have been killed
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        self._close()
 
     def forgo(self) -> None:
         """Nothing follows; the process does not run, or has all."""
         self._let_keeper_go(b"k")
+        self._close()
+
+    def _close(self) -> None:
         self.taker.close()
+        if self._process >= 0:
+            os.close(self._process)
+            self._process = -1
 
     def _let_keeper_go(self, word: bytes) -> None:
         keeper = self._keeper

@@ -30,7 +30,7 @@ from engine.layout import Span, common, merge, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers import postcopy
 from kernel_helpers.inject import SYS, Frozen, Registers
-from kernel_helpers.postcopy import Given, Sink, State, give_pages
+from kernel_helpers.postcopy import Given, Sink, State, View, give_pages
 from wire.frames import WireError
 from wire.logs import start_thread
 from wire.waking import ready
@@ -205,6 +205,7 @@ class Taker:
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
         self._is_closed = False
+        self._is_looked_after = False
         self._served = threading.Event()
         self._served.set()
         try:
@@ -225,7 +226,8 @@ class Taker:
     @contextmanager
     def descriptor(self) -> Iterator[int]:
         """The userfaultfd, by which another thread can put pages into the areas."""
-        taken = os.dup(self._userfaultfd) if self._userfaultfd >= 0 else -1
+        with self._lock:
+            taken = os.dup(self._userfaultfd) if self._sink is not None else -1
         try:
             yield taken
         finally:
@@ -257,15 +259,12 @@ class Taker:
 
     def start(self, patience: float, done: Callable[[], None], connect: Callable[[], socket.socket] | None = None) -> None:
         """Looks after it until all is here. patience: seconds without a connection; connect: as a Giver's; `done` is called in the end."""
+        self._is_looked_after = True
         start_thread("pages", self._look_after, patience, done, connect)
 
     def _look_after(self, patience: float, done: Callable[[], None], connect: Callable[[], socket.socket] | None) -> None:
         begun = alone_since = next_attempt = time.monotonic()
-        sink = self._sink
-        while sink is not None:
-            view = sink.look()
-            if view.state is not State.SERVING or self._is_closed:
-                break
+        while (view := self._look()) is not None and view.state is State.SERVING:
             now = time.monotonic()
             if view.connected:
                 alone_since = now
@@ -285,16 +284,23 @@ class Taker:
             if ready([self._changed], RETRY if connect is not None and not view.connected else 1.0):
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._changed)
-        if sink is not None:
-            view = sink.look()
+        if view is not None:
             if view.state is State.FAILED:
                 self.failure = f"a page could not be put into it: {os.strerror(view.error)}"
             log.info("process %d: %d bytes of pages followed it in %.3f s, %d times somebody waited%s", self.pid, view.bytes,
                      time.monotonic() - begun, view.faults, f"; {self.failure}" if self.failure else "")  # fmt: skip
             if view.state in (State.ALL_CAME, State.GONE):
                 self.close()
+        with self._lock:
+            self._is_looked_after = False
+            self._close_event()
         self.is_over = True
         done()
+
+    def _look(self) -> View | None:
+        """None: it has been closed."""
+        with self._lock:
+            return self._sink.look() if self._sink is not None and not self._is_closed else None
 
     @property
     def left(self) -> int:
@@ -313,10 +319,16 @@ class Taker:
     def _free(self) -> None:
         self._served.wait()
         with self._lock:
-            sink, self._sink, self._userfaultfd = self._sink, None, -1
+            sink, self._sink = self._sink, None
             if sink is not None:
                 sink.free()
-                os.close(self._changed)
+            self._close_event()
+
+    def _close_event(self) -> None:
+        """When nobody writes there any more, nor waits."""
+        if self._sink is None and not self._is_looked_after and self._changed >= 0:
+            os.close(self._changed)
+            self._changed = -1
 
 
 def owed(pieces: Iterable[Span], kept: Sequence[Span], context: Context) -> list[Span]:

@@ -1,11 +1,12 @@
 /* pledge PID: stands by while a deputy serves the missing pages of process PID, which runs (engine/postcopy.py).
  *
  * It holds the userfaultfd that it was started with, so that a deputy which dies leaves the process waiting and not with zeros in place of
- * its memory. A byte on standard input: all pages are there, and it goes. The end of the input without one: they never will be; the process
- * and all that have descended from it are killed. */
+ * its memory. It reads from standard input: `f`, pages are missing from now on (it answers `r`); `k`, all are there, and it goes. If the
+ * input ends after an `f`, they never will be: the process and all that have descended from it are killed. Else it goes at its end. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -42,15 +43,21 @@ int main(int argc, char **argv)
 {
 	pid_t pid = argc == 2 ? atoi(argv[1]) : 0;
 	int handle = pid > 0 ? syscall(SYS_pidfd_open, pid, 0) : -1;
+	bool follows = false;
 	char word;
 
 	if (handle < 0)
 		return 1;
 	for (int number = 1; number < NSIG; number++)
 		signal(number, SIG_IGN); /* it goes when the deputy says so, or ends */
-	if (write(1, "r", 1) != 1)
-		return 1;
-	if (read(0, &word, 1) == 1)
+	while (read(0, &word, 1) == 1) {
+		if (word == 'k')
+			return 0;
+		follows = true;
+		if (write(1, "r", 1) != 1)
+			return 1;
+	}
+	if (!follows)
 		return 0;
 	/* Stopped first, so that none is born while they are looked for. */
 	syscall(SYS_pidfd_send_signal, handle, SIGSTOP, NULL, 0);

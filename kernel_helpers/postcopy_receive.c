@@ -305,8 +305,8 @@ static void fault(struct sink *sink, struct mouth *mouth, uint64_t page)
 	fill_zero(mouth, page);
 }
 
-/* The process has no more what was at [start, end); and, if it is unmapped, nothing comes there. */
-static void forget(struct mouth *mouth, uint64_t start, uint64_t end, bool unmapped)
+/* The process has no more what was at [start, end); and, if it is unmapped, nothing comes there. Returns 0 or -errno. */
+static int forget(struct mouth *mouth, uint64_t start, uint64_t end, bool unmapped)
 {
 	for (size_t i = 0; i < mouth->count;) {
 		struct place place = mouth->places[i];
@@ -320,17 +320,17 @@ static void forget(struct mouth *mouth, uint64_t start, uint64_t end, bool unmap
 			i++;
 			continue;
 		}
-		mouth->places[i] = mouth->places[--mouth->count];
-		/* There is room for two in the place of one: moved() and this are all that make any. */
-		struct place *more = realloc(mouth->places, (mouth->count + 3) * sizeof *more);
+		struct place *more = realloc(mouth->places, (mouth->count + 2) * sizeof *more); /* what is left on both sides of it */
 		if (!more)
-			return; /* its pages are not lacking any more: zeros, for want of memory, where a mapping is new */
+			return -ENOMEM;
 		mouth->places = more;
+		more[i] = more[--mouth->count];
 		if (place.start < from)
-			mouth->places[mouth->count++] = (struct place){place.start, from, place.source};
+			more[mouth->count++] = (struct place){place.start, from, place.source};
 		if (to < place.end)
-			mouth->places[mouth->count++] = (struct place){to, place.end, place.source + (to - place.start)};
+			more[mouth->count++] = (struct place){to, place.end, place.source + (to - place.start)};
 	}
+	return 0;
 }
 
 /* Memory was moved from `from` to `to`. */
@@ -401,9 +401,9 @@ static int hear_process(struct sink *sink, struct mouth *mouth)
 			if (m->event == UFFD_EVENT_PAGEFAULT)
 				fault(sink, mouth, m->arg.pagefault.address / PAGE * PAGE);
 			else if (m->event == UFFD_EVENT_REMOVE)
-				forget(mouth, m->arg.remove.start, m->arg.remove.end, false);
+				failed = forget(mouth, m->arg.remove.start, m->arg.remove.end, false);
 			else if (m->event == UFFD_EVENT_UNMAP)
-				forget(mouth, m->arg.remove.start, m->arg.remove.end, true);
+				failed = forget(mouth, m->arg.remove.start, m->arg.remove.end, true);
 			else if (m->event == UFFD_EVENT_REMAP)
 				failed = moved(mouth, m->arg.remap.from, m->arg.remap.to, m->arg.remap.len);
 			else if (m->event == UFFD_EVENT_FORK)

@@ -33,8 +33,6 @@ MOVE_TIMEOUT = 120.0
 SLOWEST = 1e6
 """Bytes of memory a second that a move is allowed to be as slow as, beyond MOVE_TIMEOUT: what is written while it goes ahead goes again."""
 EXIT_TIMEOUT = 5.0
-WHOLE_TIMEOUT = 60.0
-"""Seconds for what follows a process home."""
 RETRY_AFTER = 10.0
 """Seconds before the balancer tries a process again whose move failed or was refused."""
 RESERVE_TIMEOUT = 35.0
@@ -159,10 +157,12 @@ class Mover:
             lock.release()
 
     async def await_whole(self, pid: int) -> None:
-        """Returns when nothing follows a process any more that has come home. Errors: MoveRefused."""
-        deputy = self._deputies.get(pid)
-        if deputy is not None and not await deputy.wait_gone(WHOLE_TIMEOUT):
-            raise MoveRefused(pid, "its memory has not all come home yet")
+        """Returns when nothing follows a process any more that has come home, and its deputy, if others of its tree do not keep that busy,
+        has gone. Errors: MoveRefused."""
+        deputy, entry = self._deputies.get(pid), self._registry.get(pid)
+        size = entry.resident if entry is not None else 0
+        if deputy is not None and not await deputy.wait_gone(EXIT_TIMEOUT + size / SLOWEST):
+            raise MoveRefused(pid, "the deputy of its move before is still at work")
 
     async def move_held(
         self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None, manner: Manner | None = None
@@ -308,9 +308,7 @@ class Mover:
         if known is not None:
             if entry.where != HOME:
                 return known
-            # The one of the move before: memory follows the process home, or it is busy with others of its tree.
-            if not await known.wait_gone(EXIT_TIMEOUT + entry.resident / SLOWEST):
-                raise MoveRefused(pid, "the deputy of its move before is still at work")
+            await self.await_whole(pid)
         path = paths.deputies / f"{pid}.sock"
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
