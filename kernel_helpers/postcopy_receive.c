@@ -439,9 +439,10 @@ static int64_t fill(struct mouth *mouth, uint64_t start, const char *content, ui
 		wake(mouth, start, PAGE);
 		return PAGE;
 	}
-	if (errno == ENOENT || errno == EINVAL) /* it is not mapped any more, or by something else */
-		return PAGE;
-	return -errno;
+	if (errno != ENOENT && errno != EINVAL)
+		return -errno;
+	/* Not one mapping of ours any more: two of them (a part was protected, say), or the page is not mapped, or by something else. */
+	return length > PAGE ? fill(mouth, start, content, PAGE) : PAGE;
 }
 
 /* content: of the run, NULL: zeros. */

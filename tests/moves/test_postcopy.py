@@ -14,7 +14,10 @@ pytestmark = pytest.mark.timeout(240)
 NODES = (HOME, "n2", "n3")
 
 
-@pytest.mark.parametrize(("seed", "user"), [(1, ""), (2, "farhome-a")])
+SEEDS = [(1, ""), (2, "farhome-a"), *[pytest.param(seed, "", marks=pytest.mark.soak) for seed in range(3, 13)]]
+
+
+@pytest.mark.parametrize(("seed", "user"), SEEDS)
 def test_what_a_process_does_to_memory_that_has_not_come_is_not_lost(cluster: Cluster, seed: int, user: str) -> None:
     chosen, moves, followed = random.Random(seed), 0, set()
     with Running(cluster, "ahead", f"12000 {seed}", user=user) as ahead:
