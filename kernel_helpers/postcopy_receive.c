@@ -384,6 +384,23 @@ static int forked(struct sink *sink, const struct mouth *parent, int userfaultfd
 	return 0;
 }
 
+/* Who waited there goes on, and finds out what became of it. Returns 0 or -errno. */
+static int hear_change(struct sink *sink, struct mouth *mouth, const struct uffd_msg *m)
+{
+	int result = 0;
+
+	if (m->event == UFFD_EVENT_REMOVE || m->event == UFFD_EVENT_UNMAP) {
+		result = forget(mouth, m->arg.remove.start, m->arg.remove.end, m->event == UFFD_EVENT_UNMAP);
+		wake(mouth, m->arg.remove.start, m->arg.remove.end - m->arg.remove.start);
+	} else if (m->event == UFFD_EVENT_REMAP) {
+		result = moved(mouth, m->arg.remap.from, m->arg.remap.to, m->arg.remap.len);
+		wake(mouth, m->arg.remap.from, m->arg.remap.len);
+	} else if (m->event == UFFD_EVENT_FORK) {
+		result = forked(sink, mouth, m->arg.fork.ufd);
+	}
+	return result;
+}
+
 static int hear_process(struct sink *sink, struct mouth *mouth)
 {
 	struct uffd_msg messages[MESSAGES];
@@ -395,22 +412,16 @@ static int hear_process(struct sink *sink, struct mouth *mouth)
 			continue;
 		if (size < (ssize_t)sizeof messages[0])
 			return result ? result : size < 0 && errno != EAGAIN ? -errno : 0;
-		for (size_t i = 0; i < size / sizeof messages[0]; i++) {
-			const struct uffd_msg *m = &messages[i];
-			int failed = 0;
-			if (m->event == UFFD_EVENT_PAGEFAULT)
-				fault(sink, mouth, m->arg.pagefault.address / PAGE * PAGE);
-			else if (m->event == UFFD_EVENT_REMOVE)
-				failed = forget(mouth, m->arg.remove.start, m->arg.remove.end, false);
-			else if (m->event == UFFD_EVENT_UNMAP)
-				failed = forget(mouth, m->arg.remove.start, m->arg.remove.end, true);
-			else if (m->event == UFFD_EVENT_REMAP)
-				failed = moved(mouth, m->arg.remap.from, m->arg.remap.to, m->arg.remap.len);
-			else if (m->event == UFFD_EVENT_FORK)
-				failed = forked(sink, mouth, m->arg.fork.ufd);
+		size_t count = size / sizeof messages[0];
+		for (size_t i = 0; i < count; i++) {
+			int failed = hear_change(sink, mouth, &messages[i]);
 			if (failed)
 				result = failed;
 		}
+		/* The kernel tells of them first, though they may be of places where memory has been moved to by one of the changes. */
+		for (size_t i = 0; i < count; i++)
+			if (messages[i].event == UFFD_EVENT_PAGEFAULT)
+				fault(sink, mouth, messages[i].arg.pagefault.address / PAGE * PAGE);
 	}
 }
 

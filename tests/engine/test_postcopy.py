@@ -16,7 +16,7 @@ from deputy.pledge import Pledge
 from engine import postcopy, precopy
 from engine.layout import Span
 from kernel_helpers import inject
-from kernel_helpers.postcopy import Given, give_pages
+from kernel_helpers.postcopy import Given, Sink, give_pages
 from tests.engine.test_precopy import BIG, process
 from wire.waking import ready
 
@@ -66,66 +66,160 @@ def test_a_deputy_that_dies_takes_with_it_only_a_process_that_lacks_memory(follo
         pledge.forgo()
 
 
-PAGES, AT = 32, 0x200000000000
-HALVES = f"""
-import ctypes, sys
+PAGES, AT, THERE = 32, 0x200000000000, 0x300000000000
+DONTNEED = 4
+KEEPER = f"""
+import ctypes, sys, threading, time
 libc = ctypes.CDLL(None)
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-libc.mmap.restype = ctypes.c_void_p
+address, size = ctypes.c_void_p, ctypes.c_size_t
+libc.mmap.argtypes, libc.mmap.restype = [address, size, *[ctypes.c_int] * 3, ctypes.c_long], address
+libc.mprotect.argtypes = libc.madvise.argtypes = [address, size, ctypes.c_int]
+libc.mremap.argtypes, libc.mremap.restype = [address, size, size, ctypes.c_int, address], address
+libc.memcpy.argtypes = [address, address, size]
+def said(good):
+    sys.stdout.write("done\\n" if good else "failed\\n")
+def page(number, at):
+    value = ctypes.c_uint64()
+    libc.memcpy(ctypes.byref(value), at + (number << 12), 8)
+    sys.stdout.write(f"{{number}} {{value.value}}\\n")
 assert libc.mmap({AT}, {PAGES} << 12, 3, 0x100022, -1, 0) == {AT}
-memory = (ctypes.c_uint64 * ({PAGES} << 9)).from_address({AT})
-for page in range({PAGES}):
-    memory[page << 9] = page + 1
-print("ready", flush=True)
+for number in range({PAGES}):
+    ctypes.c_uint64.from_address({AT} + (number << 12)).value = number + 1
+said(True)
 for line in sys.stdin:
-    if line == "split\\n":
-        assert libc.mprotect(ctypes.c_void_p({AT} + ({PAGES} // 2 << 12)), {PAGES} // 2 << 12, 1) == 0
-    print(*memory[:: 1 << 9] if line == "tell\\n" else ["done"], flush=True)
+    threading.Thread(target=exec, args=(line, globals()), daemon=True).start()
 """
 
 
+class Keeper:
+    """A process with PAGES pages at AT: each tells its number, from 1 on. It executes lines of Python, each in a thread."""
+
+    def __init__(self, running: subprocess.Popen[str]) -> None:
+        self.pid = running.pid
+        assert running.stdin is not None
+        assert running.stdout is not None
+        self._stdin, self._stdout = running.stdin, running.stdout.fileno()
+        self._said = ""
+        assert self.answer() == "done"
+
+    def ask(self, line: str) -> None:
+        print(line, file=self._stdin, flush=True)
+
+    def answer(self, seconds: float = 10) -> str:
+        """"": none."""
+        while "\n" not in self._said and ready([self._stdout], seconds):
+            more = os.read(self._stdout, 65536)
+            assert more, "it has ended"
+            self._said += more.decode()
+        said, _, self._said = self._said.partition("\n")
+        return said
+
+    def does(self, line: str) -> None:
+        self.ask(f"said({line})")
+        assert self.answer() == "done"
+
+    def pages(self, at: int = AT) -> list[str]:
+        self.ask(f"[page(number, {at}) for number in range({PAGES})]")
+        return [self.answer() for _ in range(PAGES)]
+
+
 @contextmanager
-def halves() -> Iterator[subprocess.Popen[str]]:
-    """A process with PAGES pages at AT, each with its number; it makes two mappings of them, and tells what they have."""
-    argv = [sys.executable, "-c", HALVES]
+def keeper() -> Iterator[Keeper]:
+    argv = [sys.executable, "-u", "-c", KEEPER]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         try:
-            assert answer(running) == "ready"
-            yield running
+            yield Keeper(running)
         finally:
             running.kill()
 
 
-def answer(running: subprocess.Popen[str], question: str = "") -> str:
-    assert running.stdin is not None
-    assert running.stdout is not None
-    if question:
-        print(question, file=running.stdin, flush=True)
-    return running.stdout.readline().rstrip()
+class Following:
+    """A process all of whose pages are missing, and are to follow it; another one has them."""
 
-
-def test_pages_come_that_are_of_two_mappings_by_now() -> None:
-    """A program that protects a part of a mapping makes two of it, of which nobody is told."""
-    with halves() as left, halves() as process:
-        span = (AT, AT + (PAGES << 12))
+    def __init__(self, process: Keeper, left: Keeper) -> None:
+        self.process = process
+        self._left = left
+        process.does(f"not libc.madvise({AT}, {PAGES} << 12, {DONTNEED})")
         frozen = inject.seize(process.pid)
         try:
-            taker, over = postcopy.Taker(process.pid, postcopy.userfaultfd(frozen)), threading.Event()
-            taker.guard([span])
-            taker.owe(frozen, [span])
+            userfaultfd = postcopy.userfaultfd(frozen)
         finally:
             frozen.detach()
-        assert answer(process, "split") == "done"
-        ours, theirs = socket.create_connection((listener := socket.create_server(("127.0.0.1", 0))).getsockname()), listener.accept()[0]
-        stop = os.eventfd(0)
-        giving = threading.Thread(target=give_pages, args=(left.pid, ours.fileno(), 15.0, stop, Given()))
-        giving.start()
-        taker.attach(theirs)
-        taker.start(30.0, over.set)
-        assert over.wait(20)
-        giving.join(20)
-        for closed in (ours, listener):
-            closed.close()
-        os.close(stop)
-        assert taker.failure == ""
-        assert answer(process, "tell").split() == [str(page + 1) for page in range(PAGES)]
+        self._changed, self._stop = os.eventfd(0), os.eventfd(0)
+        self.sink = Sink(userfaultfd, self._changed)
+        self.sink.register(SPAN)
+        self.sink.owe([SPAN])
+        self._serving = threading.Thread(target=self.sink.serve)
+        self._giving: threading.Thread | None = None
+
+    def serve(self) -> None:
+        """From now on it is looked after."""
+        self._serving.start()
+
+    def follow(self) -> None:
+        """From now on they come."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            self.sink.attach(listener.accept()[0].detach())
+        self._giving = threading.Thread(target=self._give, args=(ours,))
+        self._giving.start()
+
+    def _give(self, connection: socket.socket) -> None:
+        with connection:
+            give_pages(self._left.pid, connection.fileno(), 15.0, self._stop, Given())
+
+    def close(self) -> None:
+        """When all have come, if they come."""
+        if self._giving is None:
+            self.sink.close()
+        for thread in (self._giving, self._serving):
+            if thread is not None and thread.ident:
+                thread.join(20)
+                assert not thread.is_alive()
+        self.sink.free()
+        os.close(self._changed)
+        os.close(self._stop)
+
+
+SPAN = (AT, AT + (PAGES << 12))
+ALL = [f"{number} {number + 1}" for number in range(PAGES)]
+
+
+@pytest.fixture
+def following() -> Iterator[Following]:
+    with keeper() as left, keeper() as process:
+        made = Following(process, left)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def test_pages_come_that_are_of_two_mappings_by_now(following: Following) -> None:
+    """A program that protects a part of a mapping makes two of it, of which nobody is told."""
+    following.serve()
+    following.process.does(f"not libc.mprotect({AT + (PAGES // 2 << 12)}, {PAGES // 2 << 12}, 1)")
+    following.follow()
+    assert following.process.pages() == ALL
+
+
+def test_pages_come_to_where_others_wait_for_them_already(following: Following) -> None:
+    """While a thread moves memory, others touch it there: that they do is heard first, and that it was moved later."""
+    process, touched = following.process, 15
+    process.ask(f"said(libc.mremap({AT}, {PAGES} << 12, {PAGES} << 12, 3, {THERE}) == {THERE})")
+    for number in range(touched):
+        process.ask(f"time.sleep(.1); page({number}, {THERE})")
+    assert not process.answer(0.5)
+    following.serve()
+    following.follow()
+    assert {process.answer() for _ in range(touched + 1)} == {"done", *ALL[:touched]}
+    assert process.pages(THERE) == ALL
+
+
+def test_who_waits_for_a_page_that_is_given_back_waits_no_more(following: Following) -> None:
+    """Not for the others of the process's pages either."""
+    following.serve()
+    following.process.ask(f"page(3, {AT})")
+    assert not following.process.answer(0.5)
+    following.process.ask(f"said(not libc.madvise({AT + (3 << 12)}, 4096, {DONTNEED}))")
+    assert {following.process.answer() for _ in range(2)} == {"done", "3 0"}
