@@ -46,7 +46,7 @@ class StubSignals:
         """Handles whatever has happened to the stub's threads."""
         self._look()
         for tid, target in self._stub.link.signallers():
-            # The program goes on when it has sent itself a signal; at home it would have got it by then.
+            # The program goes on when it has sent itself a signal, or stopped a timer; at home it would have got what came by then.
             begun = time.monotonic()
             while self._stub.tids and self._stub.executed is None and self._may_come(target, time.monotonic() - begun):
                 time.sleep(0.0001)  # the kernel wakes a thread of the stub for it: no descriptor tells of that

@@ -36,7 +36,8 @@
 #define TIMEOUT_LIMIT_S (1ll << 31)
 
 enum state { IDLE, BUSY };
-/* Of a call by which the process may have sent itself a signal: its reply waits until our owner has told the guest of that. */
+/* Of a call by which the process may have sent itself a signal, or after which a timer's does not come any more: its reply waits until
+ * our owner has told the guest of what has come. */
 enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED };
 
 struct home_thread {
@@ -376,8 +377,8 @@ static int resumes(struct home_thread *t) {
            !memcmp(t->resumable_image, data_of(t), a->image);
 }
 
-static int sends_signals(long number) {
-    return number == SYS_kill || number == SYS_tgkill || number == SYS_tkill || number == SYS_rt_sigqueueinfo ||
+static int settles_signals(long number) {
+    return number == SYS_timer_delete || number == SYS_timer_settime || number == SYS_alarm || number == SYS_kill || number == SYS_tgkill || number == SYS_tkill || number == SYS_rt_sigqueueinfo ||
            number == SYS_rt_tgsigqueueinfo || number == SYS_pidfd_send_signal;
 }
 
@@ -410,7 +411,7 @@ static void start(struct home *h, struct home_thread *t) {
     t->placing = place ? 0 : PLACED;
     if (!place)
         t->call.place_length = 0;
-    t->signalling = sends_signals(t->call.number) ? SIGNALS : SIGNALS_NOBODY;
+    t->signalling = settles_signals(t->call.number) ? SIGNALS : SIGNALS_NOBODY;
     t->resuming = resumes(t);
     int64_t limit = patience(t);
     t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : monotonic() + limit;

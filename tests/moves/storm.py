@@ -100,6 +100,9 @@ class Mover(threading.Thread):
         return self.moves
 
 
+TOO_LATE = "not one move was done"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a storm showed. `wrong` has a line for every difference and for every move that should have been done."""
@@ -146,7 +149,19 @@ def storm(
     every: tuple[float, float] = (0.3, 1.2),
     slack: float = 12,
 ) -> Verdict:
-    """Runs the workload natively and then under moves; the second may take `slack` times as long and a minute more."""
+    """Runs the workload natively and then under moves; the second may take `slack` times as long and a minute more. Did it end as it
+    should before the first move was made, then all again with twice as much of it."""
+    verdict = _storm(cluster, workload, user, scale, seed, every, slack)
+    if verdict.wrong == [TOO_LATE]:
+        verdict = _storm(cluster, workload, user, 2 * scale, seed, every, slack)
+    if verdict.wrong:
+        keep(cluster, verdict)
+    return verdict
+
+
+def _storm(
+    cluster: Cluster, workload: Workload, user: str, scale: float, seed: int, every: tuple[float, float], slack: float
+) -> Verdict:  # fmt: skip
     seed = seed or new_seed()
     native = native_outcome(cluster, workload, user, scale)
     job = f"{workload.name.replace(' ', '-')}-{seed}"
@@ -170,16 +185,13 @@ def storm(
             moves, hung = mover.moves, [str(hang)]
     wrong = differences(native, moved) + hung
     if not any(move.done for move in moves):
-        wrong.append("not one move was done")
+        wrong.append(TOO_LATE)
     wrong += [
         f"a move was not done: {move}"
         for move in moves
         if not move.done and not EXCUSED.search(move.said) and not re.search(workload.refusals, move.said)
     ]
-    verdict = Verdict(workload, user, seed, native, moved, moves, wrong)
-    if wrong:
-        keep(cluster, verdict)
-    return verdict
+    return Verdict(workload, user, seed, native, moved, moves, wrong)
 
 
 def bundle_of(workload: Workload, seed: int) -> Path:

@@ -76,7 +76,7 @@ def test_memory_is_given_up_at_home(cluster: Cluster) -> None:
         counter.works()
         counter.moved(HOME)
         counter.works()
-        assert int(seen.status()["VmRSS"].split()[0]) > 256 << 10
+        until("all of it has followed", lambda: int(seen.status()["VmRSS"].split()[0]) > 256 << 10)
 
 
 @pytest.mark.parametrize("target", ["n2", HOME], ids=["away", "after coming home"])

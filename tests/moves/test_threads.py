@@ -37,7 +37,7 @@ def test_a_thread_ends_away_and_the_process_moves_on_and_home(cluster: Cluster) 
 
 def test_threads_are_born_away(cluster: Cluster) -> None:
     """They do not take the process home, and go along when it moves."""
-    with Running(cluster, "births", "60") as births:
+    with Running(cluster, "births", "150") as births:
         births.moved("n2")
         births.works()
         births.works()
@@ -48,7 +48,7 @@ def test_threads_are_born_away(cluster: Cluster) -> None:
         births.works()
         births.moved("n1")
         births.works()
-        assert births.end().endswith("60 rounds of births\nstatus 0\n")
+        assert births.end().endswith("150 rounds of births\nstatus 0\n")
 
 
 def test_a_stop_holds_threads_that_are_being_born(cluster: Cluster) -> None:

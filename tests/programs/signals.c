@@ -222,7 +222,9 @@ static void directed(void)
         sched_yield();
     EXPECT(pthread_kill(other, SIGUSR2) == 0);
     EXPECT(pthread_join(other, NULL) == 0);
-    EXPECT(handled == 1 && handled_by[0] == other_tid && seen[0].si_code == SI_TKILL);
+    EXPECT(handled == 1);
+    EXPECT(handled_by[0] == other_tid);
+    EXPECT(seen[0].si_code == SI_TKILL);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
