@@ -1,4 +1,4 @@
-"""`mon`: the cluster, live, on a terminal: nodes, processes and where they are, moves, and why."""
+"""`mon`: the cluster, live, on a terminal or a page: nodes, processes and where they are, moves, and why."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from monitor.source import Trouble
 from monitor.table import render
 
 ANSWER_SECONDS = 5.0
+WEB_PORT = 7280
 
 EXAMPLES = (
     "  mon                 live; ? tells the keys, q quits\n"
     "  mon -n 0.5          the same, twice a second\n"
     "  mon --once          a table of the nodes once, as plain text\n"
     "  mon --json          a list of the nodes, for scripts\n"
+    "  mon --web           a page on this machine's loopback, and /metrics for Prometheus\n"
+    "  mon --web 8000 --allow-moves  the same elsewhere; who has the address that it prints may move your processes\n"
 )
 
 
@@ -89,24 +92,44 @@ def _interval(text: str) -> float:
     return seconds
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a port")
+    return int(text)
+
+
 def parser() -> Parser:
     """The command line."""
     made = Parser("mon", "Shows the cluster: nodes and their load, speed and memory, processes, moves, and why.", EXAMPLES)
     how = made.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="print a table of the nodes once and end")
     how.add_argument("--json", action="store_true", help="print the nodes once as JSON and end")
+    how.add_argument(
+        "--web", type=_port, nargs="?", const=WEB_PORT, metavar="PORT", help=f"serve a page on loopback (port {WEB_PORT}; 0: any)"
+    )
+    made.add_argument("--allow-moves", action="store_true", help="with --web: processes may be moved from the page")
     made.add_argument("-n", type=_interval, default=1.0, metavar="SECONDS", help="time between two looks (default 1)")
     return made
 
 
 def body(arguments: Sequence[str] | None) -> int:
     """Errors: CommandError."""
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.allow_moves and options.web is None:
+        made.error("--allow-moves goes with --web")
     with contextlib.suppress(locale.Error):  # a locale that is not installed
         locale.setlocale(locale.LC_ALL, "")
     blocks = "utf" in (locale.nl_langinfo(locale.CODESET) or "").lower()
     if options.json:
         print_json([asdict(node) | {"state": node.state} for node in fetch().living()])
+    elif options.web is not None:
+        from monitor.server import serve
+
+        try:
+            serve(DaemonSource(), options.web, options.allow_moves, options.n)
+        except OSError as error:
+            raise CommandError(f"no page can be served at port {options.web}: {error.strerror}", exit_codes.FAILED) from None
     elif options.once or not sys.stdout.isatty() or not sys.stdin.isatty():
         for line in render(fetch().living(), shutil.get_terminal_size((80, 24)).columns, 1 << 20, blocks):
             print(text_of(line).rstrip())

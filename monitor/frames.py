@@ -63,7 +63,7 @@ def _about(picture: Picture, node: Node) -> list[str]:
     else:
         said += [f"{here} of ours", f"known for {format_age(node.age)}"]
     said += [f"utilisability {node.utilisability:.0%}"] if node.utilisability is not None else []
-    said += [f"owner: {node.owner}"] if node.owner else []
+    said += [f"owner: {node.owner_state}"] if node.owner_state else []
     said += [f"owner idle {format_age(node.owner_idle)}"] if node.owner_idle is not None else []
     said += [f"lends nothing: {node.closed_why}"] if node.closed_why else []
     return [first, f"{' ' * len(node.name)}  {', '.join(said)}"]

@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
@@ -119,7 +120,7 @@ def test_daemon_that_answers_nonsense_is_told_of_in_one_sentence(tmp_path: Path,
 
 
 @pytest.mark.parametrize("arguments", [
-    ["-n", "x"], ["-n", "0"], ["-n", "nan"], ["--color"], ["n1"],
+    ["-n", "x"], ["-n", "0"], ["-n", "nan"], ["--color"], ["n1"], ["--web", "x"], ["--web", "65536"], ["--allow-moves"],
     ["--once", "--json"],
 ])  # fmt: skip
 def test_wrong_usage_ends_with_64(tmp_path: Path, arguments: list[str]) -> None:
@@ -188,6 +189,26 @@ def test_no_color_is_respected(tmp_path: Path) -> None:
         assert plain.end(b"q") == 0
     assert re.search(rb"\x1b\[[\d;]*35m", colored.output)
     assert not re.search(rb"\x1b\[[\d;]*[34][0-8]([;m])", plain.output)
+
+
+def test_web_serves_what_the_daemon_tells_until_it_is_interrupted(tmp_path: Path) -> None:
+    with (
+        daemon_at(tmp_path / "mosd.sock", answer),
+        subprocess.Popen(
+            [sys.executable, "-m", "cli.mon", "--web", "0"], cwd=ROOT, env=environment(tmp_path), stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[0]
+        with urllib.request.urlopen(f"{address}picture", timeout=20) as page:
+            assert [one["name"] for one in json.load(page)["nodes"]] == [*NAMES[:3], "n9", NAMES[3]]
+        with urllib.request.urlopen(f"{address}metrics", timeout=20) as page:
+            assert b'farhome_node_load{node="n1"} 3.2' in page.read()
+        taken = mon(tmp_path, "--web", address.rsplit(":", 1)[1].strip("/"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert taken.returncode == 1
+    assert re.fullmatch(r"mon: no page can be served at port \d+: Address already in use\n", taken.stderr)
 
 
 def test_terminal_that_can_do_nothing_gets_a_sentence(tmp_path: Path) -> None:

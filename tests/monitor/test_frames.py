@@ -27,7 +27,7 @@ def test_first_screen_shows_cluster_chart_chosen_node_and_moves() -> None:
 
 
 def test_what_the_owner_keeps_is_said_with_its_reason() -> None:
-    closed = picture(nodes=[node("n1", 0.0, self=True, lending=False, closed_why="only from 18:00", owner="back")])
+    closed = picture(nodes=[node("n1", 0.0, self=True, lending=False, closed_why="only from 18:00", owner_state="back")])
     lines = text(frames.nodes(closed, Outlook(), 80, 24))
     assert any("owner: back, lends nothing: only from 18:00" in line for line in lines)
     assert any("n1: closed" in line for line in lines)
