@@ -145,15 +145,15 @@ def live(interval: float, blocks: bool) -> None:
     size = shutil.get_terminal_size((80, 24))
     first = frames.nodes(picture, Outlook(), size.columns, size.lines, blocks)
     try:
-        # The first picture is there in the time that textual takes to be loaded.
+        # The first picture is there in the time that textual takes to be loaded, and takes the screen over.
         print(styles.painted(first.lines, colour), end="", flush=True)
         from monitor.app import Monitor
 
-        Monitor(source, picture, interval, blocks, colour).run()
-    except KeyboardInterrupt:
-        pass
-    finally:
+        monitor = Monitor(source, picture, interval, blocks, colour)
+    except BaseException:
         print(styles.ORDINARY, end="", flush=True)
+        raise
+    monitor.run()
 
 
 def _check_terminal() -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from monitor.picture import Node
-from monitor.pieces import Line, Piece, clip, column, compact, joined, level
+from monitor.pieces import Line, Piece, clip, column, compact, joined, level, shorten
 
 AXIS = 6
 """Columns at the left for the scale."""
 WIDEST = 9
-LONGEST_NAME = 8
+LONGEST_NAME, SHORTEST_NAME = 8, 4
 UNKNOWN, DEAD = "?", "x"
 """What stands in the place of a bar."""
 
@@ -124,18 +124,22 @@ def _scale(view: View, top: float, row: int, tall: int) -> str:
 
 def _labels(nodes: Sequence[Node], numbering: str, width: int) -> tuple[list[str], int]:
     """What stands below each bar, and columns from one bar to the next."""
-    names = [node.name for node in nodes]
     numbers = [str(number) for number in range(1, len(nodes) + 1)]
-    longest = max([1, *(len(name) for name in names)])
-    widest = len(numbers[-1]) if numbers else 1
-    wide = [labels for labels, size in ((names, longest), (numbers, widest)) if size <= LONGEST_NAME and len(nodes) * (size + 1) <= width]
-    if numbering == "w" or (numbering == "a" and wide):
-        labels = wide[0] if wide else numbers
-        least = max(len(label) for label in labels) + 1 if labels else 2
-        return labels, max(least, min(WIDEST, width // max(1, len(nodes))))
+    room = width // max(1, len(nodes)) - 1
+    if numbering == "w" or (numbering == "a" and (not numbers or room >= len(numbers[-1]))):
+        labels = _short_names(nodes, min(LONGEST_NAME, room)) or numbers
+        least = max([1, *(len(label) for label in labels)]) + 1
+        return labels, max(least, min(WIDEST, room + 1))
     if numbering == "v" or (numbering == "a" and len(nodes) * 2 <= width):
         return numbers, 2
     return numbers, 1
+
+
+def _short_names(nodes: Sequence[Node], width: int) -> list[str]:
+    """The names in so many columns; none if too little is left of them to know the nodes by."""
+    names = [shorten(node.name, width) for node in nodes]
+    known = width >= SHORTEST_NAME or all(len(node.name) <= width for node in nodes)
+    return names if known and len(set(names)) == len(names) else []
 
 
 def _is_vertical(labels: Sequence[str], pitch: int) -> bool:

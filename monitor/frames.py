@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,7 +98,7 @@ def target_list(picture: Picture, pid: int, found: Sequence[processes.Target], c
 
 def text(title: str, lines: Sequence[str], first: int, width: int, height: int) -> Frame:
     """A page of text, from its line `first` on; long lines are broken."""
-    broken = [line[at : at + width] for line in lines for at in range(0, max(1, len(line)), max(1, width))]
+    broken = [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ") or [""]]
     first = min(first, max(0, len(broken) - height + 2))
     shown = broken[first : first + height - 2]
     return Frame(_framed([[Piece(title, "title")], *([Piece(line)] for line in shown)], width, height, FOOT_TEXT), 1, first, len(shown))

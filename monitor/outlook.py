@@ -11,13 +11,13 @@ STEP = 10
 """Nodes that up and down go over."""
 KEYS = (
     ("l L", "load, load on a logarithmic scale"),
-    ("s m u", "speed; memory used and free (+); utilisability (time not lost to waiting for memory)"),
+    ("s m u", "speed; memory used and free (+); utilisability (1 - waiting for memory)"),
     ("w v V a", "numbering below the bars: wide, vertical, tight, automatic"),
     ("d", "dead nodes too, or not"),
     ("t", "totals of all nodes, or not"),
     ("left right", "choose a node; up and down: ten at a time; Home and End"),
     ("Enter", "go into it: node, process, why; Esc: back"),
-    ("/", "only nodes, or processes, with this text; Enter keeps it, Esc ends it"),
+    ("/", "only nodes, or processes, with a text; Enter keeps it, Esc ends it"),
     ("m", "in a list of processes: move the chosen one; h: home at once"),
     ("space", "look at once"),
     ("mouse", "a click chooses, a second one goes in; the wheel goes up and down"),

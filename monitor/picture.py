@@ -26,7 +26,8 @@ class Node:
     """One node as the daemon knows it: memory in bytes, load in load units, age of the information in seconds.
 
     What not every daemon tells of every node: `utilisability`, the share of its time (0 to 1) that does not go to waiting for memory;
-    `owner_state`, what its owner's policy does now; `owner_idle`, seconds since its owner typed anything; `closed_why`, why it lends nothing.
+    `owner_state`, what its owner's policy does now; `owner_idle`, seconds since its owner typed anything; `closed_why`, why it
+    lends nothing.
     """
 
     name: str
