@@ -2,6 +2,7 @@
 // The live picture: /picture is asked for once an interval and drawn anew; nothing that the cluster says is ever read as HTML.
 
 const HOME = "home";
+const MANY = 20; // nodes from which on their names stand upright
 const VIEWS = {
   l: { value: node => node.load, top: nodes => Math.max(1, ...nodes.map(node => node.load)), written: value => value.toFixed(2) },
   L: { value: node => Math.log1p(node.load), top: nodes => Math.log1p(Math.max(1, ...nodes.map(node => node.load))),
@@ -96,6 +97,7 @@ function newBar(name) {
 
 function drawChart() {
   const view = VIEWS[state.view], nodes = shownNodes(), top = view.top(nodes), chosen = chosenNode();
+  byId("chart").classList.toggle("many", nodes.length > MANY);
   kept(byId("chart"), nodes.map(node => node.name), newBar).forEach((element, index) => {
     const node = nodes[index], value = node.dead ? null : view.value(node);
     const level = node.load < 1.05 ? "low" : node.load < 2.05 ? "middle" : "high";
