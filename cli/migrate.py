@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,15 +62,19 @@ def body(arguments: Sequence[str] | None) -> int:
     answer.pop("ok")
     if options.json:
         print_json(answer)
-    elif answer.get("started"):
-        print(f"process {options.pid} is on its way to {answer['target']}")
-    elif not answer.get("moved"):
-        print(f"process {options.pid} stays {place(answer['where'])}: {answer.get('reason', 'it is there already')}")
     else:
-        frozen, total = answer["frozen_ms"], answer["total_ms"]
-        follows = f", {answer['follows_bytes'] / 2**20:.1f} MB follow" if answer.get("follows_bytes") else ""
-        print(f"process {options.pid} is {place(answer['where'])}, frozen {frozen:.1f} ms, total {total:.1f} ms{follows}")
+        print(outcome(options.pid, answer))
     return OK
+
+
+def outcome(pid: int, answer: Mapping[str, Any]) -> str:
+    """What came of a move, in one sentence."""
+    if answer.get("started"):
+        return f"process {pid} is on its way to {answer['target']}"
+    if not answer.get("moved"):
+        return f"process {pid} stays {place(answer['where'])}: {answer.get('reason', 'it is there already')}"
+    follows = f", {answer['follows_bytes'] / 2**20:.1f} MB follow" if answer.get("follows_bytes") else ""
+    return f"process {pid} is {place(answer['where'])}, frozen {answer['frozen_ms']:.1f} ms, total {answer['total_ms']:.1f} ms{follows}"
 
 
 def checkpoint(pid: int, directory: str, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""`mon`: the nodes of the cluster, live: load, speed, memory, guests, state, and how old the information is."""
+"""`mon`: the cluster, live, on a terminal or a page: nodes, processes and where they are, moves, and why."""
 
 from __future__ import annotations
 
@@ -11,231 +11,75 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict
 
-from balancer.policy import format_size
 from cli import exit_codes
 from cli.client import Client, CommandError
 from cli.command import Parser, print_json, run
+from monitor import frames, styles
+from monitor.outlook import Outlook
+from monitor.picture import Nonsense, Picture, picture_of
+from monitor.pieces import text_of
+from monitor.source import Trouble
+from monitor.table import render
 
-STALE_SECONDS = 10.0
-NAME_WIDTH = 12
 ANSWER_SECONDS = 5.0
+WEB_PORT = 7280
 
 EXAMPLES = (
-    "  mon                 a live table; q quits, space looks at once\n"
+    "  mon                 live; ? tells the keys, q quits\n"
     "  mon -n 0.5          the same, twice a second\n"
-    "  mon --once          the table once, as plain text\n"
+    "  mon --once          a table of the nodes once, as plain text\n"
     "  mon --json          a list of the nodes, for scripts\n"
+    "  mon --web           a page on this machine's loopback, and /metrics for Prometheus\n"
+    "  mon --web 8000 --allow-moves  the same elsewhere; who has the address that it prints may move your processes\n"
 )
 
 
-def _nonsense(what: str) -> CommandError:
-    return CommandError(f"the mosd of this node does not speak as it should: {what}", exit_codes.UNAVAILABLE)
+class DaemonSource:
+    """The daemon of this node, asked as the user who runs this."""
 
+    def picture(self) -> Picture:
+        """Errors: Trouble."""
+        try:
+            return fetch()
+        except CommandError as error:
+            raise Trouble(str(error)) from None
 
-@dataclass(frozen=True)
-class NodeRow:
-    """One node as the daemon knows it: memory in bytes, load in load units, age of the information in seconds."""
+    def why(self, pid: int) -> list[str]:
+        """Errors: Trouble."""
+        from cli.mosps import history
 
-    name: str
-    load: float
-    runnable: float
-    cores: float
-    speed: float
-    memory_free: int
-    memory_total: int
-    guests: int
-    lending: bool
-    blocked: bool
-    age: float
-    self: bool
+        try:
+            return [*history(self._call("why", ANSWER_SECONDS, pid=pid), time.time())]
+        except CommandError as error:
+            raise Trouble(str(error)) from None
 
-    @classmethod
-    def from_message(cls, row: object) -> NodeRow:
-        """Return the row of a daemon's answer. Errors: CommandError if it is not one."""
-        if not isinstance(row, Mapping):
-            raise _nonsense("it told of something that is not a node")
-        values: dict[str, Any] = {}
-        for key, kinds in _KINDS.items():
-            value = row.get(key)
-            if not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
-                raise _nonsense(f"it told of a node without a usable {key!r}")
-            values[key] = value
-        return cls(**values)
+    def move(self, pid: int, target: str) -> str:
+        """Errors: Trouble."""
+        from cli.migrate import WAIT, outcome
 
-    @property
-    def state(self) -> str:
-        """What the node lends now, in one word."""
-        if self.age > STALE_SECONDS:
-            return "silent"
-        if self.blocked:
-            return "blocked"
-        return "lends" if self.lending else "closed"
-
-
-_NUMBER = (int, float)
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "name": str, "load": _NUMBER, "runnable": _NUMBER, "cores": _NUMBER, "speed": _NUMBER, "memory_free": int,
-    "memory_total": int, "guests": int, "lending": bool, "blocked": bool, "age": _NUMBER, "self": bool,
-}  # fmt: skip
-
-
-class Piece(NamedTuple):
-    """Some text of one style: "plain", "title", "low", "middle", "high", "memory" or "faded"."""
-
-    text: str
-    style: str = "plain"
-
-
-def bar(share: float, width: int, blocks: bool) -> str:
-    """Return a bar of `width` columns filled to a share of 0 to 1, in eighths of a column if `blocks` may be used."""
-    share = min(1.0, max(0.0, share))
-    if not blocks:
-        return ("#" * round(share * width)).ljust(width, ".")
-    eighths = round(share * width * 8)
-    text = "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
-    return text.ljust(width, "·")
-
-
-def format_age(age: float) -> str:
-    """Return an age as one writes it in four columns."""
-    if age < 9.95:
-        return f"{age:.1f}s"
-    return f"{age:.0f}s" if age < 999.5 else f"{min(age / 3600, 999):.0f}h"
-
-
-def render(rows: Sequence[NodeRow], width: int = 80, height: int = 24, blocks: bool = True) -> list[list[Piece]]:
-    """Return the lines of the table, none longer than `width` columns and no more than `height` of them."""
-    free = max(0, width - (NAME_WIDTH + 1 + 7 + 6 + 6 + 1 + 11 + 7 + 9 + 5))
-    load_width, memory_width = max(4, free * 2 // 3), max(3, free - free * 2 // 3)
-    top = max([1.0, *(row.load for row in rows)])
-    header = (
-        f"{'NODE':{NAME_WIDTH}} {'LOAD':{load_width}}{'':>7}{'SPEED':>6}{'CORES':>6}"
-        f" {'MEMORY USED':<{memory_width + 11}}{'GUESTS':>7} {'STATE':<8}{'AGE':>5}"
-    )
-    lines = [[Piece(_summary(rows)[:width], "title")], [Piece(header[:width], "title")]]
-    shown = rows if len(rows) <= height - 2 else rows[: max(0, height - 3)]
-    for row in shown:
-        lines.append(_clip(_row_pieces(row, load_width, memory_width, top, blocks), width))
-    if len(shown) < len(rows):
-        lines.append([Piece(f"and {len(rows) - len(shown)} more"[:width], "faded")])
-    return lines[:height]
-
-
-def _summary(rows: Sequence[NodeRow]) -> str:
-    own = next((row.name for row in rows if row.self), "?")
-    fresh = [row for row in rows if row.age <= STALE_SECONDS]
-    power = sum(row.cores * row.speed for row in fresh)
-    load = sum(row.runnable for row in fresh) / power if power else 0.0
-    guests = sum(row.guests for row in fresh)
-    nodes = f"{len(rows)} node{'s' if len(rows) != 1 else ''}"
-    return f"farhome as {own} sees it: {nodes}, load {load:.2f}, {guests} guest{'s' if guests != 1 else ''}"
-
-
-def _compact(size: int) -> str:
-    """Bytes in at most five columns."""
-    number = format_size(size)
-    return number if len(number) <= 4 else f"{float(number[:-1]):.0f}{number[-1]}"
-
-
-def _row_pieces(row: NodeRow, load_width: int, memory_width: int, top: float, blocks: bool) -> list[Piece]:
-    used = max(0, row.memory_total - row.memory_free)
-    memory = f"{_compact(used)}/{_compact(row.memory_total)}"
-    level = "low" if row.load < 1.05 else "middle" if row.load < 2.05 else "high"
-    name = row.name if len(row.name) <= NAME_WIDTH else row.name[: NAME_WIDTH - 1] + "~"
-    faded = row.age > STALE_SECONDS
-    pieces = [
-        Piece(f"{name:{NAME_WIDTH}} ", "title" if row.self else "plain"),
-        Piece(bar(row.load / top, load_width, blocks), level),
-        Piece(f"{row.load:7.2f}{row.speed:6.2f}{row.cores:6g} "),
-        Piece(bar(used / row.memory_total if row.memory_total else 0.0, memory_width, blocks), "memory"),
-        Piece(f"{memory:>11}{row.guests:7d} {row.state:<8}{format_age(row.age):>5}"),
-    ]
-    return [Piece(piece.text, "faded") for piece in pieces] if faded else pieces
-
-
-def _clip(pieces: Sequence[Piece], width: int) -> list[Piece]:
-    clipped = []
-    for piece in pieces:
-        clipped.append(Piece(piece.text[:width], piece.style))
-        width -= len(clipped[-1].text)
-    return clipped
-
-
-def fetch() -> list[NodeRow]:
-    """Return the nodes that the daemon of this node knows. Errors: CommandError."""
-    client = Client(ANSWER_SECONDS)
-    try:
-        rows = client.call("nodes").get("nodes")
-    finally:
-        client.close()
-    if not isinstance(rows, list):
-        raise _nonsense("it gave no list of nodes")
-    return [NodeRow.from_message(row) for row in rows]
-
-
-class Screen:
-    """The live table on a terminal."""
-
-    def __init__(self, window: curses.window, interval: float, blocks: bool) -> None:
-        self._window = window
-        self._interval = interval
-        self._blocks = blocks
-        self._styles = self._make_styles()
-        self._rows: list[NodeRow] = []
-        self._trouble = ""
+        try:
+            return outcome(pid, self._call("migrate", WAIT, pid=pid, target=target))
+        except CommandError as error:
+            raise Trouble(str(error)) from None
 
     @staticmethod
-    def _make_styles() -> dict[str, int]:
-        styles = {"title": curses.A_BOLD, "faded": curses.A_DIM}
-        if os.environ.get("NO_COLOR") or not curses.has_colors():
-            return styles
-        curses.use_default_colors()
-        # Blue, yellow and magenta are told apart by those who cannot tell green from red.
-        colors = {"low": curses.COLOR_BLUE, "middle": curses.COLOR_YELLOW, "high": curses.COLOR_MAGENTA}
-        for number, (style, color) in enumerate((colors | {"memory": curses.COLOR_CYAN}).items(), start=1):
-            curses.init_pair(number, color, -1)
-            styles[style] = curses.color_pair(number)
-        return styles
+    def _call(operation: str, timeout: float, **request: object) -> dict[str, object]:
+        """Errors: CommandError."""
+        with contextlib.closing(Client(timeout)) as client:
+            return client.call(operation, **request)
 
-    def run(self) -> None:
-        """Show the table until q or Ctrl-C. Errors: CommandError if there is no daemon at the start."""
-        with contextlib.suppress(curses.error):
-            curses.curs_set(0)
-        self._rows = fetch()
-        due = time.monotonic() + self._interval
-        while True:
-            self._draw()
-            self._window.timeout(max(0, round((due - time.monotonic()) * 1000)))
-            key = self._window.getch()
-            if key in (ord("q"), ord("Q"), 3):
-                return
-            if key == -1 or key == ord(" "):
-                due = time.monotonic() + self._interval
-                self._refresh()
 
-    def _refresh(self) -> None:
-        try:
-            self._rows, self._trouble = fetch(), ""
-        except CommandError as error:  # a daemon that restarts comes back; what was known stays on show
-            self._trouble = str(error)
-
-    def _draw(self) -> None:
-        height, width = self._window.getmaxyx()
-        self._window.erase()
-        for number, pieces in enumerate(render(self._rows, width - 1, height - 1, self._blocks)):
-            column = 0
-            for piece in pieces:
-                with contextlib.suppress(curses.error):
-                    self._window.addstr(number, column, piece.text, self._styles.get(piece.style, 0))
-                column += len(piece.text)
-        foot = self._trouble or "q quit   space now"
-        with contextlib.suppress(curses.error):
-            self._window.addstr(height - 1, 0, foot[: width - 1], self._styles["faded"])
-        self._window.refresh()
+def fetch() -> Picture:
+    """Return what the daemon of this node sees. Errors: CommandError."""
+    with contextlib.closing(Client(ANSWER_SECONDS)) as client:
+        answer = client.call("watch")
+    try:
+        return picture_of(answer)
+    except Nonsense as error:
+        raise CommandError(f"the mosd of this node does not speak as it should: {error}", exit_codes.UNAVAILABLE) from None
 
 
 def _interval(text: str) -> float:
@@ -248,37 +92,80 @@ def _interval(text: str) -> float:
     return seconds
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a port")
+    return int(text)
+
+
 def parser() -> Parser:
     """The command line."""
-    made = Parser("mon", "Shows the nodes of the cluster: load, speed, memory, guests, state, age of what is known.", EXAMPLES)
-    made.add_argument("--once", action="store_true", help="print the table once and end")
-    made.add_argument("--json", action="store_true", help="print the nodes once as JSON and end")
+    made = Parser("mon", "Shows the cluster: nodes and their load, speed and memory, processes, moves, and why.", EXAMPLES)
+    how = made.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="print a table of the nodes once and end")
+    how.add_argument("--json", action="store_true", help="print the nodes once as JSON and end")
+    how.add_argument(
+        "--web", type=_port, nargs="?", const=WEB_PORT, metavar="PORT", help=f"serve a page on loopback (port {WEB_PORT}; 0: any)"
+    )
+    made.add_argument("--allow-moves", action="store_true", help="with --web: processes may be moved from the page")
     made.add_argument("-n", type=_interval, default=1.0, metavar="SECONDS", help="time between two looks (default 1)")
     return made
 
 
 def body(arguments: Sequence[str] | None) -> int:
     """Errors: CommandError."""
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.allow_moves and options.web is None:
+        made.error("--allow-moves goes with --web")
     with contextlib.suppress(locale.Error):  # a locale that is not installed
         locale.setlocale(locale.LC_ALL, "")
     blocks = "utf" in (locale.nl_langinfo(locale.CODESET) or "").lower()
     if options.json:
-        print_json([asdict(row) | {"state": row.state} for row in fetch()])
-    elif options.once or not sys.stdout.isatty() or not sys.stdin.isatty():
-        width = shutil.get_terminal_size((80, 24)).columns
-        for line in render(fetch(), width, 1 << 20, blocks):
-            print("".join(piece.text for piece in line).rstrip())
-    else:
-        fetch()  # a daemon that is not there is told of before the screen is taken
+        print_json([asdict(node) | {"state": node.state} for node in fetch().living()])
+    elif options.web is not None:
+        from monitor.server import serve
+
         try:
-            curses.wrapper(lambda window: Screen(window, options.n, blocks).run())
-        except KeyboardInterrupt:
-            pass
-        except curses.error as error:
-            reason = f"the terminal cannot show the table ({error}); try --once"
-            raise CommandError(reason, exit_codes.UNAVAILABLE) from None
+            serve(DaemonSource(), options.web, options.allow_moves, options.n)
+        except OSError as error:
+            raise CommandError(f"no page can be served at port {options.web}: {error.strerror}", exit_codes.FAILED) from None
+    elif options.once or not sys.stdout.isatty() or not sys.stdin.isatty():
+        for line in render(fetch().living(), shutil.get_terminal_size((80, 24)).columns, 1 << 20, blocks):
+            print(text_of(line).rstrip())
+    else:
+        live(options.n, blocks)
     return exit_codes.OK
+
+
+def live(interval: float, blocks: bool) -> None:
+    """Shows it until q or Ctrl-C. Errors: CommandError: no daemon, told before the screen is taken, or no terminal."""
+    source, picture, colour = DaemonSource(), fetch(), not os.environ.get("NO_COLOR")
+    _check_terminal()
+    size = shutil.get_terminal_size((80, 24))
+    first = frames.nodes(picture, Outlook(), size.columns, size.lines, blocks)
+    try:
+        # The first picture is there in the time that textual takes to be loaded, and takes the screen over.
+        print(styles.painted(first.lines, colour), end="", flush=True)
+        from monitor.app import Monitor
+
+        monitor = Monitor(source, picture, interval, blocks, colour)
+    except BaseException:
+        print(styles.ORDINARY, end="", flush=True)
+        raise
+    monitor.run()
+
+
+def _check_terminal() -> None:
+    """Errors: CommandError: it cannot even put the cursor somewhere."""
+    try:
+        curses.setupterm()
+        able = curses.tigetstr("cup") is not None
+        reason = "its cursor cannot be moved"
+    except curses.error as error:
+        able, reason = False, str(error)
+    if not able:
+        raise CommandError(f"the terminal cannot show the cluster ({reason}); try --once", exit_codes.UNAVAILABLE)
 
 
 def main() -> int:

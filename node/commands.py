@@ -21,6 +21,7 @@ from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves import Manner, MoveReport
 from node.peers import PROTOCOL_VERSION
 from node.registry import HOME, HomeProcess
+from node.watching import Watching
 
 if TYPE_CHECKING:
     from node.daemon import Daemon
@@ -48,6 +49,7 @@ class Commands:
             "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
             "why": self._why, "check": self._check, "checkpoint": self._checkpoint, "restart": self._restart,
+            "watch": Watching(node).answer,
         }  # fmt: skip
 
     async def handle(self, client: Client, operation: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from node.paths import Paths
 from node.peers import PeerError, PeerRefused, Peers
 from node.programs import Program, ProgramError, Programs
 from node.registry import HOME, KEPT_MOVES, HomeProcess, Registry
+from node.tally import Tally
 from wire import steps
 from wire.frames import Message
 
@@ -124,6 +125,7 @@ class Mover:
         self._told: set[int] = set()
         """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
         self.cost = MoveCost()
+        self.tally = Tally()
 
     def deputies(self) -> dict[int, int]:
         """Process id of each deputy, and of the process that it is for."""
@@ -334,6 +336,7 @@ class Mover:
             history=entry.history.moved(now, before.where, report.where, reason),
         )  # fmt: skip
         self.cost = self.cost.learn(now - begun, report.size)
+        self.tally.made(before.where, report.where, report.frozen_ms, report.size)
         log.info(
             "process %d: %s -> %s, frozen %.1f ms, total %.1f ms, %d bytes (%s)",
             pid, before.where, report.where, report.frozen_ms, report.total_ms, report.size, report.engine,
@@ -344,6 +347,7 @@ class Mover:
         if entry is None:
             return
         log.info("process %d does not move to %s: %s", pid, target, sentence)
+        self.tally.not_made()
         now = time.time()
         self._registry.update(
             pid, state="home" if entry.where == HOME else "away", why=sentence, not_before=now + RETRY_AFTER,
@@ -413,6 +417,7 @@ class Mover:
             frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
             history=entry.history.moved(now, entry.where, where, reason if where == HOME else "asked"),
         )  # fmt: skip
+        self.tally.made(entry.where, where, float(frozen) if isinstance(frozen, (int, float)) else 0.0, 0)
         log.info("process %d: %s -> %s (%s)", entry.pid, entry.where, where, reason)
         self._moved(entry.where, where, 1.0)
 

@@ -89,7 +89,12 @@ _farhome_mosd() {
     esac
 }
 
-_farhome_mon() { _farhome_words "-n --once --json --help"; }
+_farhome_mon() {
+    case ${COMP_WORDS[COMP_CWORD - 1]} in
+        -n) ;;
+        *) _farhome_words "-n --once --json --web --allow-moves --help" ;;
+    esac
+}
 
 complete -F _farhome_mosrun mosrun
 complete -F _farhome_migrate migrate
