@@ -3,21 +3,37 @@
 Version 1 hierarchies, the unified one, and both at once (hybrid) occur; a group is made in each that there is. Nothing here
 takes memory away from a guest by force: a kill for want of memory would be one that it had not seen at home. What is above
 the policy's max_memory is throttled (memory.high) where the kernel can, and sent away by the daemon.
+
+Nothing but guests is in these groups: who supervises them must answer while they stand still.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+from dataclasses import dataclass
 from pathlib import Path
 
-BASE = "farhome/guests"
+TOP = "farhome"
+BASE = f"{TOP}/guests"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer")
-PERIOD_US = 100_000
+PERIOD_US = 20_000
+"""Of the cpu quota: short, so that who is held back is slow evenly, and a move that begins then need not wait long for its guest."""
+LEAST_QUOTA_US = 1000
+"""What the kernel takes."""
 LOW_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
 """A fifth of an ordinary group: the owner's own programs come first even while guests are here."""
 
 log = logging.getLogger("mosd.cgroups")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of all guests together. processors: None is no limit; is_idle: they get only what nobody else wants (SCHED_IDLE); memory in bytes,
+    above which the kernel reclaims (None: no limit)."""
+
+    processors: float | None = None
+    is_idle: bool = False
+    memory: int | None = None
 
 
 def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
@@ -61,11 +77,11 @@ class GuestGroups:
         """The directories of a group, one in each hierarchy."""
         return [point / name for point in self._points]
 
-    def prepare(self, cpu_share: float, max_memory: int | None) -> None:
-        """Makes the groups above the guests' and bounds them: a share (0..1) of all cpus, bytes of memory."""
+    def prepare(self) -> None:
+        """Makes the groups above the guests'."""
         for point in self._points:
             # Version 2 gives a group only the controllers that every group above hands on.
-            for directory in (point, point / "farhome", point / BASE):
+            for directory in (point, point / TOP, point / BASE):
                 try:
                     directory.mkdir(exist_ok=True)
                 except OSError as error:
@@ -73,19 +89,72 @@ class GuestGroups:
                     break
                 for controller in _handed_on(directory):
                     _write(directory / "cgroup.subtree_control", f"+{controller}")
-            guests = point / BASE
+
+    def bound(self, bounds: Bounds) -> None:
+        """Bounds all guests together, at once. The bounds are those of the uppermost group: its neighbours are the owner's."""
+        quota = max(LEAST_QUOTA_US, int(bounds.processors * PERIOD_US)) if bounds.processors is not None else -1
+        for point in self._points:
+            top = point / TOP
+            if (top / "cpu.idle").exists():
+                _write(top / "cpu.idle", str(int(bounds.is_idle)))
             for file, value in LOW_WEIGHT.items():
-                if (guests / file).exists():
-                    _write(guests / file, value)
-            quota = int(cpu_share * (os.cpu_count() or 1) * PERIOD_US) if cpu_share < 1 else -1
-            if (guests / "cpu.cfs_quota_us").exists():
-                _write(guests / "cpu.cfs_quota_us", str(quota))
-            if (guests / "cpu.max").exists():
-                _write(guests / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
-            if (guests / "memory.high").exists():
-                _write(guests / "memory.high", "max" if max_memory is None else str(max_memory))
-            elif (guests / "memory.soft_limit_in_bytes").exists():
-                _write(guests / "memory.soft_limit_in_bytes", "-1" if max_memory is None else str(max_memory))
+                if not bounds.is_idle and (top / file).exists():
+                    _write(top / file, value)
+            if (top / "cpu.cfs_quota_us").exists():
+                _write(top / "cpu.cfs_quota_us", "-1")          # as long as there is a quota, another period may make it too great
+                _write(top / "cpu.cfs_period_us", str(PERIOD_US))
+                _write(top / "cpu.cfs_quota_us", str(quota))
+            if (top / "cpu.max").exists():
+                _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
+            if (top / "memory.high").exists():
+                _write(top / "memory.high", "max" if bounds.memory is None else str(bounds.memory))
+            elif (top / "memory.soft_limit_in_bytes").exists():
+                _write(top / "memory.soft_limit_in_bytes", "-1" if bounds.memory is None else str(bounds.memory))
+
+    def freeze(self, key: str, frozen: bool) -> bool:
+        """Has the processes of one guest stand still, or go on; False if nothing here can.
+
+        By version 2 where there is one: what it has frozen can be killed, and traced. What version 1 has frozen must be thawed before.
+        """
+        directories = self.directories(f"{BASE}/{key}")
+        for file, words in (("cgroup.freeze", "01"), ("freezer.state", ("THAWED", "FROZEN"))):
+            for directory in directories:
+                if (directory / file).exists():
+                    return _write(directory / file, words[frozen])
+        return False
+
+    def stands_still(self, key: str) -> bool:
+        """Whether all processes of a guest have come to stand still."""
+        for directory in self.directories(f"{BASE}/{key}"):
+            for file, word in (("cgroup.events", "frozen 1"), ("freezer.state", "FROZEN")):
+                try:
+                    if word in (directory / file).read_text().splitlines():
+                        return True
+                except OSError:
+                    continue
+        return False
+
+    def cpu(self, key: str | None = None) -> float | None:
+        """Seconds of processor that a guest has used here, or all guests since the groups were made; None if nothing tells."""
+        return self._cpu(f"{BASE}/{key}" if key is not None else TOP)
+
+    def cpu_of_node(self) -> float | None:
+        """Seconds of processor that have been used on this node by whatever is on it; None if nothing tells."""
+        return self._cpu("")
+
+    def _cpu(self, name: str) -> float | None:
+        for directory in self.directories(name):
+            try:
+                return int((directory / "cpuacct.usage").read_text()) / 1e9
+            except (OSError, ValueError):
+                pass
+            try:
+                words = (directory / "cpu.stat").read_text().split(maxsplit=2)
+            except OSError:
+                continue
+            if words[:1] == ["usage_usec"]:                     # of version 1 this file tells something else
+                return int(words[1]) / 1e6
+        return None
 
     def create(self, key: str) -> str:
         """Makes the group of one guest; returns its name, relative to each hierarchy's mount point."""
@@ -117,7 +186,7 @@ class GuestGroups:
     def remove_all(self) -> None:
         """Removes the groups above the guests' too, if no guest is left."""
         for point in self._points:
-            for name in (BASE, "farhome"):
+            for name in (BASE, TOP):
                 try:
                     (point / name).rmdir()
                 except OSError:
