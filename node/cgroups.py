@@ -10,6 +10,7 @@ Nothing but guests is in these groups: who supervises them must answer while the
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ BASE = f"{TOP}/guests"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer")
 PERIOD_US = 20_000
 """Of the cpu quota: short, so that who is held back is slow evenly, and a move that begins then need not wait long for its guest."""
+NANOSECONDS, MICROSECONDS = 1e-9, 1e-6
 LEAST_QUOTA_US = 1000
 """What the kernel takes."""
 LOW_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
@@ -50,6 +52,13 @@ def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
     return found
 
 
+def _counters(directories: Iterable[Path]) -> Iterator[tuple[Path, float]]:
+    """Files that may tell how much of the processors a group has used, and in which unit of seconds."""
+    for directory in directories:
+        yield directory / "cpuacct.usage", NANOSECONDS
+        yield directory / "cpu.stat", MICROSECONDS
+
+
 def _handed_on(directory: Path) -> set[str]:
     """Controllers that a group of version 2 has and can hand on to those below it; none in version 1."""
     try:
@@ -70,8 +79,11 @@ def _write(path: Path, value: str) -> bool:
 class GuestGroups:
     """The groups of all guests on this node."""
 
-    def __init__(self) -> None:
-        self._points = sorted(set(hierarchies().values()))
+    def __init__(self, points: Iterable[Path] | None = None) -> None:
+        """points: where the hierarchies of the node are mounted, if not as this program sees them."""
+        self._counters: dict[str, tuple[Path, float]] = {}
+        """By the name of a group: where its use of processors is told."""
+        self._points = sorted(set(hierarchies().values() if points is None else points))
 
     def directories(self, name: str) -> list[Path]:
         """The directories of a group, one in each hierarchy."""
@@ -123,6 +135,10 @@ class GuestGroups:
                     return _write(directory / file, words[frozen])
         return False
 
+    def exists(self, key: str) -> bool:
+        """Whether a guest has a group still."""
+        return any(directory.exists() for directory in self.directories(f"{BASE}/{key}"))
+
     def stands_still(self, key: str) -> bool:
         """Whether all processes of a guest have come to stand still."""
         for directory in self.directories(f"{BASE}/{key}"):
@@ -134,6 +150,16 @@ class GuestGroups:
                     continue
         return False
 
+    def is_held_back(self) -> bool:
+        """Whether guests get only what nobody else wants."""
+        for point in self._points:
+            try:
+                if (point / TOP / "cpu.idle").read_text().strip() == "1":
+                    return True
+            except OSError:
+                continue
+        return False
+
     def cpu(self, key: str | None = None) -> float | None:
         """Seconds of processor that a guest has used here, or all guests since the groups were made; None if nothing tells."""
         return self._cpu(f"{BASE}/{key}" if key is not None else TOP)
@@ -143,17 +169,17 @@ class GuestGroups:
         return self._cpu("")
 
     def _cpu(self, name: str) -> float | None:
-        for directory in self.directories(name):
+        known = self._counters.get(name)
+        for file, unit in (known,) if known is not None else _counters(self.directories(name)):
             try:
-                return int((directory / "cpuacct.usage").read_text()) / 1e9
-            except (OSError, ValueError):
-                pass
-            try:
-                words = (directory / "cpu.stat").read_text().split(maxsplit=2)
+                words = file.read_text().split(maxsplit=2)
             except OSError:
+                self._counters.pop(name, None)
                 continue
-            if words[:1] == ["usage_usec"]:                     # of version 1 this file tells something else
-                return int(words[1]) / 1e6
+            # What version 1 calls cpu.stat tells something else.
+            if unit == NANOSECONDS or words[:1] == ["usage_usec"]:
+                self._counters[name] = file, unit
+                return int(words[-1] if unit == NANOSECONDS else words[1]) * unit
         return None
 
     def create(self, key: str) -> str:
@@ -168,6 +194,7 @@ class GuestGroups:
 
     def remove(self, key: str) -> bool:
         """Removes the group of a guest that has gone; False while something is still in it."""
+        self._counters.pop(f"{BASE}/{key}", None)
         removed = True
         for directory in self.directories(f"{BASE}/{key}"):
             removed = _remove_tree(directory) and removed

@@ -9,13 +9,14 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from balancer.lending import Borrower, Present, class_of
+from balancer.lending import class_of
 from balancer.policy import LendingPolicy, LendingState
+from node.census import Census
 from node.cgroups import GuestGroups
 from node.config import Config
 from node.guest import Guest, Surroundings, amount, recorded, requested
@@ -38,8 +39,6 @@ USAGE_TIMEOUT = 1.0
 MOST_ASKED = 256
 ROOM_TIMEOUT = 10.0
 """Seconds within which a guest has to make room for one of a higher class."""
-DISK_PERIOD = 10.0
-"""Seconds between two looks at how much disk guests use."""
 
 log = logging.getLogger("mosd.guests")
 
@@ -60,19 +59,17 @@ class Guests:
         self._policy = policy
         self._programs = programs
         self._surroundings = surroundings
-        self._cluster = cluster
         self._left = left
         self._accepted = accepted
         self._recheck = recheck
         self._guests: dict[str, Guest] = {}
         self._remotes: dict[str, Program] = {}
         self._arriving: set[str] = set()
-        self._disk = 0
-        self._disk_at = float("-inf")
         self._expelling: set[str] = set()
         self._leaving: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.groups = GuestGroups()
+        self.census = Census(paths, self.groups, cluster)
         self.stillness = Stillness(self.groups)
 
     @property
@@ -96,50 +93,9 @@ class Guests:
         """Every guest, those that are on their way too."""
         return list(self._guests.values())
 
-    def memory(self, key: str) -> int:
-        """Bytes that a guest has here: what was reserved or what it uses, whichever is more. What a child uses that was born here
-        counts as its parent's."""
-        guest = self._guests[key]
-        return max(guest.memory, self.groups.memory(key)) if guest.group == key else 0
-
-    def _memory_of_all(self) -> int:
-        reserved: dict[str, int] = {}
-        for guest in self._guests.values():
-            reserved[guest.group] = reserved.get(guest.group, 0) + guest.memory
-        return sum(max(memory, self.groups.memory(group)) for group, memory in reserved.items())
-
-    def _disk_of_all(self) -> int:
-        """Bytes of files of guests' homes that are kept here, and of images on their way."""
-        if time.monotonic() - self._disk_at > DISK_PERIOD:
-            self._disk_at = time.monotonic()
-            self._disk = sum(_size(directory) for directory in (self._paths.state / "cache", self._paths.images))
-        return self._disk
-
     def state(self) -> LendingState:
         """How the node is now, for the owner's policy."""
-        clock, around, policy = time.localtime(), self._surroundings(), self._policy()
-        memory = self._memory_of_all()
-        return LendingState(
-            guests=len(self._guests),
-            guest_memory=memory,
-            memory_free=around.memory_free,
-            minute=clock.tm_hour * 60 + clock.tm_min,
-            weekday=clock.tm_wday,
-            guest_disk=self._disk_of_all() if policy.max_disk is not None else 0,
-            blocked=self.blocked,
-            is_on_battery=around.is_on_battery,
-            withheld=around.withheld,
-            values={**around.values, "guests": len(self._guests), "guest_memory": memory},
-            present=tuple(self._present(policy)) if policy.classes else (),
-        )
-
-    def _present(self, policy: LendingPolicy) -> Iterator[Present]:
-        for guest in self._guests.values():
-            yield Present(guest.key, class_of(policy.classes, self.borrower(guest)), self.memory(guest.key), guest.since)
-
-    def borrower(self, guest: Guest) -> Borrower:
-        """Whose guest it is."""
-        return Borrower(guest.user, guest.home, frozenset(guest.groups), self._cluster())
+        return self.census.state(self._guests, self._policy(), self._surroundings(), self.blocked)
 
     def lends(self) -> str | None:
         """Why no guest would be taken now, None if some would."""
@@ -173,7 +129,7 @@ class Guests:
 
     async def _why_not(self, guest: Guest) -> str | None:
         """Why the policy does not admit a guest, when those have gone that make room for it."""
-        borrower = self.borrower(guest)
+        borrower = self.census.borrower(guest)
         refusal = self._policy().admits(borrower, guest.memory, self.state())
         going = self._policy().makes_room(borrower, guest.memory, self.state()) if refusal else []
         if not going:
@@ -358,14 +314,19 @@ class Guests:
         return {k: why for k, why in zip(keys, left, strict=True) if why}
 
     def in_excess(self) -> str | None:
-        """The greatest guest if all together use more memory than the owner lends, else None."""
-        limit = self._policy().max_memory
-        if limit is None or len(self._expelling) > 0:
+        """Who goes first if all together use more memory than the owner lends: the greatest of the lowest class; else None."""
+        policy = self._policy()
+        if policy.max_memory is None or len(self._expelling) > 0:
             return None
         groups = {guest.group: self.groups.memory(guest.group) for guest in self._guests.values()}
-        if sum(groups.values()) <= limit or not self._remotes:
+        if sum(groups.values()) <= policy.max_memory or not self._remotes:
             return None
-        return max(self._remotes, key=lambda key: groups[self._guests[key].group])
+
+        def standing(key: str) -> tuple[int, int]:
+            guest = self._guests[key]
+            return -class_of(policy.classes, self.census.borrower(guest)).priority, groups[guest.group]
+
+        return max(self._remotes, key=standing)
 
     async def _expel(self, key: str, reason: str, within: float) -> str:
         """Why it has not gone, or nothing."""
@@ -414,8 +375,8 @@ class Guests:
         now = time.time()
         return [
             {"home": g.home, "pid": g.pid, "user": g.user, "uid": g.uid, "since": g.since, "seconds": max(0.0, now - g.since),
-             "memory": self.memory(g.key), "command": g.command, "key": g.key,
-             "class": class_of(self._policy().classes, self.borrower(g)).name, "frozen": self.stillness.is_held(g)}
+             "memory": self.census.memory(g), "command": g.command, "key": g.key,
+             "class": class_of(self._policy().classes, self.census.borrower(g)).name, "frozen": self.stillness.is_held(g)}
             for g in self.all()
         ]  # fmt: skip
 
@@ -427,13 +388,3 @@ class Guests:
             task.cancel()
         for key in list(self._leaving):
             self._clear(key)
-
-
-def _size(directory: Path) -> int:
-    """Bytes of the files in and below a directory."""
-    total = 0
-    for place, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-    return total

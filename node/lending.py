@@ -31,7 +31,7 @@ BREATH, BREATH_PERIOD = 0.02, 1.0
 AT_ONCE = 2
 """Guests that leave at a time: they share the network."""
 SLOW_SENSES = 2.0
-"""Seconds between two looks at the battery and at averages over 10 s."""
+"""Seconds between two looks at the battery, at how many processors there are, and at averages over 10 s."""
 CLOSED_PERIOD = 0.5
 """Seconds between two looks at hours and conditions."""
 
@@ -60,6 +60,7 @@ class Lending:
         self._figures: dict[str, float | None] = {}
         self._figures_at = float("-inf")
         self._battery: tuple[bool | None, float | None] = (None, None)
+        self._cores = sampling.cores()
         self._closed_at = float("-inf")
         self._closed_why: str | None = None
         self._bounds: Bounds | None = None
@@ -143,7 +144,7 @@ class Lending:
         now = time.monotonic()
         if now - self._figures_at < SLOW_SENSES:
             return
-        self._figures_at, self._battery, at = now, battery(), directory()
+        self._figures_at, self._battery, self._cores, at = now, battery(), sampling.cores(), directory()
         for resource in ("cpu", "memory", "io"):
             told = figures(file_of(resource, at))
             self._figures[f"pressure_{resource}"] = told[0] if told is not None else None
@@ -154,7 +155,7 @@ class Lending:
         clock = time.localtime()
         on_battery, level = self._battery
         values: dict[str, float | None] = {
-            **self._figures, "battery": level, "cores": sampling.cores(), "hour": clock.tm_hour + clock.tm_min / 60, "load": load,
+            **self._figures, "battery": level, "cores": self._cores, "hour": clock.tm_hour + clock.tm_min / 60, "load": load,
             "memory_free": memory[0], "memory_total": memory[1], "on_battery": None if on_battery is None else float(on_battery),
             "owner_idle": self.sight.idle, "owner_load": self.sight.load, "weekday": clock.tm_wday + 1,
         }  # fmt: skip
@@ -163,6 +164,7 @@ class Lending:
     def _look_around(self) -> Sight:
         guests, policy = self._guests, self._policy()
         used = self._input.last_use()
+        self._slow_senses()
         return Sight(
             idle=max(0.0, time.time() - used) if used is not None else None,
             load=self._own_load.sample(time.monotonic()),
@@ -201,10 +203,11 @@ class Lending:
         log.info("%s -> %s with %d guests%s", before.stage.value, self.state.stage.value, self.sight.guests, why)
 
     def _bound(self) -> None:
-        policy = self._policy()
-        cores = sampling.cores()
+        policy, cores = self._policy(), self._cores
         if self.state.is_throttled:
-            bounds = Bounds(min(policy.owner.throttle * cores, policy.processors(cores) or cores), True, policy.max_memory)
+            # Who leaves has work to do, and in the idle class it might never come to it beside an owner who uses all processors.
+            leaves = self.state.stage in (Stage.EVICTING, Stage.LATE)
+            bounds = Bounds(min(policy.owner.throttle * cores, policy.processors(cores) or cores), not leaves, policy.max_memory)
         else:
             bounds = Bounds(policy.processors(cores), policy.weight == "idle", policy.max_memory)
         if bounds != self._bounds:

@@ -23,7 +23,7 @@ from node import process
 log = logging.getLogger("mosd.owner")
 
 DEVICES = ("/dev/input", "event*")
-TERMINALS = (("/dev/pts", "[0-9]*"), ("/dev", "tty[1-9]"), ("/dev", "tty[1-9][0-9]"))
+TERMINALS = (("/dev/pts", "[0-9]*"), ("/dev", "tty[1-9]"))
 RESCAN = 5.0
 """Seconds between two looks for new devices and logins."""
 WINDOW = 0.1

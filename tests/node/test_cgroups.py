@@ -69,7 +69,7 @@ def test_what_is_frozen_can_be_killed(groups: GuestGroups, burner: subprocess.Po
 def test_version_1_freezes_where_there_is_no_other(groups: GuestGroups, burner: subprocess.Popen[bytes]) -> None:
     if "freezer" not in hierarchies():
         pytest.skip("no freezer of version 1 here")
-    groups._points = [point for name, point in hierarchies().items() if name != "unified"]
+    groups = GuestGroups(point for name, point in hierarchies().items() if name != "unified")
     assert groups.freeze(KEY, True)
     wait_for(lambda: groups.stands_still(KEY), message="it stands still")
     groups.freeze(KEY, False)
