@@ -152,7 +152,8 @@ class OwnerState:
 
 def step(state: OwnerState, sight: Sight, rules: OwnerRules, idle_after: float, now: float) -> OwnerState:
     """The state after what is seen now; the same one if nothing changes."""
-    reason = why_back(rules, idle_after, sight, state.stage is not Stage.OWNER)
+    # Guests may be here before anything is known of the owner: after a restart of the daemon.
+    reason = why_back(rules, idle_after, sight, state.stage is not Stage.OWNER or sight.guests > 0)
     if reason is not None:
         state = replace(state, reason=reason, calm_since=None)
     elif state.calm_since is None:
@@ -168,11 +169,9 @@ def _next_stage(state: OwnerState, sight: Sight, rules: OwnerRules, is_calm: boo
         wait = rules.calm if rules.busy_load is not None or rules.pressure else 0.0
         calm_for = now - (state.calm_since if state.calm_since is not None else now)
         return Stage.LENDING if stage is Stage.LENDING or calm_for >= wait else stage
-    if stage is Stage.OWNER:
-        return stage
     if sight.guests == 0 or rules.on_return == "nothing":
         return Stage.OWNER
-    if stage is Stage.LENDING:
+    if stage in (Stage.OWNER, Stage.LENDING):
         return Stage.THROTTLED
     if stage is Stage.THROTTLED and rules.goes_to("freeze") and here >= rules.freeze_after:
         return Stage.FROZEN

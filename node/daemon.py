@@ -375,6 +375,8 @@ class Daemon:
         self._start_peers()
         if not self.policy.enabled:
             self.spawn(self._send_all_guests_home("the node does not lend any more"))
+        for key, reason in self.guests.denied().items():
+            self.spawn(self.guests.expel(key, reason))
         log.info("configuration reloaded")
 
     async def _send_all_guests_home(self, reason: str) -> dict[str, str]:

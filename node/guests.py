@@ -101,6 +101,12 @@ class Guests:
         """Why no guest would be taken now, None if some would."""
         return self._policy().lends(self.state())
 
+    def denied(self) -> dict[str, str]:
+        """Keys of those to whom the policy, which may have changed, does not lend, and why."""
+        policy, state = self._policy(), self.state()
+        reasons = {key: policy.denies(self.census.borrower(guest), state) for key, guest in self._guests.items()}
+        return {key: reason for key, reason in reasons.items() if reason is not None}
+
     async def reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         """A place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
         guest = requested(caller, parameters)

@@ -30,6 +30,8 @@ QUICK, SLOW = 0.025, 1.0
 BREATH, BREATH_PERIOD = 0.02, 1.0
 AT_ONCE = 2
 """Guests that leave at a time: they share the network."""
+RETRY = 0.5
+"""Seconds before those are asked again to go who did not, or have come since."""
 SLOW_SENSES = 2.0
 """Seconds between two looks at the battery, at how many processors there are, and at averages over 10 s."""
 CLOSED_PERIOD = 0.5
@@ -195,7 +197,11 @@ class Lending:
             self._hold_still(now)
         elif before.is_frozen:
             self._guests.stand_still(False)
-        if self.state.stage in (Stage.EVICTING, Stage.LATE) and (self._evicting is None or self._evicting.done()):
+        leaves = self.state.stage in (Stage.EVICTING, Stage.LATE)
+        if self._evicting is not None and (self._evicting.done() or not leaves):
+            self._evicting.cancel()
+            self._evicting = None
+        if leaves and self._evicting is None:
             self._evicting = asyncio.get_running_loop().create_task(self._evict())
 
     def _tell(self, before: OwnerState) -> None:
@@ -250,7 +256,7 @@ class Lending:
         await asyncio.gather(*(one(key) for key in guests.here()), return_exceptions=True)
         if is_late and guests.here():
             log.warning("%d guests are still here: %s", len(guests.here()), ", ".join(guests.here()))
-            await asyncio.sleep(rules.deadline)
+        await asyncio.sleep(rules.deadline if is_late else RETRY)
 
     def row(self) -> dict[str, Any]:
         """What `mosctl owner` shows."""

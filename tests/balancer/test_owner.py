@@ -60,9 +60,15 @@ def test_whoever_waits_for_calm_begins_anew_with_every_reason() -> None:
 
 def test_to_lend_again_less_load_is_allowed_than_to_go_on() -> None:
     rules = replace(RULES, busy_load=0.5, idle_load=0.2, calm=0.0)
-    middling = replace(IDLE, load=0.4)
+    middling, quiet = replace(IDLE, load=0.4, guests=0), replace(IDLE, load=0.1, guests=0)
     assert run([(0.0, middling)], rules, 0.0) == [Stage.LENDING]
-    assert run([(0.0, middling), (1.0, replace(IDLE, load=0.1))], rules, 0.0, OwnerState()) == [Stage.OWNER, Stage.LENDING]
+    assert run([(0.0, middling), (1.0, quiet)], rules, 0.0, OwnerState()) == [Stage.OWNER, Stage.LENDING]
+
+
+def test_guests_that_are_found_when_the_owner_is_there_already_go_like_any_other() -> None:
+    assert run([(0.0, TYPED), (0.2, TYPED), (1.0, TYPED)], state=OwnerState()) == [Stage.THROTTLED, Stage.FROZEN, Stage.EVICTING]
+    rules = replace(RULES, busy_load=0.5, idle_load=0.2)
+    assert run([(0.0, replace(IDLE, load=0.4))], rules, 0.0, OwnerState()) == [Stage.OWNER]
 
 
 def test_a_node_lends_again_when_its_owner_has_been_away_for_long_enough() -> None:

@@ -104,6 +104,8 @@ def test_guests_of_a_lower_class_make_room_and_what_they_used_is_in_the_ledger(t
     assert n3.process(low)["why"] == "n2 has a guest of a higher class"
     assert "at most 1 guests" in n1.command("migrate", str(another), "n2").stderr
     assert "at most 1 guests" in n3.command("migrate", str(low), "n2").stderr
+    lend(n2, 'max_guests = 1\n[lend.deny]\nnodes = ["n1"]')
+    wait_for(lambda: n1.process(high)["why"] == "the node denies node n1", message="who is denied goes home")
     before = ledger(n2)
     assert before["lent", "root", "n3"] >= 0.1
     n2.restart()
