@@ -18,6 +18,8 @@ import pytest
 
 from balancer.owner import Stage
 from balancer.policy import LendingPolicy
+from kernel_helpers import inject
+from kernel_helpers.numbers import NUMBERS
 from node.cgroups import BASE, GuestGroups, hierarchies
 from node.config import Config
 from node.guest import Guest
@@ -136,6 +138,26 @@ def test_who_stands_still_breathes_and_is_let_go_for_its_home(tmp_path: Path, bu
             await node.until(lambda: not node.is_still(), "it is let go for its home")
             node.guests.on_its_way(KEY, False)
             await node.until(node.is_still, "it stands still again when its home has done with it")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif("unified" not in hierarchies(), reason="what version 1 has frozen cannot be traced")
+def test_what_a_supervisor_does_in_who_stands_still_is_done_when_it_breathes(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
+    def make_a_call() -> int:
+        frozen = inject.seize(burner.pid)
+        number = frozen.leader.call(NUMBERS["getpid"])
+        frozen.restore()
+        frozen.detach()
+        return number
+
+    async def scene() -> None:
+        node = Node(tmp_path, burner)
+        async with node.lends():
+            node.lending.call(True)
+            await node.until(node.is_still, "the guest stands still")
+            assert await asyncio.to_thread(make_a_call) == burner.pid
+            await node.until(node.is_still, "the guest stands still again")
 
     asyncio.run(scene())
 
