@@ -1,62 +1,109 @@
-"""What the owner of a node lends to guests: the table ``[lend]`` of its configuration, and what follows from it."""
+"""What the owner of a node lends to guests: the table ``[lend]`` of its configuration, and what follows from it.
+
+To whom is in lending.py, what happens when the owner is back in owner.py, conditions in conditions.py.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-MINUTES_A_DAY = 24 * 60
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?")
+from balancer.conditions import Condition, Values
+from balancer.lending import Borrower, Borrowers, Denied, GuestClass, Present, class_of, classes_from, make_room
+from balancer.owner import OwnerRules
+from balancer.values import Table, format_clock, format_days, format_hours, format_size
+
+__all__ = ["LendingPolicy", "LendingState", "format_size"]
+
+WEIGHTS = ("low", "idle")
 
 
 @dataclass(frozen=True, slots=True)
 class LendingState:
-    """How the node is at the moment of a question. Memory in bytes.
+    """How the node is at the moment of a question. Memory and disk in bytes.
 
-    `minute` is the minute of the day on the owner's own clock; `owner_idle` the seconds since the owner last used the
-    node, None if nobody can tell.
+    `minute` is the minute of the day on the owner's own clock, `weekday` 0 on Mondays; `values` what conditions may name; `withheld`
+    why the owner has the node now (owner.OwnerState), None if he does not.
     """
 
     guests: int
     guest_memory: int
     memory_free: int
     minute: int
-    owner_idle: float | None = None
+    weekday: int = 0
+    guest_disk: int = 0
     blocked: bool = False
+    is_on_battery: bool | None = None
+    withheld: str | None = None
+    values: Values = field(default_factory=dict)
+    present: tuple[Present, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LendingPolicy:
-    """What is lent, to whom and when; None is without limit. Memory in bytes, hours in minutes of the day."""
+    """What is lent, to whom and when; None is without limit. Memory and disk in bytes, hours in minutes of the day, idle_after in seconds,
+    cores in processors; cpu_share is of all that the node has."""
 
     enabled: bool = True
     max_guests: int | None = None
     max_memory: int | None = None
+    max_disk: int | None = None
+    cores: float | None = None
     cpu_share: float = 1.0
-    hours: tuple[tuple[int, int], ...] = field(default=())
-    users: frozenset[str] | None = None
+    weight: str = "low"
+    borrowers: Borrowers = field(default_factory=Borrowers)
+    deny: Denied = field(default_factory=Denied)
+    classes: tuple[GuestClass, ...] = ()
+    hours: tuple[tuple[int, int], ...] = ()
+    days: frozenset[int] = frozenset(range(7))
     idle_after: float = 0.0
+    on_battery: bool = True
+    when: Condition | None = None
+    owner: OwnerRules = field(default_factory=OwnerRules)
 
     @classmethod
-    def from_table(cls, table: object) -> LendingPolicy:
-        """Return the policy of a ``[lend]`` table. Errors: ValueError, one sentence that names the key."""
-        if not isinstance(table, dict):
-            raise ValueError("[lend] is not a table")
-        for key in table:
-            if key not in _KEYS:
-                raise ValueError(f"[lend] has no key {key!r}; it may have {', '.join(_KEYS)}")
+    def from_table(cls, values: object) -> LendingPolicy:
+        """Return the policy of a ``[lend]`` table. Errors: Mistake, one sentence that names the key."""
+        table = Table(values, ("lend",))
         default = cls()
-        return cls(
-            enabled=_truth("enabled", table.get("enabled", default.enabled)),
-            max_guests=_count("max_guests", table["max_guests"]) if "max_guests" in table else None,
-            max_memory=parse_size("max_memory", table["max_memory"]) if "max_memory" in table else None,
-            cpu_share=_share("cpu_share", table.get("cpu_share", default.cpu_share)),
-            hours=parse_hours("hours", table["hours"]) if "hours" in table else (),
-            users=_users("users", table.get("users", "*")),
-            idle_after=_seconds("idle_after", table.get("idle_after", default.idle_after)),
+        policy = cls(
+            enabled=table.truth("enabled", default.enabled),
+            max_guests=table.count("max_guests"),
+            max_memory=table.size("max_memory"),
+            max_disk=table.size("max_disk"),
+            cores=table.number("cores", 0, 4096),
+            cpu_share=table.share("cpu_share", default.cpu_share) or default.cpu_share,
+            weight=table.choice("weight", WEIGHTS, default.weight),
+            borrowers=Borrowers.from_table(table),
+            deny=Denied.from_table(table.table("deny")),
+            classes=classes_from(table),
+            hours=table.hours("hours"),
+            days=table.days("days"),
+            idle_after=table.seconds("idle_after", default.idle_after),
+            on_battery=table.truth("on_battery", default.on_battery),
+            when=table.condition("when"),
+            owner=OwnerRules.from_table(table.table("owner")),
         )
+        table.close()
+        return policy
+
+    @property
+    def watches_owner(self) -> bool:
+        """Whether anything that the owner does changes what is lent."""
+        return bool(self.idle_after) or self.owner.busy_load is not None or self.owner.pressure
+
+    def closed(self, state: LendingState) -> str | None:
+        """Why nothing is lent at this time, whatever the owner does: hours, days, battery, the policy's condition."""
+        if not self.is_open_at(state.minute, state.weekday):
+            when = format_hours(self.hours)
+            if len(self.days) < 7:
+                when += f" on {format_days(self.days)}"
+            return f"the node lends only {when}, and it is {format_clock(state.minute)} there"
+        if not self.on_battery and state.is_on_battery:
+            return "the node runs on its battery"
+        if self.when is not None and self.when.holds(state.values) is not True:
+            return f"the node lends only when {self.when.text}; {self.when.seen(state.values)}"
+        return None
 
     def lends(self, state: LendingState) -> str | None:
         """Return why the node takes no guest at all now, in one sentence; None if it takes some."""
@@ -64,27 +111,43 @@ class LendingPolicy:
             return "the node is blocked for guests"
         if not self.enabled:
             return "the node does not lend"
-        if not self.is_open_at(state.minute):
-            return f"the node lends only {format_hours(self.hours)}, and it is {_clock(state.minute)} there"
-        if self.idle_after and (state.owner_idle is None or state.owner_idle < self.idle_after):
-            if state.owner_idle is None:
-                return "the node lends only when its owner is idle, and it cannot tell whether he is"
-            return (
-                f"the owner used the node {state.owner_idle:.0f} s ago, and it lends only after {self.idle_after:.0f} s"
-            )
+        return self.closed(state) or state.withheld or self._why_full(state)
+
+    def _why_full(self, state: LendingState) -> str | None:
         if self.max_guests is not None and state.guests >= self.max_guests:
             return f"the node takes at most {self.max_guests} guests and has {state.guests}"
         if self.max_memory is not None and state.guest_memory >= self.max_memory:
             return f"the {format_size(self.max_memory)} of memory that the node lends are in use"
+        if self.max_disk is not None and state.guest_disk >= self.max_disk:
+            return f"the {format_size(self.max_disk)} of disk that the node lends are in use"
         return None
 
-    def admits(self, user: str, memory: int, state: LendingState) -> str | None:
-        """Return why a guest of this user that needs so many bytes is refused, in one sentence, or None."""
-        refusal = self.lends(state)
-        if refusal:
-            return refusal
-        if self.users is not None and user not in self.users:
-            return f"the node does not lend to user {user}"
+    def admits(self, borrower: Borrower, memory: int, state: LendingState) -> str | None:
+        """Return why a guest of this borrower that needs so many bytes is refused, in one sentence, or None."""
+        return self.lends(state) or self.denies(borrower, state) or self.lacks_room(borrower, memory, state)
+
+    def denies(self, borrower: Borrower, state: LendingState) -> str | None:
+        """Return why a guest of this borrower is never taken, or (its class's condition) not now; None if it may be."""
+        if (what := self.deny.denies(borrower)) is not None:
+            return f"the node denies {what}"
+        if not self.borrowers.includes(borrower):
+            return f"the node does not lend to user {borrower.user}" + (f" of {borrower.node}" if borrower.node else "")
+        kind = class_of(self.classes, borrower)
+        if kind.when is not None and kind.when.holds(state.values) is not True:
+            return f"the node takes guests of class {kind.name} only when {kind.when.text}; {kind.when.seen(state.values)}"
+        return None
+
+    def lacks_room(self, borrower: Borrower, memory: int, state: LendingState) -> str | None:
+        """Return what there is too little of for this guest, in one sentence, or None."""
+        if full := self._why_full(state):
+            return full
+        kind = class_of(self.classes, borrower)
+        same = [one for one in state.present if one.kind == kind]
+        if kind.max_guests is not None and len(same) >= kind.max_guests:
+            return f"the node takes at most {kind.max_guests} guests of class {kind.name} and has {len(same)}"
+        used = sum(one.memory for one in same)
+        if kind.max_memory is not None and used + memory > kind.max_memory:
+            return f"it needs {format_size(memory)} of memory, and {format_size(kind.max_memory - used)} for class {kind.name} are left"
         if self.max_memory is not None and state.guest_memory + memory > self.max_memory:
             left = format_size(self.max_memory - state.guest_memory)
             return f"it needs {format_size(memory)} of memory, and {left} of what the node lends are left"
@@ -92,95 +155,39 @@ class LendingPolicy:
             return f"it needs {format_size(memory)} of memory, and the node has {format_size(state.memory_free)} free"
         return None
 
-    def is_open_at(self, minute: int) -> bool:
-        """Return whether this minute of the day is within the hours of lending."""
-        return not self.hours or any(_within(start, end, minute) for start, end in self.hours)
+    def makes_room(self, borrower: Borrower, memory: int, state: LendingState) -> list[str]:
+        """Return keys of guests of lower priority that have to go so that this one may come; none if it may not even then, or may now."""
+        if self.lends_to_nobody(state) or self.denies(borrower, state) or not self.lacks_room(borrower, memory, state):
+            return []
 
+        def is_room(staying: Sequence[Present]) -> bool:
+            freed = sum(one.memory for one in state.present) - sum(one.memory for one in staying)
+            left = LendingState(
+                guests=state.guests - len(state.present) + len(staying), guest_memory=max(0, state.guest_memory - freed),
+                memory_free=state.memory_free + freed, minute=state.minute, guest_disk=state.guest_disk, present=tuple(staying),
+            )  # fmt: skip
+            return self.lacks_room(borrower, memory, left) is None
 
-_KEYS = ("enabled", "max_guests", "max_memory", "cpu_share", "hours", "users", "idle_after")
+        return make_room(state.present, class_of(self.classes, borrower).priority, is_room) or []
 
+    def lends_to_nobody(self, state: LendingState) -> bool:
+        """Return whether no guest is taken for another reason than that there is no room."""
+        return state.blocked or not self.enabled or self.closed(state) is not None or state.withheld is not None
 
-def _within(start: int, end: int, minute: int) -> bool:
-    return start <= minute < end if start < end else minute >= start or minute < end
+    def processors(self, of_all: float) -> float | None:
+        """Return how many of the node's processors guests may use together; None: all."""
+        most = min(self.cores if self.cores is not None else of_all, self.cpu_share * of_all)
+        return most if most < of_all else None
 
-
-def parse_size(key: str, value: object) -> int:
-    """Return bytes of a whole number or a text such as "512M" or "1.5G". Errors: ValueError that names the key."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62:
-        return value
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())) and len(value) < 24:
-        return int(float(match[1]) * _UNITS[match[2].upper()])
-    raise ValueError(f'[lend] {key} is neither a number of bytes nor a size such as "2G"')
-
-
-def parse_hours(key: str, value: object) -> tuple[tuple[int, int], ...]:
-    """Return (from, to) minutes of the day of "22-6,12-13" or a list of such. Errors: ValueError that names the key."""
-    parts = value.split(",") if isinstance(value, str) else value
-    wrong = ValueError(f'[lend] {key} is not a list of hours such as "22-6,12:30-13"')
-    if not isinstance(parts, list) or not parts:
-        raise wrong
-    spans = []
-    for part in parts:
-        ends = part.split("-") if isinstance(part, str) else []
-        times = [match for match in (_TIME.fullmatch(end.strip()) for end in ends) if match]
-        if len(ends) != 2 or len(times) != 2:
-            raise wrong
-        start, end = (int(match[1]) * 60 + int(match[2] or 0) for match in times)
-        if (
-            start == end
-            or start >= MINUTES_A_DAY
-            or end > MINUTES_A_DAY
-            or any(int(match[2] or 0) > 59 for match in times)
-        ):
-            raise wrong
-        spans.append((start, end % MINUTES_A_DAY if start > end else end))
-    return tuple(spans)
-
-
-def format_size(size: int) -> str:
-    """Return bytes as people write them, such as "1.5G"."""
-    for unit in ("T", "G", "M", "K"):
-        if size >= _UNITS[unit]:
-            return f"{size / _UNITS[unit]:.1f}".removesuffix(".0") + unit
-    return str(max(0, size))
-
-
-def _clock(minute: int) -> str:
-    return f"{minute // 60}:{minute % 60:02d}"
-
-
-def format_hours(hours: tuple[tuple[int, int], ...]) -> str:
-    """Return spans of minutes of the day as people write them."""
-    return ", ".join(f"from {_clock(start)} to {_clock(end)}" for start, end in hours) or "at any hour"
-
-
-def _truth(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"[lend] {key} is neither true nor false")
-    return value
-
-
-def _count(key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise ValueError(f"[lend] {key} is not a whole number of 0 or more")
-    return value
-
-
-def _share(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ValueError(f"[lend] {key} is not a share above 0 and up to 1")
-    return float(value)
-
-
-def _seconds(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"[lend] {key} is not a number of seconds of 0 or more")
-    return float(value)
-
-
-def _users(key: str, value: object) -> frozenset[str] | None:
-    if value == "*":
-        return None
-    if isinstance(value, list) and all(isinstance(user, str) and user for user in value):
-        return None if "*" in value else frozenset(value)
-    raise ValueError(f'[lend] {key} is neither "*" nor a list of user names')
+    def is_open_at(self, minute: int, weekday: int = 0) -> bool:
+        """Return whether this minute of the day is within the days and hours of lending. What begins on a day goes on into the next one's
+        morning."""
+        if not self.hours:
+            return weekday in self.days
+        for start, end in self.hours:
+            if start < end:
+                if start <= minute < end and weekday in self.days:
+                    return True
+            elif (minute >= start and weekday in self.days) or (minute < end and (weekday - 1) % 7 in self.days):
+                return True
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,10 @@ def parser() -> argparse.ArgumentParser:
         "  mosctl cluster join TOKEN     this node joins the token's cluster\n"
         "  mosctl block; mosctl expel    no guests any more; those here go home\n"
         "  mosctl bring                  all my processes come home\n"
-        "  mosctl why 4711               why process 4711 is where it is\n",
+        "  mosctl why 4711               why process 4711 is where it is\n"
+        "  mosctl policy explain --as anna@n2    what this node lends, and whether anna's processes of n2 may come now\n"
+        "  mosctl owner back             I need my machine: guests are held back and go; `away` ends it\n"
+        "  mosctl ledger                 seconds of processor that were lent and borrowed, by user and node\n",
     )
     verbs = made.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, text in (("status", "this node in a few lines"), ("nodes", "all nodes, as this one knows them")):
@@ -47,6 +51,18 @@ def parser() -> argparse.ArgumentParser:
     why = verbs.add_parser("why", help="why a process is where it is", description="why a process is where it is")
     why.add_argument("pid", type=process_id)
     _json(why)
+    rules = "tell what this node lends, rule by rule, and what each rule comes to now"
+    policy = verbs.add_parser("policy", help="what this node lends", description=rules)
+    policy.add_argument("what", choices=("explain",), help="explain: all rules")
+    policy.add_argument("--as", dest="borrower", metavar="USER@NODE", help="whether a process of that user and home would be taken now")
+    policy.add_argument("--memory", type=_size, metavar="SIZE", help="and needs so much memory, such as 2G (default: none)")
+    _json(policy)
+    comes = "show how it is between the owner and the guests; `back` has them held back and go, until `away`"
+    owner = verbs.add_parser("owner", help="the owner is back, or away", description=comes)
+    owner.add_argument("what", nargs="?", choices=("back", "away"))
+    _json(owner)
+    sums = "seconds of processor lent and borrowed, by user and node"
+    _json(verbs.add_parser("ledger", help="what was lent and borrowed", description=sums))
     cluster = verbs.add_parser("cluster", help="make a cluster, let nodes in, join", description="make a cluster, let nodes in, join")
     steps = cluster.add_subparsers(dest="step", metavar="STEP", required=True)
     init = steps.add_parser("init", help="make a cluster", description="make a cluster of which this node is the first")
@@ -56,6 +72,16 @@ def parser() -> argparse.ArgumentParser:
     join = steps.add_parser("join", help="join a cluster", description="join the cluster of a token")
     join.add_argument("token", metavar="TOKEN")
     return made
+
+
+def _size(text: str) -> int:
+    """Errors: argparse.ArgumentTypeError."""
+    from balancer.values import Table
+
+    try:
+        return Table({"memory": text}, ("mosctl",)).size("memory") or 0
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 512M or 2G") from None
 
 
 def _json(made: argparse.ArgumentParser) -> None:
@@ -156,6 +182,52 @@ def _why(options: argparse.Namespace) -> int:
     return OK
 
 
+def _policy(options: argparse.Namespace) -> int:
+    given = {"as": options.borrower, "memory": options.memory}
+    answer = _ask("policy", **{key: value for key, value in given.items() if value is not None})
+    if options.json:
+        print_json(answer)
+        return OK
+    marks = {True: "yes", False: "no", None: ""}
+    print(table(("RULE", "NOW", "SAYS"), [(line["rule"], marks[line["holds"]], line["text"]) for line in answer["lines"]]))
+    who = f"a process of {options.borrower}" if options.borrower else "a guest"
+    print(f"{who} would not be taken now: {answer['refusal']}" if answer["refusal"] else f"{who} would be taken now")
+    return OK
+
+
+def _owner(options: argparse.Namespace) -> int:
+    answer = _ask("owner", **({"back": options.what == "back"} if options.what else {}))
+    if options.json:
+        print_json(answer)
+        return OK
+    print(f"{_STAGES[answer['stage']]}; {answer['guests']} guests are here")
+    if answer["reason"]:
+        print(answer["reason"])
+    seen = [
+        f"last used {format_age(answer['idle'])} ago" if answer["idle"] is not None else "nothing tells when it was last used",
+        f"the owner's programs use {answer['load']:.2f} processors" if answer["load"] is not None else "",
+        {True: "on battery", False: "on mains", None: ""}[answer["on_battery"]],
+    ]
+    print(", ".join(text for text in seen if text))
+    return OK
+
+
+_STAGES = {
+    "owner": "the owner has the node", "lending": "the node lends", "throttled": "guests are held back",
+    "frozen": "guests stand still", "evicting": "guests are being sent away", "late": "guests that have not gone in time stand still",
+}  # fmt: skip
+
+
+def _ledger(options: argparse.Namespace) -> int:
+    entries = _ask("ledger")["entries"]
+    if options.json:
+        print_json(entries)
+        return OK
+    rows = [(e["direction"], e["user"], e["node"], f"{e['seconds']:.1f}", format_age(max(0.0, time.time() - e["last"]))) for e in entries]
+    print(table(("WHAT", "USER", "NODE", "CPU/S", "LAST"), rows, frozenset({3, 4})) if rows else "nothing was lent or borrowed")
+    return OK
+
+
 def _ask(operation: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:
     answer = Client(timeout).call(operation, **fields)
     answer.pop("ok")
@@ -198,7 +270,7 @@ def _cluster(options: argparse.Namespace) -> int:
 
 _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "status": _status, "nodes": _nodes, "reload": _reload, "block": _block, "unblock": _unblock, "expel": _expel, "bring": _bring,
-    "why": _why, "cluster": _cluster,
+    "why": _why, "cluster": _cluster, "policy": _policy, "owner": _owner, "ledger": _ledger,
 }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ class Balancer:
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
         self._incarnation = int(time.time())
         self._counter = sampling.RunnableCounter()
-        self.memory_free = sampling.memory()[0]
+        self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sampling_took = 0.0
@@ -74,8 +74,8 @@ class Balancer:
 
     def _sample(self) -> None:
         begun = self._clock()
-        self.memory_free, total = sampling.memory()
-        self.estimator.sample(self._counter.count(), self.memory_free, total)
+        self.memory_free, self.memory_total = sampling.memory()
+        self.estimator.sample(self._counter.count(), self.memory_free, self.memory_total)
         # Where very many processes are counted one by one, the daemon has something else to do too.
         self._sampling_took = self._clock() - begun
 

@@ -3,21 +3,39 @@
 Version 1 hierarchies, the unified one, and both at once (hybrid) occur; a group is made in each that there is. Nothing here
 takes memory away from a guest by force: a kill for want of memory would be one that it had not seen at home. What is above
 the policy's max_memory is throttled (memory.high) where the kernel can, and sent away by the daemon.
+
+Nothing but guests is in these groups: who supervises them must answer while they stand still.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-BASE = "farhome/guests"
+TOP = "farhome"
+BASE = f"{TOP}/guests"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer")
-PERIOD_US = 100_000
+PERIOD_US = 20_000
+"""Of the cpu quota: short, so that who is held back is slow evenly, and a move that begins then need not wait long for its guest."""
+NANOSECONDS, MICROSECONDS = 1e-9, 1e-6
+LEAST_QUOTA_US = 1000
+"""What the kernel takes."""
 LOW_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
 """A fifth of an ordinary group: the owner's own programs come first even while guests are here."""
 
 log = logging.getLogger("mosd.cgroups")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of all guests together. processors: None is no limit; is_idle: they get only what nobody else wants (SCHED_IDLE); memory in bytes,
+    above which the kernel reclaims (None: no limit)."""
+
+    processors: float | None = None
+    is_idle: bool = False
+    memory: int | None = None
 
 
 def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
@@ -32,6 +50,13 @@ def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
                 for controller in set(options.split(",")) & set(CONTROLLERS):
                     found.setdefault(controller, Path(point))
     return found
+
+
+def _counters(directories: Iterable[Path]) -> Iterator[tuple[Path, float]]:
+    """Files that may tell how much of the processors a group has used, and in which unit of seconds."""
+    for directory in directories:
+        yield directory / "cpuacct.usage", NANOSECONDS
+        yield directory / "cpu.stat", MICROSECONDS
 
 
 def _handed_on(directory: Path) -> set[str]:
@@ -54,18 +79,21 @@ def _write(path: Path, value: str) -> bool:
 class GuestGroups:
     """The groups of all guests on this node."""
 
-    def __init__(self) -> None:
-        self._points = sorted(set(hierarchies().values()))
+    def __init__(self, points: Iterable[Path] | None = None) -> None:
+        """points: where the hierarchies of the node are mounted, if not as this program sees them."""
+        self._counters: dict[str, tuple[Path, float]] = {}
+        """By the name of a group: where its use of processors is told."""
+        self._points = sorted(set(hierarchies().values() if points is None else points))
 
     def directories(self, name: str) -> list[Path]:
         """The directories of a group, one in each hierarchy."""
         return [point / name for point in self._points]
 
-    def prepare(self, cpu_share: float, max_memory: int | None) -> None:
-        """Makes the groups above the guests' and bounds them: a share (0..1) of all cpus, bytes of memory."""
+    def prepare(self) -> None:
+        """Makes the groups above the guests'."""
         for point in self._points:
             # Version 2 gives a group only the controllers that every group above hands on.
-            for directory in (point, point / "farhome", point / BASE):
+            for directory in (point, point / TOP, point / BASE):
                 try:
                     directory.mkdir(exist_ok=True)
                 except OSError as error:
@@ -73,19 +101,86 @@ class GuestGroups:
                     break
                 for controller in _handed_on(directory):
                     _write(directory / "cgroup.subtree_control", f"+{controller}")
-            guests = point / BASE
+
+    def bound(self, bounds: Bounds) -> None:
+        """Bounds all guests together, at once. The bounds are those of the uppermost group: its neighbours are the owner's."""
+        quota = max(LEAST_QUOTA_US, int(bounds.processors * PERIOD_US)) if bounds.processors is not None else -1
+        for point in self._points:
+            top = point / TOP
+            if (top / "cpu.idle").exists():
+                _write(top / "cpu.idle", str(int(bounds.is_idle)))
             for file, value in LOW_WEIGHT.items():
-                if (guests / file).exists():
-                    _write(guests / file, value)
-            quota = int(cpu_share * (os.cpu_count() or 1) * PERIOD_US) if cpu_share < 1 else -1
-            if (guests / "cpu.cfs_quota_us").exists():
-                _write(guests / "cpu.cfs_quota_us", str(quota))
-            if (guests / "cpu.max").exists():
-                _write(guests / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
-            if (guests / "memory.high").exists():
-                _write(guests / "memory.high", "max" if max_memory is None else str(max_memory))
-            elif (guests / "memory.soft_limit_in_bytes").exists():
-                _write(guests / "memory.soft_limit_in_bytes", "-1" if max_memory is None else str(max_memory))
+                if not bounds.is_idle and (top / file).exists():
+                    _write(top / file, value)
+            if (top / "cpu.cfs_quota_us").exists():
+                _write(top / "cpu.cfs_quota_us", "-1")          # as long as there is a quota, another period may make it too great
+                _write(top / "cpu.cfs_period_us", str(PERIOD_US))
+                _write(top / "cpu.cfs_quota_us", str(quota))
+            if (top / "cpu.max").exists():
+                _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
+            if (top / "memory.high").exists():
+                _write(top / "memory.high", "max" if bounds.memory is None else str(bounds.memory))
+            elif (top / "memory.soft_limit_in_bytes").exists():
+                _write(top / "memory.soft_limit_in_bytes", "-1" if bounds.memory is None else str(bounds.memory))
+
+    def freeze(self, key: str, frozen: bool) -> bool:
+        """Has the processes of one guest stand still, or go on; False if nothing here can.
+
+        By version 2 where there is one: what it has frozen can be killed, and traced. What version 1 has frozen must be thawed before.
+        """
+        directories = self.directories(f"{BASE}/{key}")
+        for file, words in (("cgroup.freeze", "01"), ("freezer.state", ("THAWED", "FROZEN"))):
+            for directory in directories:
+                if (directory / file).exists():
+                    return _write(directory / file, words[frozen])
+        return False
+
+    def exists(self, key: str) -> bool:
+        """Whether a guest has a group still."""
+        return any(directory.exists() for directory in self.directories(f"{BASE}/{key}"))
+
+    def stands_still(self, key: str) -> bool:
+        """Whether all processes of a guest have come to stand still."""
+        for directory in self.directories(f"{BASE}/{key}"):
+            for file, word in (("cgroup.events", "frozen 1"), ("freezer.state", "FROZEN")):
+                try:
+                    if word in (directory / file).read_text().splitlines():
+                        return True
+                except OSError:
+                    continue
+        return False
+
+    def is_held_back(self) -> bool:
+        """Whether guests get only what nobody else wants."""
+        for point in self._points:
+            try:
+                if (point / TOP / "cpu.idle").read_text().strip() == "1":
+                    return True
+            except OSError:
+                continue
+        return False
+
+    def cpu(self, key: str | None = None) -> float | None:
+        """Seconds of processor that a guest has used here, or all guests since the groups were made; None if nothing tells."""
+        return self._cpu(f"{BASE}/{key}" if key is not None else TOP)
+
+    def cpu_of_node(self) -> float | None:
+        """Seconds of processor that have been used on this node by whatever is on it; None if nothing tells."""
+        return self._cpu("")
+
+    def _cpu(self, name: str) -> float | None:
+        known = self._counters.get(name)
+        for file, unit in (known,) if known is not None else _counters(self.directories(name)):
+            try:
+                words = file.read_text().split(maxsplit=2)
+            except OSError:
+                self._counters.pop(name, None)
+                continue
+            # What version 1 calls cpu.stat tells something else.
+            if unit == NANOSECONDS or words[:1] == ["usage_usec"]:
+                self._counters[name] = file, unit
+                return int(words[-1] if unit == NANOSECONDS else words[1]) * unit
+        return None
 
     def create(self, key: str) -> str:
         """Makes the group of one guest; returns its name, relative to each hierarchy's mount point."""
@@ -99,6 +194,7 @@ class GuestGroups:
 
     def remove(self, key: str) -> bool:
         """Removes the group of a guest that has gone; False while something is still in it."""
+        self._counters.pop(f"{BASE}/{key}", None)
         removed = True
         for directory in self.directories(f"{BASE}/{key}"):
             removed = _remove_tree(directory) and removed
@@ -117,7 +213,7 @@ class GuestGroups:
     def remove_all(self) -> None:
         """Removes the groups above the guests' too, if no guest is left."""
         for point in self._points:
-            for name in (BASE, "farhome"):
+            for name in (BASE, TOP):
                 try:
                     (point / name).rmdir()
                 except OSError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -63,9 +64,9 @@ class Checkpoints:
         self._under_way: set[int] = set()
         self._turns = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
 
-    async def take(self, entry: HomeProcess, asker: int, directory: Path) -> dict[str, Any]:
-        """What is said of it: frozen_ms (moves included), bytes, where, why (why it is not back where it was). asker: a user. Errors:
-        FarhomeError: the checkpoint that was in `directory` is there still."""
+    async def take(self, entry: HomeProcess, asker: int, directory: Path, back: bool = True) -> dict[str, Any]:
+        """What is said of it: frozen_ms (moves included), bytes, where, why (why it is not back where it was). asker: a user. back: whether
+        it is to go where it was. Errors: FarhomeError: the checkpoint that was in `directory` is there still."""
         pid, begun = entry.pid, time.time()
         async with self._mover.holding(pid), self._turns[0]:
             entry = self._registry.get(pid) or entry
@@ -82,7 +83,7 @@ class Checkpoints:
                 log.info("%s", error)
                 raise
             finally:
-                if where != HOME:
+                if where != HOME and back:
                     back_ms, why = await self._back(pid, where)
                     frozen_ms += back_ms
         answer["frozen_ms"] = round(answer["frozen_ms"] + frozen_ms, 2)
@@ -93,6 +94,26 @@ class Checkpoints:
         log.info("process %d is checkpointed to %s, frozen %.1f ms, %d bytes", pid, where_to, answer["frozen_ms"], answer["bytes"])
         current = self._registry.get(pid)
         return {**answer, "pid": pid, "where": current.where if current is not None else HOME, "why": why}
+
+    async def take_home(self, entry: HomeProcess, reason: str) -> bool:
+        """The node that a process is on cannot keep it: takes it home for good, with a checkpoint, in the directory of `mosrun -A` or in
+        one that is the user's alone. False if no checkpoint could be made; the process is at home all the same, if it could be had."""
+        directory = Path(entry.checkpoint_directory) if entry.checkpoint_directory else self._directory_of(entry)
+        try:
+            await self.take(entry, entry.uid, directory, back=False)
+        except FarhomeError:
+            return False                              # logged, and kept in the registry
+        finally:
+            self._registry.update(entry.pid, why=reason)
+        return True
+
+    def _directory_of(self, entry: HomeProcess) -> Path:
+        """Errors: OSError."""
+        of_user = self._paths.state / "checkpoints" / str(entry.uid)
+        of_user.mkdir(mode=0o700, parents=True, exist_ok=True)
+        of_user.parent.chmod(0o755)
+        os.chown(of_user, entry.uid, -1)
+        return of_user / str(entry.pid)
 
     async def _back(self, pid: int, where: str) -> tuple[float, str]:
         """To where it was; for how many milliseconds it stood still, and why it is not there, or nothing."""

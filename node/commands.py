@@ -19,6 +19,7 @@ from node.config import ENGINES, MEMORY
 from node.control import BadRequest, Client, NotPermitted
 from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves import Manner, MoveReport
+from node.owner_commands import OwnerCommands
 from node.peers import PROTOCOL_VERSION
 from node.registry import HOME, HomeProcess
 from node.watching import Watching
@@ -50,6 +51,7 @@ class Commands:
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
             "why": self._why, "check": self._check, "checkpoint": self._checkpoint, "restart": self._restart,
             "watch": Watching(node).answer,
+            **OwnerCommands(node).operations(),
         }  # fmt: skip
 
     async def handle(self, client: Client, operation: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -258,6 +260,7 @@ class Commands:
             "uptime": time.time() - node.started, "pid": os.getpid(),
             "processes": len(entries), "away": sum(1 for entry in entries if entry.where != HOME), "guests": len(node.guests.all()),
             "blocked": node.guests.blocked, "lending": refusal is None, "why_not_lending": refusal or "",
+            "owner": node.lending.state.stage.value,
             "balance": node.config.balance, "interception": node.config.interception, "engine": node.config.engine,
             "peers": sorted(node.balancer.gossip.peers()), "connected": sorted(node.peers.connected()),
         }  # fmt: skip

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import socket
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from balancer.mistakes import Mistake
 from balancer.policy import LendingPolicy
 from engine.processor import FLAG
 from kernel_helpers.errors import FarhomeError
+from node.lines import line_of
 
 DEFAULT_PORT = 7226
 NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
@@ -110,62 +114,113 @@ _KEYS = frozenset(
 )
 
 
-def from_document(document: dict[str, Any]) -> Config:
-    """The configuration that a parsed file holds. Errors: ValueError with a sentence that names the key."""
-    unknown = sorted(set(document) - _KEYS)
-    if unknown:
-        raise ValueError(f"unknown key {unknown[0]}")
-    peers = document.get("peers", [])
-    if not isinstance(peers, list):
-        raise ValueError("peers must be a list of addresses")
-    address = document.get("address") or own_address()
+@contextmanager
+def _reading(key: str) -> Iterator[None]:
+    """Mistakes inside are this key's."""
+    try:
+        yield
+    except Mistake:
+        raise
+    except ValueError as error:
+        raise Mistake((key,), str(error)) from None
+
+
+def _one_of(document: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
+    value = document.get(key, "auto")
+    with _reading(key):
+        if value not in choices:
+            raise ValueError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
+    return str(value)
+
+
+def _address(value: object) -> str:
+    address = value or own_address()
     if not isinstance(address, str):
         raise ValueError("address must be a string")
-    interception = document.get("interception", "auto")
-    if interception not in INTERCEPTIONS:
-        raise ValueError(f"interception must be one of {', '.join(INTERCEPTIONS)}, not {interception!r}")
-    engine = document.get("engine", "auto")
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
-    memory = document.get("memory", "auto")
-    if memory not in MEMORY:
-        raise ValueError(f"memory must be one of {', '.join(MEMORY)}, not {memory!r}")
-    balance = _table(document, "balance")
-    enabled = balance.get("enabled", True)
-    if set(balance) - {"enabled"} or not isinstance(enabled, bool):
+    return parse_endpoint(address)[0] if ":" not in address else address
+
+
+def _peers(value: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, list):
+        raise ValueError("peers must be a list of addresses")
+    return tuple(parse_endpoint(peer) for peer in value)
+
+
+def _balance(table: dict[str, Any]) -> bool:
+    enabled = table.get("enabled", True)
+    if set(table) - {"enabled"} or not isinstance(enabled, bool):
         raise ValueError("[balance] knows one key, enabled = true or false")
-    port = _number(document, "port", 1, 65535, DEFAULT_PORT) or DEFAULT_PORT
+    return enabled
+
+
+def from_document(document: dict[str, Any]) -> Config:
+    """The configuration that a parsed file holds. Errors: Mistake with a sentence that names the key."""
+    unknown = sorted(set(document) - _KEYS)
+    if unknown:
+        raise Mistake((unknown[0],), f"unknown key {unknown[0]}")
+
+    def number(key: str, low: float, high: float, default: float | None) -> float | None:
+        with _reading(key):
+            return _number(document, key, low, high, default)
+
+    with _reading("name"):
+        name = check_name(document.get("name") or socket.gethostname())
+    with _reading("address"):
+        address = _address(document.get("address"))
+    with _reading("peers"):
+        peers = _peers(document.get("peers", []))
+    with _reading("balance"):
+        balance = _balance(_table(document, "balance"))
+    with _reading("lend"):
+        lend = _table(document, "lend")
+    with _reading("cpu_flags"):
+        cpu_flags = _flags(document.get("cpu_flags"))
     return Config(
-        name=check_name(document.get("name") or socket.gethostname()),
-        address=parse_endpoint(address)[0] if ":" not in address else address,
-        port=int(port),
-        peers=tuple(parse_endpoint(peer) for peer in peers),
-        speed=_number(document, "speed", 0.001, 1000.0, None),
-        interception=interception,
-        engine=engine,
-        memory=memory,
-        link_timeout=_number(document, "link_timeout", 1, 3600, 20.0) or 20.0,
-        balance=enabled,
-        lend=_table(document, "lend"),
-        cpu_flags=_flags(document.get("cpu_flags")),
-        own_programs=int(_number(document, "own_programs", 0, 100000, 8.0) or 0),
+        name=name,
+        address=address,
+        port=int(number("port", 1, 65535, DEFAULT_PORT) or DEFAULT_PORT),
+        peers=peers,
+        speed=number("speed", 0.001, 1000.0, None),
+        interception=_one_of(document, "interception", INTERCEPTIONS),
+        engine=_one_of(document, "engine", ENGINES),
+        memory=_one_of(document, "memory", MEMORY),
+        link_timeout=number("link_timeout", 1, 3600, 20.0) or 20.0,
+        balance=balance,
+        lend=lend,
+        cpu_flags=cpu_flags,
+        own_programs=int(number("own_programs", 0, 100000, 8.0) or 0),
     )
 
 
 def load(path: Path) -> Config:
-    """The configuration in that file. Errors: ConfigError."""
+    """The configuration in that file. Errors: ConfigError, one sentence that tells the line."""
+    text = ""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        config = from_document(document)
+        text = path.read_text(encoding="utf-8")
+        config = from_document(tomllib.loads(text))
         # The owner's policy has its own reader; its mistakes are found here, not when the first guest asks.
         lending_policy(config)
         return config
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:       # TOMLDecodeError (which names line and column) and UnicodeDecodeError are ValueErrors
+    except Mistake as error:
+        line = line_of(text, error.where)
+        raise ConfigError(f"{path}{f', line {line}' if line else ''}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_not_toml(path, text, str(error))) from None
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
+def _not_toml(path: Path, text: str, sentence: str) -> str:
+    """What the parser says, its place put where all mistakes have it."""
+    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", sentence, re.DOTALL)
+    if match is None:
+        return f"{path}: {sentence}"
+    line = match[2] or max(1, len(text.splitlines()))
+    return f"{path}, line {line}: it is no TOML: {match[1][:1].lower()}{match[1][1:]}"
+
+
 def lending_policy(config: Config) -> LendingPolicy:
-    """The lending policy of the configuration. Errors: ValueError naming the key."""
+    """The lending policy of the configuration. Errors: Mistake."""
     return LendingPolicy.from_table(config.lend)

@@ -17,13 +17,18 @@ from kernel_helpers.errors import FarhomeError
 from node import config as configuration
 from node import join, sampling
 from node import programs as starting
+from node.accounts import PERIOD as ACCOUNTS_PERIOD
+from node.accounts import Accounts
 from node.balancing import Balancer
 from node.checkpoints import PERIOD as CHECKPOINT_PERIOD
 from node.checkpoints import Checkpoints
 from node.commands import Commands
 from node.config import Config, ConfigError, format_endpoint, parse_endpoint
 from node.control import ControlServer
+from node.guest import Guest, Surroundings
 from node.guests import Guests
+from node.ledger import Ledger
+from node.lending import Lending
 from node.moves import Mover
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller, PeerServer
@@ -37,6 +42,8 @@ ADOPT_PERIOD = 0.5
 SEED_PERIOD = 2.0
 GUEST_PERIOD = 1.0
 END_PATIENCE = 0.5
+CHECKPOINT_TIMEOUT = 120.0
+"""Seconds within which a home has taken a process back that could not go in time, and has made a checkpoint of it."""
 AFTER_START = 0.2
 
 log = logging.getLogger("mosd")
@@ -75,9 +82,12 @@ class Daemon:
         self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs, self._process_moved)
         self.checkpoints = Checkpoints(paths, self.registry, self.mover, self.spawn)
         self.guests = Guests(
-            paths, lambda: self.config, lambda: self.policy, programs, lambda: self.balancer.memory_free, sampling.owner_idle,
-            self._guests_changed, self._recheck,
+            paths, lambda: self.config, lambda: self.policy, programs, self._surroundings, self._guests_changed, self._recheck,
+            lambda: self.keys.cluster() if self.keys.exists() else "", self._guest_left,
         )  # fmt: skip
+        self.ledger = Ledger(paths.ledger)
+        self.accounts = Accounts(self.ledger, self.guests, self.registry)
+        self.lending = Lending(paths, lambda: self.policy, self.guests, self._own_programs, self._checkpoint_at_home)
         speed = config.speed if config.speed is not None else sampling.calibrate_speed()
         self.balancer = Balancer(lambda: self.config, self.registry, self.mover, self.guests, self.peers, speed)
         self.control = ControlServer(paths.socket, Commands(self).handle)
@@ -96,17 +106,18 @@ class Daemon:
         self._check_alone()
         self.paths.make_run_directories()
         try:
-            self.guests.groups.prepare(self.policy.cpu_share, self.policy.max_memory)
             self.registry.load()
             await self.mover.restore()
             await self.guests.restore()
             starting.hosts.alone = self.config.own_programs
             self._recall_peers()
             self._start_peers()
+            self.lending.start()
             self.balancer.start()
             self.spawn(periodically("the search for children", self.registry.adopt_children, lambda: ADOPT_PERIOD))
             self.spawn(periodically("the search for nodes", self._dial_seeds, lambda: SEED_PERIOD))
             self.spawn(periodically("the memory of guests", self._keep_to_lent_memory, lambda: GUEST_PERIOD, delayed=True))
+            self.spawn(periodically("the ledger", self.accounts.look, lambda: ACCOUNTS_PERIOD, delayed=True))
             self.spawn(periodically("the checkpoints", self.checkpoints.look, lambda: CHECKPOINT_PERIOD, delayed=True))
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
@@ -142,12 +153,15 @@ class Daemon:
             task.cancel()
         await self.control.close()
         self.balancer.close()
+        self.lending.close()
         await self.peer_server.close()
         self.peers.close()
         self.mover.close()
         self.guests.close()
         starting.hosts.close()
         starting.zygote.close()
+        self.accounts.look()
+        self.ledger.close()
         if not self.guests.all():
             self.guests.groups.remove_all()
         self.registry.close()
@@ -236,8 +250,28 @@ class Daemon:
             pass
         return seeds - {(self.config.address, self.config.port)}
 
+    def _own_programs(self) -> list[int]:
+        """Pids of deputies and remotes, and of the programs that they share."""
+        return [*self.mover.deputies(), *self.guests.remotes()]
+
+    def _surroundings(self) -> Surroundings:
+        return self.lending.surroundings((self.balancer.memory_free, self.balancer.memory_total), self.balancer.estimator.load)
+
+    async def _checkpoint_at_home(self, key: str, reason: str) -> None:
+        """A guest has not gone in time: its home is to take it, whole, and to make a checkpoint of it."""
+        guest = next((guest for guest in self.guests.all() if guest.key == key), None)
+        if guest is None:
+            return
+        try:
+            await self.peers.call(guest.home, "expel", {"pid": guest.pid, "reason": reason, "checkpoint": True}, CHECKPOINT_TIMEOUT)
+        except PeerError as error:
+            log.warning("guest %s is not taken home: %s", key, error)
+
     def _guests_changed(self, runnable: float) -> None:
         self.balancer.guest_accepted(runnable)
+
+    def _guest_left(self, guest: Guest) -> None:
+        self.accounts.left(guest)
 
     def _recheck(self, slowdown: float, runnable: float) -> str | None:
         return self.balancer.recheck(slowdown, runnable)
@@ -247,6 +281,7 @@ class Daemon:
 
     def _process_ended(self, entry: HomeProcess) -> None:
         self.mover.ended(entry.pid)
+        self.accounts.ended(entry)
         if entry.where != HOME:
             log.info("process %d ended while it was on %s", entry.pid, entry.where)
             self.spawn(self._end_guest(entry))
@@ -320,6 +355,8 @@ class Daemon:
         entry = self.registry.get(pid) if isinstance(pid, int) else None
         if entry is None or entry.where != caller.name:
             return False
+        if parameters.get("checkpoint") is True:
+            return await self.checkpoints.take_home(entry, reason)
         await self.mover.move(entry.pid, HOME, reason)
         self.registry.update(entry.pid, why=reason)
         return True
@@ -334,10 +371,12 @@ class Daemon:
                 raise ConfigError(f"{self.paths.config}: {key} changes only when mosd is restarted")
         self.config, self.policy = new, configuration.lending_policy(new)
         starting.hosts.alone = new.own_programs
-        self.guests.groups.prepare(self.policy.cpu_share, self.policy.max_memory)
+        self.lending.apply_policy()
         self._start_peers()
         if not self.policy.enabled:
             self.spawn(self._send_all_guests_home("the node does not lend any more"))
+        for key, reason in self.guests.denied().items():
+            self.spawn(self.guests.expel(key, reason))
         log.info("configuration reloaded")
 
     async def _send_all_guests_home(self, reason: str) -> dict[str, str]:

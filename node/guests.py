@@ -10,17 +10,21 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from balancer.lending import class_of
 from balancer.policy import LendingPolicy, LendingState
+from node.census import Census
 from node.cgroups import GuestGroups
 from node.config import Config
+from node.guest import Guest, Surroundings, amount, recorded, requested
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller
 from node.peers import PeerRefused
 from node.programs import Program, ProgramError, Programs
+from node.stillness import Stillness
 from wire import steps
 from wire.frames import Message
 
@@ -33,29 +37,10 @@ ARRIVALS = 4
 EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT = 10.0, 3600.0
 USAGE_TIMEOUT = 1.0
 MOST_ASKED = 256
+ROOM_TIMEOUT = 10.0
+"""Seconds within which a guest has to make room for one of a higher class."""
 
 log = logging.getLogger("mosd.guests")
-
-
-@dataclass(frozen=True)
-class Guest:
-    """A process of another node that is here or on its way. memory (bytes) is what was reserved for it, runnable how
-    many threads it was expected to add to those that want to run."""
-
-    home: str
-    pid: int
-    uid: int
-    user: str
-    memory: int
-    since: float
-    command: str = ""
-    runnable: float = 1.0
-    group: str = ""
-    """The key of the guest whose control group it is in: of its own, or of the parent that it was born of here."""
-
-    @property
-    def key(self) -> str:
-        return f"{self.home}-{self.pid}"
 
 
 class Guests:
@@ -63,17 +48,18 @@ class Guests:
 
     def __init__(
         self, paths: Paths, config: Callable[[], Config], policy: Callable[[], LendingPolicy], programs: Programs,
-        memory_free: Callable[[], int], owner_idle: Callable[[], float | None], accepted: Callable[[float], None],
-        recheck: Callable[[float, float], str | None],
+        surroundings: Callable[[], Surroundings], accepted: Callable[[float], None], recheck: Callable[[float, float], str | None],
+        cluster: Callable[[], str] = str, left: Callable[[Guest], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """accepted is told how many runnable threads come (or, negative, have gone); recheck says why a guest, by the slowdown
-        of where it is and its runnable threads, would be no better off here."""
+        of where it is and its runnable threads, would be no better off here. cluster: the name of the one that all peers are in.
+        left is told of guests that have gone, while their control groups are still there."""
         self._paths = paths
         self._config = config
         self._policy = policy
         self._programs = programs
-        self._memory_free = memory_free
-        self._owner_idle = owner_idle
+        self._surroundings = surroundings
+        self._left = left
         self._accepted = accepted
         self._recheck = recheck
         self._guests: dict[str, Guest] = {}
@@ -83,6 +69,8 @@ class Guests:
         self._leaving: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.groups = GuestGroups()
+        self.census = Census(paths, self.groups, cluster)
+        self.stillness = Stillness(self.groups)
 
     @property
     def blocked(self) -> bool:
@@ -105,40 +93,26 @@ class Guests:
         """Every guest, those that are on their way too."""
         return list(self._guests.values())
 
-    def memory(self, key: str) -> int:
-        """Bytes that a guest has here: what was reserved or what it uses, whichever is more. What a child uses that was born here
-        counts as its parent's."""
-        guest = self._guests[key]
-        return max(guest.memory, self.groups.memory(key)) if guest.group == key else 0
-
-    def _memory_of_all(self) -> int:
-        reserved: dict[str, int] = {}
-        for guest in self._guests.values():
-            reserved[guest.group] = reserved.get(guest.group, 0) + guest.memory
-        return sum(max(memory, self.groups.memory(group)) for group, memory in reserved.items())
-
     def state(self) -> LendingState:
         """How the node is now, for the owner's policy."""
-        clock = time.localtime()
-        return LendingState(
-            guests=len(self._guests),
-            guest_memory=self._memory_of_all(),
-            memory_free=self._memory_free(),
-            minute=clock.tm_hour * 60 + clock.tm_min,
-            owner_idle=self._owner_idle(),
-            blocked=self.blocked,
-        )
+        return self.census.state(self._guests, self._policy(), self._surroundings(), self.blocked)
 
     def lends(self) -> str | None:
         """Why no guest would be taken now, None if some would."""
         return self._policy().lends(self.state())
 
+    def denied(self) -> dict[str, str]:
+        """Keys of those to whom the policy, which may have changed, does not lend, and why."""
+        policy, state = self._policy(), self.state()
+        reasons = {key: policy.denies(self.census.borrower(guest), state) for key, guest in self._guests.items()}
+        return {key: reason for key, reason in reasons.items() if reason is not None}
+
     async def reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         """A place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
-        guest = _requested(caller, parameters)
-        refusal = self._policy().admits(guest.user, guest.memory, self.state())
+        guest = requested(caller, parameters)
+        refusal = await self._why_not(guest)
         if refusal is None and parameters.get("slowdown") is not None:
-            refusal = self._recheck(_amount(parameters, "slowdown", 1e9), guest.runnable)
+            refusal = self._recheck(amount(parameters, "slowdown", 1e9), guest.runnable)
         if refusal is None and len(self._arriving) >= ARRIVALS:
             refusal = "too many guests are on their way to it"
         if refusal:
@@ -158,6 +132,18 @@ class Guests:
         self._accepted(guest.runnable)
         steps.reached("reserved")
         return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
+
+    async def _why_not(self, guest: Guest) -> str | None:
+        """Why the policy does not admit a guest, when those have gone that make room for it."""
+        borrower = self.census.borrower(guest)
+        refusal = self._policy().admits(borrower, guest.memory, self.state())
+        going = self._policy().makes_room(borrower, guest.memory, self.state()) if refusal else []
+        if not going:
+            return refusal
+        log.info("%s make room for guest %s of %s", ", ".join(going), guest.key, borrower)
+        reason = f"{self._config().name} has a guest of a higher class"
+        await asyncio.gather(*(self.expel(key, reason, ROOM_TIMEOUT) for key in going))
+        return self._policy().admits(borrower, guest.memory, self.state())
 
     async def _clear_stale(self, key: str) -> None:
         old = self._remotes.get(key)
@@ -217,6 +203,9 @@ class Guests:
             log.info("guest %s is gone: %s", key, message.get("reason"))
         elif event == "running":
             log.info("guest %s runs here", key)
+            self.stillness.runs(key)
+        elif event == "moving":
+            self.on_its_way(key, message.get("moving") is True)
         elif event == "born" and key in self._guests:
             self._spawn(self._take_child(self._guests[key], int(message["pid"])))
 
@@ -230,6 +219,7 @@ class Guests:
         except ProgramError:
             return                                              # it was short
         self._guests[guest.key], self._remotes[guest.key] = guest, program
+        self.stillness.runs(guest.key)
         self._save(guest)
         self._accepted(guest.runnable)
 
@@ -242,11 +232,13 @@ class Guests:
         self._paths.remove_images(key)
         self._forget(key)
         if guest is not None:                    # else it had never been accepted
+            self._left(guest)
             self._accepted(-guest.runnable)
 
     def _forget(self, key: str) -> None:
         guest = self._guests.pop(key, None)
         program = self._remotes.pop(key, None)
+        self.stillness.forget(key)
         if program is not None:
             program.kill() if not program.gone.is_set() else None
         for left in {key, guest.group if guest is not None else key}:
@@ -268,6 +260,26 @@ class Guests:
             await asyncio.sleep(0.05)
         log.warning("the cgroup of guest %s is not empty", key)
 
+    def here(self) -> list[str]:
+        """Keys of all guests that have a remote."""
+        return list(self._remotes)
+
+    def stand_still(self, still: bool) -> None:
+        """Has all guests stand still that run here and are not on their way; or all go on."""
+        self.stillness.hold(self._guests.values() if still else ())
+
+    def on_its_way(self, key: str, moving: bool) -> None:
+        """A guest is about to be moved, or to end, and must run for that; or it is not any more."""
+        if (guest := self._guests.get(key)) is not None:
+            self.stillness.on_its_way(guest, moving)
+
+    async def end(self, key: str) -> None:
+        """Kills a guest: its process ends at home as by SIGKILL. Errors: ProgramError."""
+        log.warning("guest %s is killed: the policy says so", key)
+        if (program := self._remotes.get(key)) is not None:
+            await program.request("kill")
+            await program.wait_gone(EXPEL_TIMEOUT)
+
     def _clear(self, key: str) -> bool:
         """Whether nothing is left to remove of a guest that has gone (or it has come again, or left children, the last of which has
         that done)."""
@@ -284,6 +296,8 @@ class Guests:
         program = self._remotes.get(key)
         if guest is None or program is None or guest.home != caller.name:
             return
+        if ended:
+            self.on_its_way(key, True)
         await program.request("kill" if ended else "cancel")
 
     async def usage(self, caller: Caller, pids: object) -> list[list[float]]:
@@ -306,14 +320,19 @@ class Guests:
         return {k: why for k, why in zip(keys, left, strict=True) if why}
 
     def in_excess(self) -> str | None:
-        """The greatest guest if all together use more memory than the owner lends, else None."""
-        limit = self._policy().max_memory
-        if limit is None or len(self._expelling) > 0:
+        """Who goes first if all together use more memory than the owner lends: the greatest of the lowest class; else None."""
+        policy = self._policy()
+        if policy.max_memory is None or len(self._expelling) > 0:
             return None
         groups = {guest.group: self.groups.memory(guest.group) for guest in self._guests.values()}
-        if sum(groups.values()) <= limit or not self._remotes:
+        if sum(groups.values()) <= policy.max_memory or not self._remotes:
             return None
-        return max(self._remotes, key=lambda key: groups[self._guests[key].group])
+
+        def standing(key: str) -> tuple[int, int]:
+            guest = self._guests[key]
+            return -class_of(policy.classes, self.census.borrower(guest)).priority, groups[guest.group]
+
+        return max(self._remotes, key=standing)
 
     async def _expel(self, key: str, reason: str, within: float) -> str:
         """Why it has not gone, or nothing."""
@@ -347,12 +366,14 @@ class Guests:
             path.unlink(missing_ok=True)
             return
         try:
-            guest = _recorded(json.loads((self._paths.guests / f"{key}.json").read_bytes()))
+            guest = recorded(json.loads((self._paths.guests / f"{key}.json").read_bytes()))
         except (OSError, ValueError, TypeError, KeyError):
             home, _, pid = key.rpartition("-")
             guest = Guest(home, int(pid) if pid.isdigit() else 0, -1, "?", 0, time.time(), group=key)
         self._guests[key] = guest
         self._remotes[key] = program
+        self.stillness.runs(key)
+        self.groups.freeze(guest.group, False)    # a daemon that was killed could not
         log.info("guest %s is still here", key)
 
     async def rows(self) -> list[dict[str, Any]]:
@@ -360,7 +381,8 @@ class Guests:
         now = time.time()
         return [
             {"home": g.home, "pid": g.pid, "user": g.user, "uid": g.uid, "since": g.since, "seconds": max(0.0, now - g.since),
-             "memory": self.memory(g.key), "command": g.command, "key": g.key}
+             "memory": self.census.memory(g), "command": g.command, "key": g.key,
+             "class": class_of(self._policy().classes, self.census.borrower(g)).name, "frozen": self.stillness.is_held(g)}
             for g in self.all()
         ]  # fmt: skip
 
@@ -372,35 +394,3 @@ class Guests:
             task.cancel()
         for key in list(self._leaving):
             self._clear(key)
-
-
-def _requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
-    """The guest that a reservation is for. Errors: PeerRefused."""
-    home, pid, uid, user, memory = (parameters.get(key) for key in ("home", "pid", "uid", "user", "memory"))
-    if home != caller.name:
-        raise PeerRefused("refused", "a node reserves places for its own processes only")
-    if (
-        not isinstance(pid, int) or not 0 < pid <= 1 << 22 or not isinstance(uid, int) or not 0 <= uid < 1 << 32
-        or not isinstance(user, str) or not 0 < len(user) <= 64 or not isinstance(memory, int) or not 0 <= memory < 1 << 60
-    ):  # fmt: skip
-        raise PeerRefused("refused", "the request for a place is not complete")
-    command, runnable = parameters.get("command", ""), _amount(parameters, "runnable", 1e4, 1.0)
-    command = command[:200] if isinstance(command, str) else ""
-    return Guest(caller.name, pid, uid, user, memory, time.time(), command, runnable, f"{caller.name}-{pid}")
-
-
-def _amount(parameters: dict[str, Any], key: str, most: float, default: float | None = None) -> float:
-    """A figure of a request. Errors: PeerRefused."""
-    value = parameters.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-        raise PeerRefused("refused", f"{key} in the request for a place makes no sense")
-    return float(value)
-
-
-def _recorded(record: dict[str, Any]) -> Guest:
-    return Guest(
-        str(record["home"]), int(record["pid"]), int(record["uid"]), str(record["user"]), int(record["memory"]),
-        float(record["since"]), str(record.get("command", "")), float(record.get("runnable", 1.0)), str(record["group"]),
-    )  # fmt: skip
-
-

@@ -38,6 +38,8 @@ RETRY_AFTER = 10.0
 """Seconds before the balancer tries a process again whose move failed or was refused."""
 RESERVE_TIMEOUT = 35.0
 RESUME_POLL = 0.2
+MOST_GROUPS = 64
+"""Of a user that a target is told of."""
 ORPHAN_TIME = 1.0
 """Seconds after which a process is looked at whose deputy has gone without a word."""
 UNSEEN = "while no mosd ran"
@@ -269,7 +271,7 @@ class Mover:
         request = {
             "pid": entry.pid, "home": self._config().name, "user": process.user_name(entry.uid), "uid": entry.uid,
             "memory": memory, "from": entry.where, "command": entry.command,
-            "runnable": runnable,
+            "runnable": runnable, "groups": process.group_names(entry.uid)[:MOST_GROUPS],
         }  # fmt: skip
         if slowdown is not None:
             request["slowdown"] = slowdown

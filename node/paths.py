@@ -54,6 +54,11 @@ class Paths:
         return self.state / "pki"
 
     @property
+    def ledger(self) -> Path:
+        """What has been lent and borrowed."""
+        return self.state / "ledger.db"
+
+    @property
     def seeds(self) -> Path:
         """Addresses that `mosctl cluster join` learned, one per line; used besides those of the configuration."""
         return self.state / "seeds"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -112,3 +114,14 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def group_names(uid: int) -> list[str]:
+    """The names of a user's groups; none if the user has no name."""
+    names = []
+    with suppress(KeyError, OSError):
+        user = pwd.getpwuid(uid)
+        for gid in os.getgrouplist(user.pw_name, user.pw_gid):
+            with suppress(KeyError):
+                names.append(grp.getgrgid(gid).gr_name)
+    return names

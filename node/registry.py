@@ -205,6 +205,11 @@ class Registry:
         if entry.pid in self._entries:
             self._usage[entry.pid] = (entry.since, cpu)
 
+    def told_of_stay(self, entry: HomeProcess) -> float:
+        """Seconds of cpu that the node where a process is away has told of."""
+        since, cpu = self._usage.get(entry.pid, (0.0, 0.0))
+        return cpu if entry.where != HOME and since == entry.since else 0.0
+
     def cpu_of_stay(self, entry: HomeProcess, now: float) -> float:
         """Seconds of cpu that it has used where it is away; all the time counts until that node has told."""
         if entry.where == HOME:
@@ -243,8 +248,10 @@ class Registry:
         return True
 
     def _ended(self, pid: int) -> None:
+        used = self.told_of_stay(self._entries[pid]) if pid in self._entries else 0.0
         entry = self._remove(pid)
         if entry is not None:
+            entry = replace(entry, cpu_away=entry.cpu_away + used)
             self.ended[pid] = entry
             while len(self.ended) > KEPT_ENDED:
                 self.ended.popitem(last=False)

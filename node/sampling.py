@@ -1,4 +1,4 @@
-"""What this node looks like now: runnable threads, memory, cores, speed, how long its owner has been idle."""
+"""What this node looks like now: runnable threads, memory, cores, speed."""
 
 from __future__ import annotations
 
@@ -85,15 +85,3 @@ def memory() -> tuple[int, int]:
     """Bytes that are free to use, and bytes in all."""
     figures = psutil.virtual_memory()
     return int(figures.available), int(figures.total)
-
-
-def owner_idle() -> float | None:
-    """Seconds since anybody typed on a terminal of this node; None if it has no terminal."""
-    newest = 0.0
-    for directory, pattern in (("/dev/pts", "[0-9]*"), ("/dev", "tty[1-9]")):
-        for path in Path(directory).glob(pattern):
-            try:
-                newest = max(newest, path.stat().st_atime)
-            except OSError:
-                continue
-    return max(0.0, time.time() - newest) if newest else None

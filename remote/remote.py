@@ -105,6 +105,11 @@ class Remote:
         """Ends this remote at the end of this turn, and the guest with it."""
         if not self.finished:
             self.finished, self.reason = True, reason
+            self._tell_moving(True)
+
+    def _tell_moving(self, moving: bool) -> None:
+        """Tells mosd whether the guest has to do something for its home: who stands still for the owner's sake must be let go then."""
+        self.server.tell({"event": "moving", "moving": moving})
 
     def tick(self) -> None:
         """Once in each turn of the loop."""
@@ -234,6 +239,7 @@ class Remote:
             arrival.arrive(self, talk)
             return
         self._talks.add(talk.connection)
+        self._tell_moving(True)
         self._hear(self.guest, talk)
 
     def _hear(self, guest: Guest, talk: Channel) -> None:
@@ -288,6 +294,8 @@ class Remote:
             self._going = None
         self._unregister(talk.connection)
         self._talks.discard(talk.connection)
+        if not self._talks and not self.finished:
+            self._tell_moving(False)
 
     def replace(self, talk: Channel) -> None:
         """The process executes another program: the guest is over, and what the process is now comes in its place. If it does not

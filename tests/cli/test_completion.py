@@ -42,7 +42,8 @@ def test_all_verbs_of_mosctl_are_offered_with_their_options() -> None:
     assert set(complete("mosctl", "")) == set(verbs.choices) | {"--help"}
     for verb, parser in verbs.choices.items():
         if verb != "cluster":
-            assert set(complete("mosctl", verb, "")) == options_of(parser) - {"--help"}
+            words = {str(word) for action in parser._actions if not action.option_strings for word in action.choices or ()}
+            assert set(complete("mosctl", verb, "")) == (options_of(parser) | words) - {"--help"}
     assert complete("mosctl", "cluster", "") == ["init", "token", "join"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer import policy
+from balancer import conditions, lending, owner, policy
 from cli import exit_codes, man
 from cli.command import Parser
 from kernel_helpers import table
@@ -98,10 +98,14 @@ def test_exit_codes_of_the_documents_are_those_of_the_commands() -> None:
 def test_keys_of_the_configuration_are_all_told() -> None:
     shown = set(re.findall(r"^\| `(?:\[balance\] )?(\w+)` \|", OPERATING, re.MULTILINE))
     for field in fields(config.Config):
-        name = {"balance": "enabled", "lend": "users"}.get(field.name, field.name)
+        name = {"balance": "enabled", "lend": "max_guests"}.get(field.name, field.name)
         assert name in shown, field.name
-    for field in fields(policy.LendingPolicy):
-        assert field.name in shown, field.name
+    names = set(re.findall(r"`(\w+)`", OPERATING.partition("## What a node lends")[2].partition("\n## ")[0]))
+    borrowers = {field.name for field in fields(lending.Borrowers)}
+    policies = {field.name for field in fields(policy.LendingPolicy)} - {"borrowers", "classes", "owner"} | {"class"}
+    kinds = {field.name for field in fields(lending.GuestClass)} - {"borrowers"}
+    rules = {field.name for field in fields(owner.OwnerRules)}
+    assert borrowers | policies | kinds | rules | set(conditions.QUANTITIES) <= names
 
 
 def test_the_configurations_that_are_shown_are_usable(tmp_path: Path) -> None:

@@ -137,9 +137,9 @@ class Deputy(Program):
 
 
 class Remote(Program):
-    def __init__(self, path: Path, secret: bytes, address: str) -> None:
+    def __init__(self, path: Path, secret: bytes, address: str, behaviour: str) -> None:
         super().__init__(path)
-        self.secret, self.since = secret, time.time()
+        self.secret, self.since, self.behaviour = secret, time.time(), behaviour
         self.link: socket.socket | None = None
         self.listener = socket.create_server((address, 0))
         self.selector.register(self.listener, selectors.EVENT_READ, self.caller)
@@ -159,6 +159,8 @@ class Remote(Program):
         answer: Message = {"id": message["id"], "ok": True}
         if message["op"] == "status":
             answer |= {"running": self.link is not None, "since": self.since, "memory": 4096}
+        elif message["op"] == "expel" and self.behaviour == "stay":
+            pass
         elif message["op"] == "expel" and self.link is not None:
             frames.send(self.link, {"op": "go-home", "reason": message["reason"]})
         elif message["op"] == "kill" or self.link is None:
@@ -185,7 +187,7 @@ def main() -> int:
         return Deputy(arguments.pid, arguments.socket, behaviour).run()
     with os.fdopen(arguments.secret_fd, "rb") as source:
         secret = source.read(32)
-    return Remote(arguments.socket, secret, arguments.address).run()
+    return Remote(arguments.socket, secret, arguments.address, behaviour).run()
 
 
 if __name__ == "__main__":

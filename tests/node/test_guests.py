@@ -12,6 +12,7 @@ import pytest
 from balancer.policy import LendingPolicy
 from node.cgroups import GuestGroups
 from node.config import Config
+from node.guest import Surroundings
 from node.guests import Guests
 from node.paths import Paths
 from node.peer_server import Caller
@@ -38,7 +39,7 @@ def guests(tmp_path: Path, asked: list[tuple[float, float]]) -> Guests:
     config = Config(name="n2", address="127.0.0.1")
     # No program can be started: whoever comes past admission is told so.
     return Guests(
-        paths, lambda: config, LendingPolicy, Programs(remote=("/nonexistent",)), lambda: 1 << 40, lambda: None, lambda _: None, recheck
+        paths, lambda: config, LendingPolicy, Programs(remote=("/nonexistent",)), lambda: Surroundings(1 << 40), lambda _: None, recheck
     )
 
 

@@ -68,7 +68,7 @@ _farhome_moscheck() {
 
 _farhome_mosctl() {
     if [ "$COMP_CWORD" = 1 ]; then
-        _farhome_words "status cluster nodes reload block unblock expel bring why --help"
+        _farhome_words "status cluster nodes reload block unblock expel bring why policy owner ledger --help"
         return
     fi
     case ${COMP_WORDS[1]} in
@@ -76,7 +76,9 @@ _farhome_mosctl() {
         expel) _farhome_words "$(_farhome_guests) --within --json" ;;
         why) _farhome_words "$(_farhome_pids) --json" ;;
         bring) case ${COMP_WORDS[COMP_CWORD - 1]} in -J | --job) _farhome_words "$(_farhome_jobs)" ;; *) _farhome_words "-J --job --json" ;; esac ;;
-        status | nodes) _farhome_words "--json" ;;
+        policy) _farhome_words "explain --as --memory --json" ;;
+        owner) _farhome_words "back away --json" ;;
+        status | nodes | ledger) _farhome_words "--json" ;;
     esac
 }
 

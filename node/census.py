@@ -1,0 +1,81 @@
+"""How much of the node its guests have, and whose guests they are: what admission is decided by."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from balancer.lending import Borrower, Present, class_of
+from balancer.policy import LendingPolicy, LendingState
+from node.cgroups import GuestGroups
+from node.guest import Guest, Surroundings
+from node.paths import Paths
+
+DISK_PERIOD = 10.0
+"""Seconds between two looks at how much disk guests use."""
+
+
+class Census:
+    """See the module."""
+
+    def __init__(self, paths: Paths, groups: GuestGroups, cluster: Callable[[], str]) -> None:
+        self._paths = paths
+        self._groups = groups
+        self._cluster = cluster
+        self._disk = 0
+        self._disk_at = float("-inf")
+
+    def memory(self, guest: Guest) -> int:
+        """Bytes that a guest has here: what was reserved or what it uses, whichever is more. What a child uses that was born here
+        counts as its parent's."""
+        return max(guest.memory, self._groups.memory(guest.key)) if guest.group == guest.key else 0
+
+    def _memory_of_all(self, guests: Mapping[str, Guest]) -> int:
+        reserved: dict[str, int] = {}
+        for guest in guests.values():
+            reserved[guest.group] = reserved.get(guest.group, 0) + guest.memory
+        return sum(max(memory, self._groups.memory(group)) for group, memory in reserved.items())
+
+    def _disk_of_all(self) -> int:
+        """Bytes of files of guests' homes that are kept here, and of images on their way."""
+        if time.monotonic() - self._disk_at > DISK_PERIOD:
+            self._disk_at = time.monotonic()
+            self._disk = sum(_size(directory) for directory in (self._paths.state / "cache", self._paths.images))
+        return self._disk
+
+    def borrower(self, guest: Guest) -> Borrower:
+        """Whose guest it is."""
+        return Borrower(guest.user, guest.home, frozenset(guest.groups), self._cluster())
+
+    def state(self, guests: Mapping[str, Guest], policy: LendingPolicy, around: Surroundings, blocked: bool) -> LendingState:
+        """How the node is now, with those guests, for the owner's policy."""
+        clock, memory = time.localtime(), self._memory_of_all(guests)
+        present = (
+            Present(guest.key, class_of(policy.classes, self.borrower(guest)), self.memory(guest), guest.since) for guest in guests.values()
+        )
+        return LendingState(
+            guests=len(guests),
+            guest_memory=memory,
+            memory_free=around.memory_free,
+            minute=clock.tm_hour * 60 + clock.tm_min,
+            weekday=clock.tm_wday,
+            guest_disk=self._disk_of_all() if policy.max_disk is not None else 0,
+            blocked=blocked,
+            is_on_battery=around.is_on_battery,
+            withheld=around.withheld,
+            values={**around.values, "guests": len(guests), "guest_memory": memory},
+            present=tuple(present) if policy.classes else (),
+        )
+
+
+def _size(directory: Path) -> int:
+    """Bytes of the files in and below a directory."""
+    total = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total

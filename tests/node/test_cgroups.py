@@ -1,0 +1,102 @@
+"""Guests' control groups as the kernel here has them: bounds, standing still, and the time of processors that they tell."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.cgroups import BASE, TOP, Bounds, GuestGroups, hierarchies
+from tests.node.nodes import wait_for
+
+KEY = "test-4194304"
+
+
+@pytest.fixture
+def groups() -> Iterator[GuestGroups]:
+    made = GuestGroups()
+    made.prepare()
+    made.create(KEY)
+    yield made
+    made.freeze(KEY, False)
+    made.bound(Bounds())
+    wait_for(lambda: made.remove(KEY), message="the group is empty")
+    made.remove_all()
+
+
+@pytest.fixture
+def burner(groups: GuestGroups) -> Iterator[subprocess.Popen[bytes]]:
+    """Something that computes, in the guest's group."""
+    process = subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"])
+    for directory in groups.directories(f"{BASE}/{KEY}"):
+        (directory / "cgroup.procs").write_text(str(process.pid))
+    yield process
+    process.kill()
+    groups.freeze(KEY, False)
+    process.wait(10)
+
+
+def _state(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return float(words[11]) + float(words[12])
+
+
+def test_what_is_frozen_uses_nothing_and_goes_on_afterwards(groups: GuestGroups, burner: subprocess.Popen[bytes]) -> None:
+    wait_for(lambda: (groups.cpu(KEY) or 0) > 0.01, message="it computes")
+    assert groups.freeze(KEY, True)
+    wait_for(lambda: groups.stands_still(KEY), message="it stands still")
+    before = groups.cpu(KEY)
+    assert before is not None and groups.cpu() is not None
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:
+        assert groups.cpu(KEY) == before
+    groups.freeze(KEY, False)
+    wait_for(lambda: (groups.cpu(KEY) or 0) > before, message="it goes on")
+    assert not groups.stands_still(KEY)
+
+
+@pytest.mark.skipif("unified" not in hierarchies(), reason="what version 1 has frozen cannot be killed")
+def test_what_is_frozen_can_be_killed(groups: GuestGroups, burner: subprocess.Popen[bytes]) -> None:
+    groups.freeze(KEY, True)
+    wait_for(lambda: groups.stands_still(KEY), message="it stands still")
+    burner.kill()
+    assert burner.wait(10) == -9
+
+
+def test_version_1_freezes_where_there_is_no_other(groups: GuestGroups, burner: subprocess.Popen[bytes]) -> None:
+    if "freezer" not in hierarchies():
+        pytest.skip("no freezer of version 1 here")
+    groups = GuestGroups(point for name, point in hierarchies().items() if name != "unified")
+    assert groups.freeze(KEY, True)
+    wait_for(lambda: groups.stands_still(KEY), message="it stands still")
+    groups.freeze(KEY, False)
+    wait_for(lambda: not groups.stands_still(KEY), message="it goes on")
+
+
+def _read(name: str) -> str:
+    for point in set(hierarchies().values()):
+        if (point / TOP / name).exists():
+            return (point / TOP / name).read_text().strip()
+    return ""
+
+
+def test_bounds_are_those_of_all_guests_together(groups: GuestGroups) -> None:
+    groups.bound(Bounds(0.5, True, 64 << 20))
+    if not _read("cpu.idle"):
+        pytest.skip("no cpu controller here")
+    assert _read("cpu.idle") == "1"
+    assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) == "10000"
+    assert (_read("memory.soft_limit_in_bytes") or _read("memory.high")) == str(64 << 20)
+    groups.bound(Bounds())
+    assert _read("cpu.idle") == "0"
+    assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) in ("-1", "max")
+    assert (_read("cpu.shares") or _read("cpu.weight")) in ("205", "20")
+
+
+def test_the_time_of_all_is_told_too(groups: GuestGroups) -> None:
+    before = groups.cpu_of_node()
+    assert before is not None
+    wait_for(lambda: (groups.cpu_of_node() or 0) > before, message="time goes by")

@@ -1,0 +1,127 @@
+"""What a node senses of its owner: input, load, battery, pressure; by real files, pipes and counters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from node import pressure
+from node.owner import WINDOW, InputWatch, OwnLoad, Programs, battery
+from node.pressure import PressureWatch
+
+
+def test_a_file_that_is_touched_is_use_by_the_owner(tmp_path: Path) -> None:
+    watch, file = InputWatch(lambda: None), tmp_path / "used"
+    watch.configure((str(file),), logins=False)
+    assert watch.last_use() is None
+    file.touch()
+    os.utime(file, (1000.0, 2000.0))
+    assert watch.last_use() == 2000.0
+    os.utime(file, (3000.0, 2000.0))
+    assert watch.last_use() == 3000.0
+    file.unlink()
+    assert watch.last_use() == 3000.0
+
+
+def test_a_device_tells_at_once(tmp_path: Path) -> None:
+    device = tmp_path / "event0"
+    os.mkfifo(device)
+
+    async def use() -> tuple[float | None, float | None]:
+        used = asyncio.Event()
+        watch = InputWatch(used.set, (str(tmp_path), "event*"))
+        watch.configure(None, logins=False)
+        keyboard = os.open(device, os.O_RDWR)
+        try:
+            watch.last_use()
+            os.write(keyboard, b"a key")
+            async with asyncio.timeout(10):
+                await used.wait()
+            seen = watch.last_use()
+        finally:
+            os.close(keyboard)
+            watch.close()
+        return seen, time.time()
+
+    seen, now = asyncio.run(use())
+    assert seen is not None and now is not None
+    assert abs(now - seen) < 60
+
+
+def test_the_owners_load_is_what_neither_guests_nor_farhome_use() -> None:
+    used = {"node": 100.0, "guests": 10.0, "own": 1.0}
+    load = OwnLoad(lambda: used["node"], lambda: used["guests"], lambda: used["own"])
+    assert load.sample(0.0) is None
+    used.update(node=100.2, guests=10.1, own=1.05)
+    assert load.sample(WINDOW) == pytest.approx(0.5)
+    used.update(node=100.4, guests=10.3)
+    assert load.sample(2 * WINDOW) == pytest.approx(0.0, abs=1e-6)
+    assert OwnLoad(lambda: None, lambda: 1.0, lambda: 1.0).sample(0.0) is None
+
+
+def test_programs_that_end_keep_what_they_have_used() -> None:
+    pids = [os.getppid()]
+    programs = Programs(lambda: pids)
+    before = programs.cpu()
+    pids.clear()
+    assert programs.cpu() >= before > 0
+
+
+@pytest.mark.parametrize(
+    ("supplies", "expected"),
+    [
+        ({}, (None, None)),
+        ({"AC": {"type": "Mains", "online": "1"}}, (None, None)),
+        ({"BAT0": {"type": "Battery", "status": "Discharging", "capacity": "80"}}, (True, 0.8)),
+        ({"BAT0": {"type": "Battery", "status": "Discharging", "capacity": "80"}, "AC": {"type": "Mains", "online": "1"}}, (False, 0.8)),
+        ({"BAT0": {"type": "Battery", "capacity": "20"}, "BAT1": {"type": "Battery", "status": "Full", "capacity": "100"}}, (False, 0.6)),
+        ({"mouse": {"type": "Battery", "scope": "Device", "status": "Discharging", "capacity": "5"}}, (None, None)),
+    ],
+)  # fmt: skip
+def test_battery(tmp_path: Path, supplies: dict[str, dict[str, str]], expected: tuple[bool | None, float | None]) -> None:
+    for name, files in supplies.items():
+        (tmp_path / name).mkdir()
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(text + "\n")
+    assert battery(tmp_path) == pytest.approx(expected)
+
+
+def test_where_no_trigger_can_be_armed_the_counters_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pressure, "POLL", 0.0)
+
+    def stalled(total: int) -> None:
+        for resource in pressure.RESOURCES:
+            text = f"some avg10=12.50 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+            (tmp_path / f"{resource}.pressure").write_text(text)
+
+    async def watch() -> list[bool]:
+        seen = PressureWatch(tmp_path)
+        seen.start()
+        assert not seen.is_armed
+        stalled(1000)
+        found = [seen.is_pressed()]
+        stalled(1000 + pressure.STALL_US)
+        found.append(seen.is_pressed())
+        seen.close()
+        return found
+
+    assert asyncio.run(watch()) == [False, True]
+    assert pressure.figures(tmp_path / "io.pressure") == (0.125, 1000 + pressure.STALL_US)
+
+
+def test_the_kernel_here_arms_triggers_over_two_seconds() -> None:
+    async def armed() -> bool:
+        seen = PressureWatch()
+        seen.start()
+        found = seen.is_armed
+        assert seen.is_pressed() in (True, False)
+        seen.close()
+        return found
+
+    if not pressure.file_of("memory", pressure.directory()).exists():
+        pytest.skip("the kernel tells nothing of pressure")
+    assert asyncio.run(armed())
