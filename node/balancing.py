@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from balancer.decide import Decision, Process, Settings, decide, next_interval, place, recheck
-from balancer.gossip import PERIOD, Gossip, View
+from balancer.gossip import Gossip, Sent, View
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
@@ -25,6 +25,7 @@ from node.registry import HOME, HomeProcess, Registry
 REST = 5
 """How many times as long as a sample takes there is none."""
 DECISION_PERIOD = 1.0
+GOSSIP_TICK = 0.1
 GOSSIP_TIMEOUT = 3.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
@@ -61,7 +62,7 @@ class Balancer:
         self._sample()
         self._tell_gossip()
         self._spawn(periodically("the load", self._sample, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
-        self._spawn(periodically("gossip", self._gossip_once, lambda: PERIOD * self._rng.uniform(0.9, 1.1)))
+        self._spawn(periodically("gossip", self._gossip_once, lambda: GOSSIP_TICK))
         self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
         self._spawn(periodically("the balancer", self.decide, lambda: next_interval(DECISION_PERIOD, self._rng), delayed=True))
 
@@ -91,13 +92,20 @@ class Balancer:
 
     def _gossip_once(self) -> None:
         self._tell_gossip()
-        for name, payload in self.gossip.outgoing():
+        self._send_all(self.gossip.tick())
+
+    def _send_all(self, sent: Sent) -> None:
+        for name, payload in sent:
             self._spawn(self._send(name, payload))
+
+    def hear(self, payload: bytes) -> None:
+        """Takes what a peer gossips. Errors: ValueError, one sentence."""
+        self._send_all(self.gossip.receive(payload))
 
     def greet(self, name: str) -> None:
         """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
         self._tell_gossip()
-        self._spawn(self._send(name, self.gossip.payload()))
+        self._send_all(self.gossip.introduce(name))
 
     async def _send(self, name: str, payload: bytes) -> None:
         try:

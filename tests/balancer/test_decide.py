@@ -12,14 +12,9 @@ from balancer.cost import MoveCost
 from balancer.decide import HOME, Decision, Process, Settings, decide, next_interval, place, recheck, residency
 from balancer.gossip import Entry, View
 from balancer.load import LoadVector
+from tests.balancer.vectors import GIB, node
 
-GIB = 1 << 30
 NOW = 1000.0
-
-
-def node(name: str, runnable: float = 0.0, **changes: object) -> LoadVector:
-    vector = LoadVector(name, 1, 1, "10.0.0.1", 7226, runnable, runnable, 1.0, 1.0, 8 * GIB, 16 * GIB, 0, True, False, 1)
-    return replace(vector, **changes)  # type: ignore[arg-type]
 
 
 def view_of(*vectors: LoadVector, ages: dict[str, float] | None = None) -> View:
@@ -49,7 +44,7 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 1), node("n2")), {}, "too little to gain"),
         (view_of(node("n1", 3), node("n2", 2.9)), {}, "too little to gain"),
         (view_of(node("n1", 3), node("n2")), {"cpu_seconds": 0.1}, "too little to pay"),
-        (view_of(node("n1", 3), node("n2")), {"memory": 7 * GIB, "cpu_seconds": 20}, "too little to pay"),
+        (view_of(node("n1", 3), node("n2")), {"memory": 7 * GIB, "cpu_seconds": 3}, "too little to pay"),
         (view_of(node("n1", 3), node("n2", lending=False)), {}, "no guests"),
         (view_of(node("n1", 3), node("n2", blocked=True)), {}, "no guests"),
         (view_of(node("n1", 3), node("n2"), ages={"n2": 11}), {}, "nothing has been heard"),
@@ -216,9 +211,11 @@ def test_interval_has_a_jitter_of_a_fifth() -> None:
 def test_cost_is_learned_from_moves() -> None:
     cost = MoveCost()
     for _ in range(200):
-        cost = cost.learn(0.1 + 1e-9 * 10e6, 10_000_000)
-        cost = cost.learn(0.1 + 1e-9 * 1e9, 1_000_000_000)
+        cost = cost.learn(0.1 + 1e-9 * 10e6, 1 + 1e-8 * 10e6, 10_000_000)
+        cost = cost.learn(0.1 + 1e-9 * 1e9, 1 + 1e-8 * 1e9, 1_000_000_000)
     assert cost.of(10_000_000) == pytest.approx(0.11, rel=0.1)
     assert cost.of(1_000_000_000) == pytest.approx(1.1, rel=0.1)
+    assert cost.takes(10_000_000) == pytest.approx(1.1, rel=0.1)
+    assert cost.takes(1_000_000_000) == pytest.approx(11, rel=0.1)
     with pytest.raises(ValueError, match="negative"):
-        cost.learn(-1, 0)
+        cost.learn(-1, 0, 0)
