@@ -18,6 +18,8 @@ from balancer.load import LoadVector, slowdown
 from balancer.policy import format_size
 
 HOME = "home"
+ALIKE = 0.1
+"""Slowdowns that are told apart when a process is placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Settings:
 
     margin: float = 0.25
     home_margin: float = 0.1
-    residency: float = 3.0
+    residency: float = 8.0
     residency_costs: float = 3.0
     residency_limit: float = 60.0
     quick: float = 60.0
@@ -143,7 +145,7 @@ def place(
     own = view.own
     if own is None:
         return Decision(process.pid, None, "the load of the home node is not known yet")
-    best: tuple[float, float, str] | None = None
+    found: list[tuple[float, float, float, str]] = []
     refused = "no other node is known"
     for entry in view.others():
         refusal = _why_not_there(entry, process, settings)
@@ -153,13 +155,19 @@ def place(
             refused = refusal
             continue
         more = 0.0 if entry.vector.name == process.where else process.runnable
-        key = (entry.vector.slowdown_with(more), rng.random(), entry.vector.name)
-        best = min(best, key) if best else key
+        slow = entry.vector.slowdown_with(more)
+        # Nodes that differ by less than their averages wander are the same: not all are to find the same best one.
+        found.append((round(slow / ALIKE), rng.random(), slow, entry.vector.name))
+    found.sort()
     at_home = own.slowdown_with(0.0 if process.where == HOME else process.runnable)
-    if best and (away or best[0] < at_home):
-        if best[2] == process.where:
+    if found and (away or found[0][2] < at_home):
+        _, _, slow, name = found[0]
+        if name == process.where:
             return Decision(process.pid, None, f"{process.where} is the best node for it")
-        return Decision(process.pid, best[2], f"{best[2]} is the best node for it", at_home - best[0])
+        # The target refuses if it is no longer better than the next best.
+        next_best = max(slow, min([at_home, *(other[2] for other in found[1:2])]))
+        slowdown = None if away else next_best + 2 * settings.margin / own.speed
+        return Decision(process.pid, name, f"{name} is the best node for it", at_home - slow, slowdown=slowdown)
     if away:
         return Decision(process.pid, None, refused)
     if process.where == HOME:

@@ -11,7 +11,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from balancer.cost import MoveCost
 from balancer.decide import HOME, Decision, Process, Settings, decide, next_interval, place, recheck
 from balancer.gossip import PERIOD, Gossip
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
@@ -19,6 +18,8 @@ from balancer.virtual import VirtualNetwork
 
 TICK = 1.0 / SAMPLES_PER_SECOND
 GIB = 1 << 30
+PLACINGS = 3
+"""Nodes that are asked for a process that is to be placed before it stays at home."""
 RETRY = 2.0
 """Seconds after which a move that was refused is tried again."""
 
@@ -209,6 +210,8 @@ class Simulation:
         if job.moving_to is not None:
             self._moving.remove(job)
             self.estimators[job.moving_to].relieve()
+        if job.where != job.home:
+            self.estimators[job.where].relieve()  # mosd learns at once of the end of a guest
 
     def _sample(self, index: int) -> None:
         machine, present = self.machines[index], self.present[index]
@@ -259,11 +262,12 @@ class Simulation:
         self._tell(gossip)
         # It does not run yet, and so is in no average.
         process = replace(self._process(0, job, job.home), memory=0)
-        decision = place(gossip.view(), process, self.rng, self._settings[job.home])
-        if decision.target is None:
-            self.estimators[job.home].inflate(hold=0.0)
-        else:
-            self._act(job, decision, 0)
+        self.estimators[job.home].inflate(hold=0.0)
+        for _ in range(PLACINGS):
+            decision = place(gossip.view(), process, self.rng, self._settings[job.home])
+            if decision.target is None or self._act(job, decision, 0):
+                break
+        job.not_before = 0.0
 
     def _decide(self, index: int) -> None:
         mine = self._homes[index]
@@ -275,12 +279,12 @@ class Simulation:
             if decision.target is not None:
                 self._act(mine[decision.pid], decision, mine[decision.pid].memory)
 
-    def _act(self, job: Job, decision: Decision, memory: int) -> None:
-        """Ask the target, which looks at its own figures of now, and has one guest come at a time."""
+    def _act(self, job: Job, decision: Decision, memory: int) -> bool:
+        """Ask the target, which looks at its own figures of now, and has one guest come at a time; returns whether it takes it."""
         home = self.gossips[job.home]
         if decision.target == HOME:
             self._start_move(job, job.home)
-            return
+            return True
         name = decision.target or ""
         target = self._index[name]
         fresh = self._vector(target)
@@ -291,9 +295,10 @@ class Simulation:
             job.not_before = self.now + RETRY * self.rng.uniform(0.5, 1.5)
             self._tell(self.gossips[target])
             home.hear_of(self.gossips[target].own_vector())
-            return
+            return False
         home.note(name, 1.0)
         self._start_move(job, target, memory)
+        return True
 
     def _start_move(self, job: Job, target: int, memory: int | None = None) -> None:
         taken, still = self._transfer.of(job.memory if memory is None else memory, self.rng)

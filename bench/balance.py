@@ -21,6 +21,8 @@ SEEDS = (1, 2, 3, 4, 5)
 BATCH, BATCH_WORK = 64, 60.0
 STREAM_SECONDS = 900.0
 LOAD = 0.7
+START = 10.0
+"""Seconds until the first job: the nodes know one another by then."""
 SHORTEST, LONGEST = 2.0, 600.0
 SKEWED = 0.6
 LOSS = 0.02
@@ -36,10 +38,10 @@ class Target:
     moved_again: float = 0.05
 
 
-def batch(machines: Sequence[Machine], seed: int) -> list[Job]:
+def batch(machines: Sequence[Machine], seed: int, placed: bool = True) -> list[Job]:
     """Return equal jobs that are all born at the first machine."""
     rng = random.Random(seed)
-    return [Job(0, BATCH_WORK, rng.choice(MEMORIES), placed=True) for _ in range(4 * len(machines))]
+    return [Job(0, BATCH_WORK, rng.choice(MEMORIES), START, placed) for _ in range(4 * len(machines))]
 
 
 def stream(machines: Sequence[Machine], seed: int, seconds: float = STREAM_SECONDS) -> list[Job]:
@@ -47,8 +49,8 @@ def stream(machines: Sequence[Machine], seed: int, seconds: float = STREAM_SECON
     rng = random.Random(seed)
     mean = SHORTEST * math.log(LONGEST / SHORTEST) / (1 - SHORTEST / LONGEST)
     rate = LOAD * sum(machine.cores * machine.speed for machine in machines) / mean
-    jobs, born = [], rng.expovariate(rate)
-    while born < seconds:
+    jobs, born = [], START + rng.expovariate(rate)
+    while born < START + seconds:
         home = rng.randrange(len(machines) // 4 if rng.random() < SKEWED else len(machines))
         work = SHORTEST / (1 - rng.random() * (1 - SHORTEST / LONGEST))
         jobs.append(Job(home, work, rng.choice(MEMORIES), born, placed=True))

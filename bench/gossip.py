@@ -25,9 +25,9 @@ LOSS = 0.2
 BYTES = 3000.0
 SEEDS = (1, 2, 3)
 HUGE = 10_000
-HUGE_KNOWN = 256
+HUGE_KNOWN = 128
 """Members that each node of the greatest cluster knows at first."""
-HUGE_SECONDS = 20.0
+HUGE_SECONDS = 8.0
 GIB = 1 << 30
 
 

@@ -56,7 +56,7 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 3), node("n2")), {"moving": True}, "under way"),
         (view_of(node("n1", 3), node("n2")), {"immovable": "it has an io_uring"}, "io_uring"),
         (view_of(node("n1", 3), node("n2")), {"not_before": NOW + 5}, "5 s"),
-        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 3 s"),
+        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 8 s"),
         (view_of(node("n1", 3)), {}, "no other node"),
         (View("n1", {"n2": Entry(node("n2"), 0.0)}), {}, "not known yet"),
         (view_of(node("n1"), node("n2", 3), ages={"n2": 20}), {"where": "n2"}, "cannot be compared"),
@@ -143,10 +143,10 @@ def test_residency_doubles_with_each_quick_move_and_has_a_limit() -> None:
     settings = Settings()
     times = [NOW - 50, NOW - 40, NOW - 30, NOW - 20, NOW - 10, NOW - 5, NOW - 1]
     stays = [residency(process(moved=tuple(times[:count])), NOW, settings) for count in range(8)]
-    assert stays == [3, 3, 6, 12, 24, 48, 60, 60]
-    assert residency(process(moved=(NOW - 100, NOW - 90, NOW - 80)), NOW, settings) == 3
-    big = process(memory=GIB, moved=(NOW,))
-    assert residency(big, NOW, settings) == pytest.approx(3 * settings.cost.of(GIB))
+    assert stays == [8, 8, 16, 32, 60, 60, 60, 60]
+    assert residency(process(moved=(NOW - 100, NOW - 90, NOW - 80)), NOW, settings) == 8
+    big = process(memory=8 * GIB, moved=(NOW,))
+    assert residency(big, NOW, settings) == pytest.approx(3 * settings.cost.of(8 * GIB))
 
 
 def test_reasons_are_never_empty_and_every_process_has_one_decision() -> None:
@@ -192,6 +192,20 @@ def test_place_finds_the_best_node_at_once() -> None:
     refused = place(view_of(node("n1"), node("n2", lending=False)), fresh, rng, away=True)
     assert refused.target is None
     assert "n2" in refused.reason
+
+
+def test_placed_process_is_refused_where_the_next_best_node_is_better_by_now() -> None:
+    decision = place(view_of(node("n1", 4), node("n2", 1), node("n3")), process(cpu_seconds=0.0), random.Random(1))
+    assert decision.slowdown is not None
+    assert recheck(node("n3"), decision.slowdown, 1.0) is None
+    assert recheck(node("n3", 1), decision.slowdown, 1.0) is None
+    assert recheck(node("n3", 2), decision.slowdown, 1.0) is not None
+
+
+def test_those_who_place_at_the_same_time_do_not_all_find_the_same_node() -> None:
+    idle = [node(f"n{number}", number / 1000) for number in range(2, 12)]
+    found = {place(view_of(node("n1", 4), *idle), process(), random.Random(seed)).target for seed in range(40)}
+    assert len(found) >= 8
 
 
 def test_target_checks_again_with_its_own_figures() -> None:
