@@ -214,6 +214,8 @@ def _why_not_there(entry: Entry, process: Process, settings: Settings) -> str | 
     vector = entry.vector
     if entry.age > settings.stale:
         return f"nothing has been heard of {vector.name} for {entry.age:.0f} s"
+    if entry.suspected:
+        return f"{vector.name} does not answer now"
     if vector.name in process.unfit:
         return process.unfit[vector.name]
     if not vector.accepts_guests:
