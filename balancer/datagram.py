@@ -2,11 +2,11 @@
 
 ::
 
-    seal (16) | header (9) | card of the sender | entries (25 each) | urgent entries (26 each) | wanted ids (6 each)
+    seal (16) | header (9) | card of the sender | entries (27 each) | urgent entries (28 each) | wanted ids (6 each)
               | probes (11 each) | updates (19 each, and a card where a node is alive)
 
 Of a node two things are told. Its *card* is what seldom changes (name, address, cores, speed, memory): it is told when it
-is new and to who asks for it. Its *entry* is what changes all the time, 25 bytes, with its age: those go round. Both begin
+is new and to who asks for it. Its *entry* is what changes all the time, 27 bytes, with its age: those go round. Both begin
 with the incarnation of the node, so that of two the newer is the greater. Every bit pattern of an entry is a valid one;
 all else is checked where it comes in.
 """
@@ -29,7 +29,7 @@ LIMIT = 1399
 """Bytes of a datagram with its seal: what every link carries in one piece, tunnels too."""
 SEAL = 16
 ID = 6
-ENTRY = 25
+ENTRY = 27
 INCARNATION_LIMIT = (1 << 32) - 1
 SEQUENCE_LIMIT = (1 << 16) - 1
 AGE_LIMIT = 0xFFFF / 50
@@ -37,10 +37,10 @@ AGE_LIMIT = 0xFFFF / 50
 
 _HEADER = struct.Struct("!B6sBB")
 _COUNTS = struct.Struct("!BBB")
-_ENTRY = struct.Struct("!H6s17s")
-_BODY = struct.Struct("!IHHBHBBBHB")
+_ENTRY = struct.Struct("!H6s19s")
+_BODY = struct.Struct("!IHHHBHBBBHB")
 _VERSION = struct.Struct("!IH")
-_URGENT = struct.Struct("!BH6s17s")
+_URGENT = struct.Struct("!BH6s19s")
 _PROBE = struct.Struct("!BI6s")
 _UPDATE = struct.Struct("!BI6s6sH")
 _CARD = struct.Struct("!IHffQH")
@@ -195,7 +195,7 @@ def entries_of(packed: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def pack_body(vector: LoadVector) -> bytes:
-    """Return what changes of a load vector in 17 bytes; of two bodies of one node the greater is the newer."""
+    """Return what changes of a load vector in 19 bytes; of two bodies of one node the greater is the newer."""
     flags = (
         State.LENDING * vector.lending | State.BLOCKED * vector.blocked | State.OWNER * vector.owner_active
         | State.PRESSED * vector.memory_short | State.IDLE * vector.idle
@@ -203,7 +203,7 @@ def pack_body(vector: LoadVector) -> bytes:
     owner = vector.owner / vector.runnable if vector.runnable else 0.0
     free = vector.memory_free / vector.memory_total if vector.memory_total else 0.0
     return _BODY.pack(
-        vector.incarnation, vector.sequence, min(0xFFFF, round(vector.runnable * 32)), _byte(owner),
+        vector.incarnation, vector.sequence, _threads(vector.runnable), _threads(vector.forecast), _byte(owner),
         int(min(1.0, free) * 0xFFFF), _byte(vector.cpu_pressure), _byte(vector.memory_pressure), _byte(vector.io_pressure),
         min(0xFFFF, vector.guests), flags,
     )  # fmt: skip
@@ -211,14 +211,14 @@ def pack_body(vector: LoadVector) -> bytes:
 
 def unpack_body(card: Card, body: bytes) -> LoadVector:
     """Return the load vector of a node from its card and the newest body."""
-    (incarnation, sequence, runnable, owner, free, cpu, memory, io, guests, flags) = _BODY.unpack(body)
+    (incarnation, sequence, runnable, forecast, owner, free, cpu, memory, io, guests, flags) = _BODY.unpack(body)
     return LoadVector(
         name=card.name, incarnation=incarnation, sequence=sequence, address=card.address, port=card.port,
         runnable=runnable / 32, load=runnable / 32 / (card.cores * card.speed), cores=card.cores, speed=card.speed,
         memory_free=card.memory_total * free // 0xFFFF, memory_total=card.memory_total, guests=guests,
         lending=bool(flags & State.LENDING), blocked=bool(flags & State.BLOCKED), version=card.version,
         owner=runnable / 32 * owner / 255, owner_active=bool(flags & State.OWNER), memory_short=bool(flags & State.PRESSED),
-        cpu_pressure=cpu / 255, memory_pressure=memory / 255, io_pressure=io / 255,
+        cpu_pressure=cpu / 255, memory_pressure=memory / 255, io_pressure=io / 255, forecast=forecast / 32,
     )  # fmt: skip
 
 
@@ -306,6 +306,10 @@ def _known(kind: type[_Kind], value: int) -> _Kind:
 
 def _age_to_wire(age: float) -> int:
     return max(0, min(0xFFFF, round(age * 50)))
+
+
+def _threads(count: float) -> int:
+    return min(0xFFFF, round(count * 32))
 
 
 def _byte(share: float) -> int:

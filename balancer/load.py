@@ -11,6 +11,9 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import fmean
+
+from balancer.forecast import Forecaster
 
 Clock = Callable[[], float]
 
@@ -69,8 +72,8 @@ def slowdown(runnable: float, cores: float, speed: float) -> float:
 class LoadVector:
     """What a node tells of itself. Memory in bytes, load in load units, cores may be a fraction under a quota.
 
-    Of the runnable threads, `owner` are not of guests; pressures are shares of time (0 to 1) in which something waited, as
-    the kernel tells them (PSI, `some`).
+    Of the runnable threads, `owner` are not of guests; `forecast` is how many they will be soon; pressures are shares of
+    time (0 to 1) in which something waited, as the kernel tells them (PSI, `some`).
     """
 
     name: str
@@ -94,15 +97,21 @@ class LoadVector:
     cpu_pressure: float = 0.0
     memory_pressure: float = 0.0
     io_pressure: float = 0.0
+    forecast: float = 0.0
 
     def slowdown_with(self, more: float) -> float:
         """Return the slowdown here if so many more threads (fewer if negative) wanted to run."""
         return slowdown(max(0.0, self.runnable + more), self.cores, self.speed)
 
+    def slowdown_soon(self, more: float) -> float:
+        """Return the slowdown that is to be expected here with so many more threads: of now, or as foretold if that is more."""
+        return slowdown(max(self.runnable, self.forecast) + more, self.cores, self.speed)
+
     def with_more(self, more: float) -> LoadVector:
         """Return the vector as it will be with so many more runnable threads."""
         runnable = max(0.0, self.runnable + more)
-        return replace(self, runnable=runnable, load=runnable / (self.cores * self.speed))
+        forecast = max(0.0, self.forecast + more)
+        return replace(self, runnable=runnable, forecast=forecast, load=runnable / (self.cores * self.speed))
 
     @property
     def accepts_guests(self) -> bool:
@@ -150,17 +159,28 @@ class LoadEstimator:
         self._memory_free = 0
         self._memory_total = 0
         self._pressure = Pressure()
+        self._forecaster = Forecaster()
+        self._second: list[float] = []
+        self._second_began = clock()
 
     def sample(self, runnable: float, memory_free: int, memory_total: int | None = None, guests: float = 0.0) -> None:
         """Take one sample: threads that run or want to, of which so many are of guests, and bytes of memory free to use."""
         now = self._clock()
         passed = math.inf if self._sampled is None else max(0.0, now - self._sampled)
         self._average = _approach(self._average, float(runnable), passed)
+        self._forecast(float(runnable), now)
         self._owner = _approach(self._owner, max(0.0, runnable - guests), passed)
         self._sampled = now
         self._memory_free = max(0, memory_free)
         if memory_total is not None:
             self._memory_total = memory_total
+
+    def _forecast(self, runnable: float, now: float) -> None:
+        self._second.append(runnable)
+        if now - self._second_began >= 1.0:
+            self._forecaster.sample(fmean(self._second))
+            self._second.clear()
+            self._second_began = now
 
     def feel(self, pressure: Pressure) -> None:
         """Take the kernel's newest word on how long things wait."""
@@ -177,8 +197,12 @@ class LoadEstimator:
     @property
     def runnable(self) -> float:
         """Runnable threads now, with what is known to come and to have gone."""
+        return max(0.0, self._average + self._corrected())
+
+    def _corrected(self) -> float:
+        """Return what the average does not know yet of what is to come and has gone."""
         now = self._clock()
-        total = self._average
+        total = 0.0
         kept = []
         for correction in self._corrections:
             left = correction.weight * math.exp(-max(0.0, now - correction.until) / correction.decay)
@@ -186,7 +210,7 @@ class LoadEstimator:
                 kept.append(correction)
                 total += left
         self._corrections = kept
-        return max(0.0, total)
+        return total
 
     @property
     def load(self) -> float:
@@ -229,6 +253,7 @@ class LoadEstimator:
             cpu_pressure=self._pressure.cpu,
             memory_pressure=self._pressure.memory,
             io_pressure=self._pressure.io,
+            forecast=max(0.0, self._forecaster.next + self._corrected()),
         )
 
     def _memory_short(self) -> bool:

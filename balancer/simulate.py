@@ -11,9 +11,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from balancer.decide import HOME, Decision, Process, Settings, decide, next_interval, place, recheck
+from balancer.decide import decide, next_interval, place, recheck
 from balancer.gossip import PERIOD, Gossip
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
+from balancer.process import HOME, Decision, Process, Settings
 from balancer.virtual import VirtualNetwork
 
 TICK = 1.0 / SAMPLES_PER_SECOND

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -153,7 +154,17 @@ def _why(options: argparse.Namespace) -> int:
     if answer["why"]:
         print(f"last: {answer['why']}")
     print(f"balancer: {answer['decision']}")
+    for note in answer.get("decisions", []):
+        print(_note(note))
     return OK
+
+
+def _note(note: dict[str, Any]) -> str:
+    """One decision of the balancer in a line: when last, how often, whereto, why, and what came of it."""
+    times = f" ({note['times']} times)" if note["times"] > 1 else ""
+    went = f"to {note['target']}" if note["target"] else "stays"
+    outcome = f": {note['outcome']}" if note["outcome"] else ""
+    return f"  {time.strftime('%H:%M:%S', time.localtime(note['last']))}{times} {went}, {note['reason']}{outcome}"
 
 
 def _ask(operation: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from balancer.decide import place
 from balancer.gossip import Gossip
 from balancer.membership import AWARENESS_LIMIT, Membership
 from balancer.virtual import VirtualNetwork
-from tests.balancer.vectors import node
 from tests.balancer.test_decide import process
+from tests.balancer.vectors import node
 
 
 class Cluster(VirtualNetwork):
