@@ -12,11 +12,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from balancer.gossip import View
 from balancer.load import LoadVector, slowdown
 from balancer.opportunity import memory_price, price
 from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_now, why_not_there
 from balancer.ushering import usher
+from balancer.view import View
 
 ALIKE = 0.1
 """Slowdowns that are told apart when a process is placed."""

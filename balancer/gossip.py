@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from balancer.datagram import (
     AGE_LIMIT,
@@ -40,6 +40,7 @@ from balancer.datagram import (
 from balancer.freshest import LIMIT, Freshest
 from balancer.load import Clock, LoadVector
 from balancer.membership import Membership
+from balancer.view import Entry, View
 
 PERIOD = 1.0
 FAN_OUT = 2
@@ -59,48 +60,6 @@ REVIVAL = 0.2
 
 Sent = list[tuple[str, bytes]]
 """Names of peers, and the datagram for each, without its seal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A load vector as known here, and how old it is now, in seconds; `suspected`: it has not answered lately."""
-
-    vector: LoadVector
-    age: float
-    suspected: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one node knows of all at one moment, itself included; `entries` is by name of the node."""
-
-    name: str
-    entries: Mapping[str, Entry]
-
-    @property
-    def own(self) -> LoadVector | None:
-        """The vector of the node whose view this is, if it has made one."""
-        entry = self.entries.get(self.name)
-        return entry.vector if entry else None
-
-    def others(self) -> list[Entry]:
-        """Return the entries of the other nodes, by name."""
-        return [entry for name, entry in sorted(self.entries.items()) if name != self.name]
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return one plain table row per node, as `mon` and `mosctl nodes` show it."""
-        rows: list[dict[str, object]] = []
-        for name, entry in sorted(self.entries.items()):
-            vector = entry.vector
-            row: dict[str, object] = {key: getattr(vector, key) for key in _ROW_KEYS}
-            rows.append(row | {"age": round(entry.age, 3), "suspected": entry.suspected, "self": name == self.name})
-        return rows
-
-
-_ROW_KEYS = (
-    "name", "address", "port", "runnable", "owner", "load", "cores", "speed",
-    "memory_free", "memory_total", "guests", "lending", "blocked", "version",
-)  # fmt: skip
 
 
 class Gossip:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from balancer.cost import MoveCost
-from balancer.gossip import Entry
 from balancer.load import LoadVector
 from balancer.policy import format_size
+from balancer.view import Entry
 
 HOME = "home"
 

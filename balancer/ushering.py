@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from balancer.gossip import View
 from balancer.load import MEMORY_SHORT, LoadVector
 from balancer.policy import format_size
 from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_there
+from balancer.view import View
 
 
 def usher(view: View, own: LoadVector, mine: Sequence[Process], now: float, settings: Settings) -> list[Decision]:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from balancer.decide import decide, next_interval, place, recheck
-from balancer.gossip import Gossip, Sent, View
+from balancer.gossip import Gossip, Sent
 from balancer.journal import Journal
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
 from balancer.process import Decision, Process, Settings
+from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
 from node.config import Config

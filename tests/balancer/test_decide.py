@@ -10,10 +10,10 @@ import pytest
 
 from balancer.cost import MoveCost
 from balancer.decide import decide, next_interval, place, recheck
-from balancer.gossip import Entry, View
 from balancer.load import LoadVector
 from balancer.opportunity import memory_price
 from balancer.process import HOME, Decision, Process, Settings, residency
+from balancer.view import Entry, View
 from tests.balancer.vectors import GIB, node
 
 NOW = 1000.0

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from balancer.gossip import Entry, View
 from balancer.load import LoadVector
+from balancer.view import Entry, View
 from cli.client import CommandError
 from cli.mon import NodeRow, bar, format_age, render
 from wire.frames import WireError, receive, send
