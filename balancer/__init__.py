@@ -3,12 +3,12 @@
 How a node daemon uses it, with one clock (monotonic seconds) and one rng for all:
 
 * ten times a second ``LoadEstimator.sample``, with the threads in state R that are not the daemon's own; after it
-  ``Gossip.update_self(estimator.vector(...))``, with ``gossip.incarnation`` if that is greater than its own;
-* once a `gossip.PERIOD`, jittered: send every (peer, payload) of ``Gossip.outgoing``; ``Gossip.receive`` what comes, and
-  ``Gossip.learn`` a seed as soon as its name is known;
+  ``Gossip.update_self(estimator.vector(...))``, with any incarnation that grows with restarts;
+* when ``Gossip.due`` has come, or ten times a second: send every (peer, datagram) of ``Gossip.tick``, and of
+  ``Gossip.receive`` what comes; ``Gossip.learn`` a seed as soon as its name is known; ``Gossip.leave`` at the end;
 * after each ``decide.next_interval``: ``decide.decide(gossip.view(), processes, now, rng, settings)``; a Decision with a
-  target is carried out, all are kept for ``mosctl why``; after a refusal ``Process.not_before`` is set a little ahead;
+  target is carried out, all are recorded in the Journal, for ``mosctl why``; after a refusal ``Process.not_before`` is set a little ahead;
 * on the target: ``LendingPolicy.admits``, for a balancer's move ``decide.recheck`` too, then ``LoadEstimator.inflate``
   at once (``relieve`` if the guest does not come); on the source ``relieve`` when the process has left;
-* ``Settings.cost`` is replaced by ``cost.learn(seconds, bytes)`` after each move.
+* ``Settings.cost`` is replaced by ``cost.learn(lost, taken, bytes)`` after each move.
 """

@@ -8,29 +8,48 @@ LEARNING = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class MoveCost:
-    """Seconds that a process loses by a move: a fixed part, and one for each byte of its memory."""
+class Line:
+    """Seconds as a straight line over bytes of memory."""
 
-    fixed: float = 0.4
-    seconds_per_byte: float = 1 / 110e6
+    fixed: float
+    per_byte: float
 
-    def of(self, memory: int) -> float:
-        """Return the expected cost in seconds of moving a process with so many bytes of memory."""
-        return self.fixed + self.seconds_per_byte * memory
+    def at(self, memory: int) -> float:
+        """Return the seconds for so many bytes."""
+        return self.fixed + self.per_byte * memory
 
-    def learn(self, seconds: float, memory: int) -> MoveCost:
-        """Return the cost with one more measured move in it.
+    def learn(self, seconds: float, memory: int) -> Line:
+        """Return the line with one more measured point in it.
 
-        Small moves teach the fixed part and big ones the part per byte: which of the two a difference belongs to is
-        taken from how much of the expected cost each of them was.
+        Little memory teaches the fixed part and much the part per byte: which of the two a difference belongs to is taken
+        from how much of what was expected each of them was.
         """
         if seconds < 0 or memory < 0:
             raise ValueError("a move takes neither negative time nor negative memory")
-        expected = self.of(memory)
-        ratio = 1 + LEARNING * (min(seconds, 100 * expected) / expected - 1)
-        by_bytes = self.seconds_per_byte * memory / expected
-        return replace(
-            self,
-            fixed=max(0.01, self.fixed * (1 + (ratio - 1) * (1 - by_bytes))),
-            seconds_per_byte=max(1e-11, self.seconds_per_byte * (1 + (ratio - 1) * by_bytes)),
-        )
+        expected = self.at(memory)
+        more = LEARNING * (min(seconds, 100 * expected) / expected - 1)
+        by_bytes = self.per_byte * memory / expected
+        return Line(max(0.01, self.fixed * (1 + more * (1 - by_bytes))), max(1e-11, self.per_byte * (1 + more * by_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveCost:
+    """Of a move: the seconds that the process loses by it, in which it stands still, and those that it takes in all.
+
+    Memory that goes ahead or follows keeps the process waiting only where it is needed, so that the two differ.
+    """
+
+    lost: Line = Line(0.4, 1 / 1e9)
+    taken: Line = Line(0.6, 1 / 110e6)
+
+    def of(self, memory: int) -> float:
+        """Return the seconds that a process with so many bytes of memory is expected to lose."""
+        return self.lost.at(memory)
+
+    def takes(self, memory: int) -> float:
+        """Return the seconds that its move is expected to take."""
+        return max(self.lost.at(memory), self.taken.at(memory))
+
+    def learn(self, lost: float, taken: float, memory: int) -> MoveCost:
+        """Return the cost with one more measured move in it. Errors: ValueError if that cannot have been."""
+        return replace(self, lost=self.lost.learn(lost, memory), taken=self.taken.learn(taken, memory))

@@ -1,199 +1,389 @@
 """Spreading load vectors: every node tells two random peers, once a second, the freshest it knows.
 
 After Amar, Barak, Drezner and Okun (CPE 21, 2009): with a window of w of n entries the average age is about ln w + n/w
-periods. Entries carry their age, to which every node adds the time that it kept them; wall clocks are never compared.
+periods with one peer, and two thirds of it with two. Entries carry their age, to which every node adds the time that it
+kept them; wall clocks are never compared. Who is there, and who is not, is told in the same datagrams (membership.py).
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-import msgpack
-
-from balancer.load import NAME_LIMIT, Clock, LoadVector
+from balancer.datagram import (
+    AGE_LIMIT,
+    FREE,
+    ID,
+    INCARNATION_LIMIT,
+    PROBE,
+    SEAL,
+    SEQUENCE_LIMIT,
+    UPDATE,
+    URGENT,
+    Card,
+    Datagram,
+    Probe,
+    Update,
+    Urgent,
+    Word,
+    entries_of,
+    node_id,
+    pack_body,
+    pack_card,
+    pack_entry,
+    unpack,
+    unpack_body,
+    version_of,
+)  # fmt: skip
+from balancer.freshest import LIMIT, Freshest
+from balancer.load import Clock, LoadVector
+from balancer.membership import Membership
+from balancer.view import Entry, View
 
 PERIOD = 1.0
 FAN_OUT = 2
 WINDOW = 32
+"""Entries in a datagram, and those that are told: twice as many, in two datagrams, from MANY nodes on."""
+MANY = 256
+BYTES_PER_SECOND = 2900.0
+"""What a node sends at most on the average: where the windows are of two datagrams, not every second peer's turn comes."""
+URGENT_PEERS = 3
+URGENT_PERIOD = 1.0
 FORGET_AFTER = 30.0
-FORMAT = 1
-PAYLOAD_LIMIT = 64 * 1024
-ENTRIES_LIMIT = 256
-#: Addresses outlive load vectors by far, so that the two halves of a cut network find each other again.
-ADDRESS_KEPT = 24 * 3600.0
+WANTED = 16
+SMALL = 200
+"""Bytes of updates in a datagram that has only a probe to bring, or something urgent."""
+REVIVAL = 0.2
+"""How likely a dead member is told of its death in each period, so that halves of a cut cluster meet again."""
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A load vector as known here, and how old it is now, in seconds."""
-
-    vector: LoadVector
-    age: float
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What one node knows of all at one moment, itself included; `entries` is by name of the node."""
-
-    name: str
-    entries: Mapping[str, Entry]
-
-    @property
-    def own(self) -> LoadVector | None:
-        """The vector of the node whose view this is, if it has made one."""
-        entry = self.entries.get(self.name)
-        return entry.vector if entry else None
-
-    def others(self) -> list[Entry]:
-        """Return the entries of the other nodes, by name."""
-        return [entry for name, entry in sorted(self.entries.items()) if name != self.name]
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return one plain table row per node, as `mon` and `mosctl nodes` show it."""
-        rows: list[dict[str, object]] = []
-        for name, entry in sorted(self.entries.items()):
-            vector = entry.vector
-            row: dict[str, object] = {key: getattr(vector, key) for key in _ROW_KEYS}
-            rows.append(row | {"age": round(entry.age, 3), "self": name == self.name})
-        return rows
-
-
-_ROW_KEYS = (
-    "name", "address", "port", "runnable", "load", "cores", "speed",
-    "memory_free", "memory_total", "guests", "lending", "blocked", "version",
-)  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Known:
-    vector: LoadVector
-    born: float  # on our own clock: arrival minus the age it came with
+Sent = list[tuple[str, bytes]]
+"""Names of peers, and the datagram for each, without its seal."""
 
 
 class Gossip:
-    """State of gossip at one node. The caller sends what `outgoing` returns once a `PERIOD`, jittered by a tenth."""
+    """One node's part in it: datagrams in, datagrams out. The caller sends what tick() and receive() return.
+
+    tick() is due at `due`, which receive() and update_self() may bring forward; to call it ten times a second will do.
+    """
 
     def __init__(self, name: str, clock: Clock, rng: random.Random, forget_after: float = FORGET_AFTER) -> None:
         self.name = name
+        self.id = node_id(name)
         self.forget_after = forget_after
-        self.incarnation = 0
+        self.freshest = Freshest()
+        self.membership = Membership(self.id, clock, rng, LIMIT, self.freshest.born)
+        self.bytes_sent = 0
         self._clock = clock
         self._rng = rng
-        self._known: dict[str, _Known] = {}
-        self._addresses: dict[str, tuple[str, int, float]] = {}
+        self._vector: LoadVector | None = None
+        self._updated = 0.0
+        self._card = Card(name, "-", 1)
+        self._sequence = 0
+        self._renewed: set[bytes] = set()
+        self._noted: dict[bytes, tuple[bytes, float]] = {}
+        self._next_round = clock() + rng.uniform(0, PERIOD)
+        self._urgent_at = math.inf
+        self._urgent_last = -math.inf
+        self._allowance = BYTES_PER_SECOND
+        self._allowed_at = clock()
+        self._left = False
+
+    # -- this node -----------------------------------------------------------------------------------------------------
+
+    @property
+    def incarnation(self) -> int:
+        return self._card.incarnation
 
     def update_self(self, vector: LoadVector) -> None:
-        """Take this node's own newest load vector."""
+        """Take this node's own newest load vector. What others must know at once is told with the next tick()."""
         if vector.name != self.name:
             raise ValueError(f"gossip of {self.name} was given the load vector of {vector.name}")
-        # What others remember of our life before a restart must not count as newer than what we say now.
-        self.incarnation = max(self.incarnation, vector.incarnation)
-        self._known[self.name] = _Known(replace(vector, incarnation=self.incarnation), self._clock())
+        card = Card(
+            self.name, vector.address, vector.port, self.incarnation, vector.cores, vector.speed, vector.memory_total, vector.version
+        )
+        if self._vector is None:
+            card = replace(card, incarnation=max(1, vector.incarnation, self.incarnation))
+        elif card != self._card:
+            card = replace(card, incarnation=self.incarnation + 1)
+        if card != self._card:
+            self._introduce(card)
+        before, self._vector, self._updated = self._vector, vector, self._clock()
+        if before is not None and _is_urgent(before, vector):
+            self._urgent_at = min(self._urgent_at, max(self._updated, self._urgent_last + URGENT_PERIOD))
+
+    def _introduce(self, card: Card) -> None:
+        self._card, self._sequence = card, 0
+        self.membership.tell(Update(Word.ALIVE, self.id, card.incarnation, self.id, card))
+
+    def _own(self) -> bytes | None:
+        """Return what this node says of itself now; each time it is newer than before."""
+        if self._vector is None:
+            return None
+        self._sequence += 1
+        if self._sequence > SEQUENCE_LIMIT:
+            self._introduce(replace(self._card, incarnation=self.incarnation + 1))
+        return pack_body(replace(self._vector, incarnation=self.incarnation, sequence=self._sequence))
+
+    def own_vector(self) -> LoadVector:
+        """Return what this node says of itself now, newer than what it has told. Errors: ValueError if it knows nothing yet."""
+        if self._vector is None:
+            raise ValueError(f"gossip of {self.name} has no load vector yet")
+        self._own()
+        return replace(self._vector, incarnation=self.incarnation, sequence=self._sequence)
+
+    # -- others --------------------------------------------------------------------------------------------------------
 
     def learn(self, name: str, address: str, port: int) -> None:
-        """Take the address of a peer of which no load vector is known yet, such as a seed that has been dialled."""
-        if name != self.name:
-            self._addresses[name] = (address, port, self._clock())
+        """Take the address of a peer of which nothing else is known, such as a seed that has been dialled."""
+        self.membership.learn(Card(name, address, port))
 
     def peers(self) -> dict[str, tuple[str, int]]:
-        """Return address and port of every other node that is known, by name."""
-        self._expire()
-        return {name: (address, port) for name, (address, port, _) in sorted(self._addresses.items())}
+        """Return address and port of every other node that is known, dead ones too, by name."""
+        members = self.membership.members.values()
+        cards = [member.card for member in members if member.word is not Word.LEFT]
+        return {card.name: (card.address, card.port) for card in sorted(cards, key=lambda card: card.name)}
 
-    def outgoing(self) -> list[tuple[str, bytes]]:
-        """Return what to send now: (name of the peer, payload) for two random peers.
-
-        Once in a while a third goes to a node that has not been heard of for long, so that halves of a cut cluster
-        meet again.
-        """
-        self._expire()
-        names = sorted(self._addresses)
-        live = [name for name in names if name in self._known]
-        silent = [name for name in names if name not in self._known]
-        chosen = self._rng.sample(live, min(FAN_OUT, len(live)))
-        if silent and (len(chosen) < FAN_OUT or self._rng.random() < 0.2):
-            chosen.append(self._rng.choice(silent))
-        payload = self.payload() if chosen else b""
-        return [(name, payload) for name in chosen]
-
-    def payload(self) -> bytes:
-        """Return this node's own vector and the freshest of others, as they go over the wire."""
+    def view(self) -> View:
+        """Return what is known now, each entry with its age; who is dead or gone, or was not heard of for long, is not in it."""
         now = self._clock()
-        known_others = (known for name, known in self._known.items() if name != self.name)
-        window = sorted(known_others, key=lambda known: -known.born)[: WINDOW - 1]
-        if self.name in self._known:
-            window.insert(0, self._known[self.name])
-        entries = [[round(max(0.0, now - known.born), 3), *known.vector.to_fields()] for known in window]
-        payload: bytes = msgpack.packb([FORMAT, self.name, entries], use_single_float=True)
-        return payload
-
-    def receive(self, payload: bytes) -> int:
-        """Merge what a peer sent; returns how many nodes it brought news of.
-
-        Errors: ValueError with one sentence if it is not a payload of this format; then nothing of it has been taken.
-        """
-        news = 0
-        for age, vector in parse_payload(payload):
-            if vector.name == self.name:
-                self._refute(vector)
-            elif age < self._kept() and self._is_news(vector):
-                self._known[vector.name] = _Known(vector, self._clock() - age)
-                self._addresses[vector.name] = (vector.address, vector.port, self._clock() - age)
-                news += 1
-        return news
-
-    def _refute(self, vector: LoadVector) -> None:
-        mine = self._known.get(self.name)
-        current = mine.vector.sequence if mine else -1
-        if (vector.incarnation, vector.sequence) > (self.incarnation, current):
-            self.incarnation = vector.incarnation + 1
-            if mine:
-                mine.vector = replace(mine.vector, incarnation=self.incarnation)
-
-    def _is_news(self, vector: LoadVector) -> bool:
-        # The same vector once more is no news, even if it looks younger: time on the wire is counted in no age, so that
-        # of two ages the greater is the truer one.
-        known = self._known.get(vector.name)
-        if known is None:
-            return True
-        return (vector.incarnation, vector.sequence) > (known.vector.incarnation, known.vector.sequence)
+        entries: dict[str, Entry] = {}
+        if self._vector is not None:
+            own = replace(self._vector, incarnation=self.incarnation, sequence=self._sequence)
+            entries[self.name] = Entry(own, max(0.0, now - self._updated))
+        for born, node, body in self.freshest:
+            member = self.membership.members.get(node)
+            if member is None or not member.card.incarnation or now - born > self._kept():
+                continue
+            if member.word in (Word.ALIVE, Word.SUSPECT):
+                vector = unpack_body(member.card, body)
+                if (noted := self._noted.get(node)) is not None and noted[0] == body:
+                    vector = vector.with_more(noted[1])
+                entries[vector.name] = Entry(vector, max(0.0, now - born), member.word is Word.SUSPECT)
+        return View(self.name, entries)
 
     def _kept(self) -> float:
         # With a window of fixed size the age of the oldest entry grows with the number of nodes (about as n / window).
-        return self.forget_after * max(1.0, len(self._addresses) / WINDOW)
+        return self.forget_after * max(1.0, len(self.membership.members) / WINDOW)
 
-    def _expire(self) -> None:
+    def note(self, name: str, more: float) -> None:
+        """Count so many more runnable threads on a node that this one has just sent there, until it tells its own figures."""
+        node = node_id(name)
+        known = self.freshest.get(node)
+        if known is not None:
+            before = self._noted.get(node)
+            self._noted[node] = (known[2], more + (before[1] if before is not None and before[0] == known[2] else 0.0))
+
+    def hear_of(self, vector: LoadVector) -> None:
+        """Take what a node said of itself just now, such as with its refusal of a guest."""
+        self._take(self._clock(), node_id(vector.name), pack_body(vector))
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> float:
+        """When tick() has something to do next."""
+        return min(self._next_round, self._urgent_at, self.membership.due)
+
+    def tick(self) -> Sent:
+        """Let time pass; returns what to send now."""
+        if self._left:
+            return []
         now = self._clock()
-        kept = self._kept()
-        for name in [n for n, k in self._known.items() if n != self.name and now - k.born > kept]:
-            del self._known[name]
-        for name in [n for n, (_, _, heard) in self._addresses.items() if now - heard > ADDRESS_KEPT]:
-            del self._addresses[name]
+        target, probes = self.membership.tick()
+        sent = [datagram for node, probe in probes for datagram in self._short(node, [probe])]
+        if now >= self._urgent_at:
+            self._urgent_at, self._urgent_last = math.inf, now
+            sent += self._push(self._own_urgent(), without=b"")
+        if now >= self._next_round:
+            self._next_round = now + PERIOD * self._rng.uniform(0.9, 1.1)
+            self.freshest.forget(now - min(AGE_LIMIT, self._kept()))
+            sent += self._round(target)
+        elif target is not None:
+            sent += self._short(target, [self.membership.ping(target)])
+        return sent
 
-    def view(self) -> View:
-        """Return what is known now, each entry with its age; what is too old is not in it."""
-        self._expire()
+    def _round(self, target: bytes | None) -> Sent:
+        """Tell the window to the member that is to be probed and to a random one, or to two random ones."""
+        chosen = [target] if target is not None else []
+        chosen += self.membership.sample(FAN_OUT - len(chosen), without=target or b"")
+        windows = self._windows()
+        sent: Sent = []
+        for place, node in enumerate(chosen):
+            if place and self._allow(0) <= 0:
+                break
+            probes = [self.membership.ping(node)] if node == target else []
+            for window in windows:
+                sent += self._datagram(node, window, probes=probes)
+                probes = []
+        dead = self.membership.dead()
+        if dead and (not chosen or self._rng.random() < REVIVAL):
+            sent += self._short(self._rng.choice(dead))
+        return sent
+
+    def _windows(self) -> list[bytes]:
         now = self._clock()
-        return View(self.name, {name: Entry(k.vector, max(0.0, now - k.born)) for name, k in self._known.items()})
+        many = len(self.membership.alive()) + 1 >= MANY
+        own = self._own()
+        entries = [pack_entry(now - self._updated, self.id, own)] if own is not None else []
+        count = (2 if many else 1) * WINDOW - len(entries)
+        entries += [pack_entry(now - born, node, body) for born, node, body in self.freshest.newest(count)]
+        return [b"".join(entries[at : at + WINDOW]) for at in range(0, max(1, len(entries)), WINDOW)]
+
+    def introduce(self, name: str) -> Sent:
+        """Return what to send to a node that has just come into touch: it need not wait for its turn."""
+        node = node_id(name)
+        return [datagram for window in self._windows() for datagram in self._datagram(node, window)]
+
+    def leave(self) -> Sent:
+        """Return what to send when this node leaves the cluster for good; it says nothing after that."""
+        self.membership.tell(Update(Word.LEFT, self.id, self.incarnation, self.id))
+        sent = [datagram for node in self.membership.sample(URGENT_PEERS) for datagram in self._short(node)]
+        self._left = True
+        return sent
+
+    def _own_urgent(self) -> Urgent:
+        hops = math.ceil(math.log2(len(self.membership.alive()) + 1)) + 2
+        return Urgent(hops, self._clock() - self._updated, self.id, self._own() or b"")
+
+    def _push(self, urgent: Urgent | None, without: bytes) -> Sent:
+        peers = self.membership.sample(URGENT_PEERS, without)
+        return [sent for node in peers for sent in self._datagram(node, urgent=[urgent] if urgent else [], space=SMALL)]
+
+    def _short(self, node: bytes, probes: Sequence[Probe] = ()) -> Sent:
+        return self._datagram(node, probes=probes, space=SMALL)
+
+    def _datagram(
+        self, node: bytes, entries: bytes = b"", *, urgent: Sequence[Urgent] = (), probes: Sequence[Probe] = (),
+        updates: Sequence[Update] | None = None, space: int = FREE,
+    ) -> Sent:  # fmt: skip
+        member = self.membership.members.get(node)
+        if member is None:
+            return []
+        room = FREE - len(pack_card(self._card)) - len(entries) - URGENT * len(urgent) - PROBE * len(probes)
+        wanted = self._missing(room // ID) if entries else []
+        if updates is None:
+            # Who has sent too much already tells less.
+            space = min(space, SMALL) if self._allow(0) < 0 else space
+            updates = self.membership.news(min(space, room - ID * len(wanted)), self.membership.about(node))
+        data = Datagram(self._card, entries, urgent, wanted, probes, updates).pack()
+        self._allow(SEAL + len(data))
+        return [(member.card.name, data)]
+
+    def _missing(self, room: int) -> list[bytes]:
+        """Return a few nodes of which there is news, but no card or only one of an earlier life."""
+        members = self.membership.members
+        missing, self._renewed = list(self._renewed), set()
+        if not self.membership.full and len(self.freshest) > len(self.membership.alive()):
+            missing += [node for _, node, _ in self.freshest if node not in members]
+        return self._rng.sample(missing, min(WANTED, room, len(missing)))
+
+    def _allow(self, size: int) -> float:
+        """Take so many bytes from what may be sent; returns what is left of it, which may be less than nothing."""
+        now = self._clock()
+        self._allowance = min(2 * BYTES_PER_SECOND, self._allowance + BYTES_PER_SECOND * (now - self._allowed_at)) - size
+        self._allowed_at = now
+        self.bytes_sent += size
+        return self._allowance
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> Sent:
+        """Take a datagram without its seal; returns what to send at once because of it.
+
+        Errors: ValueError with one sentence if it is not a datagram of this format; then nothing of it has been taken.
+        """
+        datagram = unpack(data)
+        sender = datagram.sender.id
+        if self._left or sender == self.id:
+            return []
+        sent: Sent = []
+        card = datagram.sender
+        if not card.incarnation:
+            self.membership.learn(card)
+        else:
+            self.membership.greet(card)
+        refuted = False
+        for update in datagram.updates:
+            if update.node == self.id:
+                refuted |= self._refute(update)
+            elif self._apply(update) and update.word is Word.LEFT:
+                sent += self._push(None, without=sender)
+        now = self._clock()
+        known, ill, kept = self.freshest.known, self.membership.ill, self._kept()
+        for age, node, body in entries_of(datagram.entries):
+            old = known.get(node)
+            if old is None or node in ill or body[:4] != old[2][:4]:
+                self._take(now - age / 50, node, body)
+            elif body > old[2] and age / 50 < kept:
+                known[node] = (now - age / 50, node, body)
+        for urgent in datagram.urgent:
+            if self._take(now - urgent.age, urgent.node, urgent.body) and urgent.hops:
+                sent += self._push(replace(urgent, hops=urgent.hops - 1), without=sender)
+        answers = [answer for probe in datagram.probes for answer in self.membership.hear(sender, probe)]
+        for node, probe in answers:
+            sent += self._short(node, [probe])
+        if refuted or (self.membership.about(sender) is not None and not answers):
+            sent += self._short(sender)  # with our newest card, or with why it is not believed
+        if datagram.wanted and self._allow(0) > -BYTES_PER_SECOND:
+            sent += self._datagram(sender, updates=self._cards(datagram.wanted))
+        return sent
+
+    def _apply(self, update: Update) -> bool:
+        news = self.membership.apply(update)
+        if news and update.word in (Word.DEAD, Word.LEFT):
+            self.freshest.drop(update.node)
+        return news
+
+    def _take(self, born: float, node: bytes, body: bytes) -> bool:
+        """Take an entry; returns whether it is news."""
+        if node == self.id:
+            # What others remember of our life before a restart must not count as newer than what we say now.
+            if version_of(body) > (self.incarnation, self._sequence):
+                self._outdo(version_of(body)[0])
+            return False
+        known = self.freshest.get(node)
+        if (known is not None and body <= known[2]) or self._clock() - born > self._kept():
+            return False
+        incarnation, _ = version_of(body)
+        member = self.membership.members.get(node)
+        if member is None or incarnation > member.card.incarnation:
+            self._renewed |= {node} if member is not None else set()
+        elif member.word is not Word.ALIVE:
+            if self.membership.is_outlived(node, incarnation):
+                return False
+            self.membership.seen(node, born, incarnation)
+        return self.freshest.put(born, node, body)
+
+    def _refute(self, update: Update) -> bool:
+        if update.word in (Word.ALIVE, Word.HERE) or update.incarnation < self.incarnation:
+            return False
+        # News of this node that is younger than a suspicion makes it void. Only one that lives on in spite of that is refuted.
+        if update.word is Word.SUSPECT and update.age < self.membership.suspicion / 2:
+            return False
+        self._outdo(update.incarnation)
+        return True
+
+    def _outdo(self, incarnation: int) -> None:
+        self._card, self._sequence = replace(self._card, incarnation=min(INCARNATION_LIMIT, incarnation + 1)), 0
+        self.membership.tell(Update(Word.HERE, self.id, self.incarnation, self.id))
+
+    def _cards(self, wanted: Sequence[bytes]) -> list[Update]:
+        space = FREE - len(pack_card(self._card))
+        members = [(node, self.membership.members[node]) for node in wanted if node in self.membership.members]
+        updates = []
+        for node, member in members:
+            update = Update(Word.ALIVE, node, member.card.incarnation, self.id, member.card)
+            space -= UPDATE + len(pack_card(member.card))
+            if member.word is Word.ALIVE and member.card.incarnation and space >= 0:
+                updates.append(update)
+        return updates
 
 
-def parse_payload(payload: bytes) -> list[tuple[float, LoadVector]]:
-    """Return (age in seconds, vector) of each entry. Errors: ValueError, one sentence."""
-    if len(payload) > PAYLOAD_LIMIT:
-        raise ValueError(f"gossip: {len(payload)} bytes are more than the {PAYLOAD_LIMIT} that are allowed")
-    try:
-        message = msgpack.unpackb(payload, strict_map_key=True, max_array_len=ENTRIES_LIMIT, max_str_len=4 * NAME_LIMIT)
-    except Exception as error:  # msgpack raises a dozen kinds, for what are all the same fault of the sender
-        raise ValueError("gossip: the payload is not msgpack") from error
-    if not isinstance(message, list) or len(message) != 3 or message[0] != FORMAT or not isinstance(message[2], list):
-        raise ValueError(f"gossip: the payload is not of format {FORMAT}")
-    entries = []
-    for item in message[2]:
-        if not isinstance(item, list) or not item or isinstance(item[0], bool) or not isinstance(item[0], (int, float)):
-            raise ValueError("gossip: an entry has no age")
-        if not 0 <= item[0] < 1e6:
-            raise ValueError("gossip: the age of an entry cannot be")
-        entries.append((float(item[0]), LoadVector.from_fields(item[1:])))
-    return entries
+def _is_urgent(before: LoadVector, now: LoadVector) -> bool:
+    """Return whether all should hear at once that the owner is back or memory is short, or that a node wants work."""
+    return (
+        now.accepts_guests != before.accepts_guests or now.owner_active > before.owner_active
+        or now.memory_short > before.memory_short or (now.accepts_guests and now.idle > before.idle)
+    )  # fmt: skip

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from balancer.forecast import Forecaster
 
 Clock = Callable[[], float]
 
@@ -23,6 +26,10 @@ YARDSTICK_ROUNDS_PER_SECOND = 2000.0
 CALIBRATION_SECONDS = 0.2
 
 NAME_LIMIT = 64
+"""Bytes of a name."""
+MEMORY_SHORT = 0.05
+PRESSURE_SHORT = 0.10
+"""Memory is short below this share of it free, or when something waits for it for more than this share of the time."""
 _YARDSTICK_TEXT = b"".join(b"%d %x %o;" % (i * 7919, i * 104729, i) for i in range(2600))[:65536]
 
 
@@ -63,7 +70,11 @@ def slowdown(runnable: float, cores: float, speed: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LoadVector:
-    """What a node tells of itself. Memory in bytes, load in load units, cores may be a fraction under a quota."""
+    """What a node tells of itself. Memory in bytes, load in load units, cores may be a fraction under a quota.
+
+    Of the runnable threads, `owner` are not of guests; `forecast` is how many they will be soon; pressures are shares of
+    time (0 to 1) in which something waited, as the kernel tells them (PSI, `some`).
+    """
 
     name: str
     incarnation: int
@@ -80,85 +91,45 @@ class LoadVector:
     lending: bool
     blocked: bool
     version: int
+    owner: float = 0.0
+    owner_active: bool = False
+    memory_short: bool = False
+    cpu_pressure: float = 0.0
+    memory_pressure: float = 0.0
+    io_pressure: float = 0.0
+    forecast: float = 0.0
 
     def slowdown_with(self, more: float) -> float:
         """Return the slowdown here if so many more threads (fewer if negative) wanted to run."""
         return slowdown(max(0.0, self.runnable + more), self.cores, self.speed)
 
+    def slowdown_soon(self, more: float) -> float:
+        """Return the slowdown that is to be expected here with so many more threads: of now, or as foretold if that is more."""
+        return slowdown(max(self.runnable, self.forecast) + more, self.cores, self.speed)
+
     def with_more(self, more: float) -> LoadVector:
         """Return the vector as it will be with so many more runnable threads."""
         runnable = max(0.0, self.runnable + more)
-        return replace(self, runnable=runnable, load=runnable / (self.cores * self.speed))
+        forecast = max(0.0, self.forecast + more)
+        return replace(self, runnable=runnable, forecast=forecast, load=runnable / (self.cores * self.speed))
 
     @property
     def accepts_guests(self) -> bool:
         return self.lending and not self.blocked
 
-    def to_fields(self) -> list[object]:
-        """Return the vector as the list that goes over the wire, in the order of the class."""
-        return [getattr(self, field.name) for field in fields(self)]
-
-    @classmethod
-    def from_fields(cls, values: Sequence[object]) -> LoadVector:
-        """Return the vector that came over the wire. Errors: ValueError, one sentence, if anything in it cannot be."""
-        if not isinstance(values, (list, tuple)) or len(values) != len(fields(cls)):
-            raise ValueError(f"load vector: it does not have exactly {len(fields(cls))} fields")
-        (name, incarnation, sequence, address, port, runnable, load, cores, speed, memory_free, memory_total,
-         guests, lending, blocked, version) = values  # fmt: skip
-        return cls(
-            name=_text("name", name),
-            incarnation=_whole("incarnation", incarnation),
-            sequence=_whole("sequence", sequence),
-            address=_text("address", address),
-            port=_port("port", port),
-            runnable=_amount("runnable", runnable),
-            load=_amount("load", load),
-            cores=_capacity("cores", cores),
-            speed=_capacity("speed", speed),
-            memory_free=_whole("memory_free", memory_free),
-            memory_total=_whole("memory_total", memory_total),
-            guests=_whole("guests", guests),
-            lending=_truth("lending", lending),
-            blocked=_truth("blocked", blocked),
-            version=_whole("version", version),
-        )
+    @property
+    def idle(self) -> bool:
+        """Whether there is a core that nobody wants."""
+        return self.runnable < min(0.5, self.cores / 2)
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= NAME_LIMIT or not value.isprintable():
-        raise ValueError(f"load vector: {name} is not a name of at most {NAME_LIMIT} printable characters")
-    return value
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Shares of the last ten seconds (0 to 1) in which something waited for a processor, for memory, or for a disk."""
 
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise ValueError(f"load vector: {name} is not a whole number of 0 or more")
-    return value
-
-
-def _port(name: str, value: object) -> int:
-    if not 0 < _whole(name, value) < 65536:
-        raise ValueError(f"load vector: {name} is not a port number")
-    return _whole(name, value)
-
-
-def _amount(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e9:
-        raise ValueError(f"load vector: {name} is not a number between 0 and 1e9")
-    return float(value)
-
-
-def _capacity(name: str, value: object) -> float:
-    # Divided by later; a node of next to no cores or speed would have an infinite load.
-    if _amount(name, value) < 1e-3:
-        raise ValueError(f"load vector: {name} is too small to be real")
-    return _amount(name, value)
-
-
-def _truth(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"load vector: {name} is neither true nor false")
-    return value
+    cpu: float = 0.0
+    memory: float = 0.0
+    io: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +153,38 @@ class LoadEstimator:
         self.speed = speed
         self._clock = clock
         self._average = 0.0
+        self._owner = 0.0
         self._sampled: float | None = None
         self._corrections: list[_Correction] = []
         self._memory_free = 0
         self._memory_total = 0
-        self._sequence = 0
+        self._pressure = Pressure()
+        self._forecaster = Forecaster()
+        self._second: list[float] = []
+        self._second_began = clock()
 
-    def sample(self, runnable: float, memory_free: int, memory_total: int | None = None) -> None:
-        """Take one sample: threads that run or want to, and bytes of memory that are free to use."""
+    def sample(self, runnable: float, memory_free: int, memory_total: int | None = None, guests: float = 0.0) -> None:
+        """Take one sample: threads that run or want to, of which so many are of guests, and bytes of memory free to use."""
         now = self._clock()
-        if self._sampled is None:
-            self._average = float(runnable)
-        else:
-            tau = RISE_SECONDS if runnable > self._average else FALL_SECONDS
-            self._average += (runnable - self._average) * -math.expm1(-max(0.0, now - self._sampled) / tau)
+        passed = math.inf if self._sampled is None else max(0.0, now - self._sampled)
+        self._average = _approach(self._average, float(runnable), passed)
+        self._forecast(float(runnable), now)
+        self._owner = _approach(self._owner, max(0.0, runnable - guests), passed)
         self._sampled = now
         self._memory_free = max(0, memory_free)
         if memory_total is not None:
             self._memory_total = memory_total
+
+    def _forecast(self, runnable: float, now: float) -> None:
+        self._second.append(runnable)
+        if now - self._second_began >= 1.0:
+            self._forecaster.sample(fmean(self._second))
+            self._second.clear()
+            self._second_began = now
+
+    def feel(self, pressure: Pressure) -> None:
+        """Take the kernel's newest word on how long things wait."""
+        self._pressure = pressure
 
     def inflate(self, weight: float = 1.0, hold: float = 1.0) -> None:
         """Count a guest (or a process that comes home) that has been accepted and does not run yet."""
@@ -212,8 +197,12 @@ class LoadEstimator:
     @property
     def runnable(self) -> float:
         """Runnable threads now, with what is known to come and to have gone."""
+        return max(0.0, self._average + self._corrected())
+
+    def _corrected(self) -> float:
+        """Return what the average does not know yet of what is to come and has gone."""
         now = self._clock()
-        total = self._average
+        total = 0.0
         kept = []
         for correction in self._corrections:
             left = correction.weight * math.exp(-max(0.0, now - correction.until) / correction.decay)
@@ -221,7 +210,7 @@ class LoadEstimator:
                 kept.append(correction)
                 total += left
         self._corrections = kept
-        return max(0.0, total)
+        return total
 
     @property
     def load(self) -> float:
@@ -238,14 +227,14 @@ class LoadEstimator:
         lending: bool,
         blocked: bool,
         version: int = 1,
+        owner_active: bool = False,
     ) -> LoadVector:
-        """Return the load vector of now; each has the next sequence number."""
-        self._sequence += 1
+        """Return the load vector of now; gossip numbers those that it tells."""
         runnable = self.runnable
         return LoadVector(
             name=name,
             incarnation=incarnation,
-            sequence=self._sequence,
+            sequence=0,
             address=address,
             port=port,
             runnable=runnable,
@@ -258,4 +247,20 @@ class LoadEstimator:
             lending=lending,
             blocked=blocked,
             version=version,
+            owner=min(self._owner, runnable),
+            owner_active=owner_active,
+            memory_short=self._memory_short(),
+            cpu_pressure=self._pressure.cpu,
+            memory_pressure=self._pressure.memory,
+            io_pressure=self._pressure.io,
+            forecast=max(0.0, self._forecaster.next + self._corrected()),
         )
+
+    def _memory_short(self) -> bool:
+        short = self._memory_total > 0 and self._memory_free < MEMORY_SHORT * self._memory_total
+        return short or self._pressure.memory > PRESSURE_SHORT
+
+
+def _approach(average: float, sample: float, passed: float) -> float:
+    """Return the average with a sample in it that came so many seconds after the last."""
+    return average + (sample - average) * -math.expm1(-passed / (RISE_SECONDS if sample > average else FALL_SECONDS))

@@ -1,47 +1,87 @@
-"""A cluster under virtual time that runs the very code of the nodes: estimator, gossip and decisions.
+"""A cluster under virtual time that runs the very code of the nodes: estimator, gossip, membership, placement and decisions.
 
-Processes share the cores of the node they are on; a move costs what `MoveCost` says and freezes the process meanwhile.
+Processes share the cores of the node they are on. A move takes the time that its memory takes, in which the process goes
+on; it stands still for a part of that only (`Transfer`), as live moves are measured to do.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from balancer.cost import MoveCost
-from balancer.decide import HOME, Process, Settings, decide, next_interval, recheck
+from balancer.decide import decide, next_interval, place, recheck
 from balancer.gossip import PERIOD, Gossip
-from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
+from balancer.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
+from balancer.process import HOME, Decision, Process, Settings
+from balancer.virtual import VirtualNetwork
 
 TICK = 1.0 / SAMPLES_PER_SECOND
 GIB = 1 << 30
+PLACINGS = 3
+"""Nodes that are asked for a process that is to be placed before it stays at home."""
+RETRY = 2.0
+"""Seconds after which a move that was refused is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node of a simulation; speed 1.0 is the yardstick, memory in bytes."""
+    """A node of a simulation; speed 1.0 is the yardstick, memory in bytes, `owner` the spans (from, to) in which its owner
+    uses it: then it takes no guests, sends home those it has, and `owner_threads` of his own run."""
 
     cores: float = 1.0
     speed: float = 1.0
     memory: int = 16 * GIB
     lending: bool = True
+    owner: tuple[tuple[float, float], ...] = ()
+    owner_threads: float = 1.0
+
+    def owned_at(self, now: float) -> bool:
+        """Return whether the owner uses it then."""
+        return any(start <= now < end for start, end in self.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What moves really take: seconds in all, and seconds in which the process stands still; a little by chance."""
+
+    fixed: float = 0.3
+    per_byte: float = 1 / 110e6
+    still: float = 0.05
+    still_per_byte: float = 0.03 / GIB
+    spread: float = 0.2
+
+    def of(self, memory: int, rng: random.Random) -> tuple[float, float]:
+        """Return (seconds in all, seconds of standing still) of one move."""
+        by_chance = rng.uniform(1 - self.spread, 1 + self.spread)
+        return by_chance * (self.fixed + self.per_byte * memory), by_chance * (self.still + self.still_per_byte * memory)
+
+
+STOPPED = Transfer(0.4, 1 / 110e6, 0.4, 1 / 110e6)
+"""Moves of a process that stands still all the time, as checkpoint and restart do it."""
 
 
 @dataclass(slots=True)
 class Job:
-    """A process of a simulation: `work` in seconds of yardstick cpu, `home` and `where` indexes of machines."""
+    """A process of a simulation: `work` in seconds of yardstick cpu, `home` and `where` indexes of machines.
+
+    `placed`: its user wants the best node at its start, when it has no memory yet.
+    """
 
     home: int
     work: float
     memory: int = 50 << 20
     born: float = 0.0
+    placed: bool = False
     where: int = -1
     done: float = 0.0
     ended: float | None = None
     arrived: float = 0.0
     moved: list[float] = field(default_factory=list)
     moving_to: int | None = None
+    moving_from: float = 0.0
+    still_from: float = 0.0
     moving_until: float = 0.0
     not_before: float = 0.0
 
@@ -51,7 +91,7 @@ class Outcome:
     """What came of a simulation; times in seconds of virtual time.
 
     `bound` is the least makespan that any schedule could have: all work on all speed, or the longest job on the
-    fastest core.
+    fastest core. `vacated`: how long each return of an owner took until the last guest had gone.
     """
 
     makespan: float
@@ -61,6 +101,7 @@ class Outcome:
     moved_again: int
     refused: int
     average_age: float
+    vacated: tuple[float, ...] = ()
 
     @property
     def over_bound(self) -> float:
@@ -68,40 +109,42 @@ class Outcome:
 
 
 class Simulation:
-    """One run, given by its machines, jobs and seed; `loss` is the share of gossip messages that never arrive."""
+    """One run, given by its machines, jobs and seed; `loss` is the share of gossip datagrams that never arrive."""
 
     def __init__(
-        self,
-        machines: Sequence[Machine],
-        jobs: Sequence[Job],
-        seed: int,
-        settings: Settings | None = None,
-        loss: float = 0.0,
-    ) -> None:
-        self.now = 0.0
+        self, machines: Sequence[Machine], jobs: Sequence[Job], seed: int, settings: Settings | None = None, loss: float = 0.0,
+        transfer: Transfer | None = None,
+    ) -> None:  # fmt: skip
         self.machines = list(machines)
-        self.jobs = list(jobs)
-        self.settings = settings or Settings(cost=MoveCost())
-        self.loss = loss
+        self.jobs = sorted(jobs, key=lambda job: job.born)
         self.rng = random.Random(seed)
         self.refused = 0
+        self._transfer = transfer or Transfer()
+        self._settings = [settings or Settings() for _ in self.machines]
         self._ages: list[float] = []
         self._ticks = 0
+        self._unborn = 0
         self.names = [f"n{index + 1}" for index in range(len(self.machines))]
         self._index = {name: index for index, name in enumerate(self.names)}
-        self.estimators = [LoadEstimator(m.cores, m.speed, self._clock) for m in self.machines]
-        self.gossips = [Gossip(name, self._clock, random.Random(self.rng.random())) for name in self.names]
+        self.network = VirtualNetwork(self.rng.randrange(1 << 30), self._tell, loss)
+        self.estimators = [LoadEstimator(m.cores, m.speed, self.network.clock) for m in self.machines]
+        self.gossips = [self.network.add(name) for name in self.names]
         for gossip in self.gossips:
             gossip.learn(self.names[0], "10.0.0.1", 7226)
-        self._next_gossip = [self.rng.uniform(0, PERIOD) for _ in self.machines]
+        self.present: list[list[Job]] = [[] for _ in self.machines]
+        self._homes: list[list[Job]] = [[] for _ in self.machines]
+        self._moving: list[Job] = []
         self._next_decision = [self.rng.uniform(0, PERIOD) for _ in self.machines]
+        self._owned: list[float | None] = [None for _ in self.machines]
+        self._vacated: list[float] = []
 
-    def _clock(self) -> float:
-        return self.now
+    @property
+    def now(self) -> float:
+        return self.network.now
 
-    def run(self, limit: float = 3600.0) -> Outcome:
+    def run(self, limit: float = 7200.0) -> Outcome:
         """Run until every job has ended. Errors: TimeoutError after `limit` seconds of virtual time."""
-        while any(job.ended is None for job in self.jobs):
+        while self._unborn < len(self.jobs) or any(self._homes):
             if self.now > limit:
                 raise TimeoutError(f"the simulation is not over after {limit:.0f} s")
             self.step()
@@ -110,93 +153,160 @@ class Simulation:
     def step(self) -> None:
         """Let one tick of virtual time pass."""
         self._ticks += 1
-        self.now = self._ticks * TICK
+        self.network.run(self._ticks * TICK)
         self._arrive()
         self._work()
-        for index in range(len(self.machines)):
+        for index, machine in enumerate(self.machines):
             self._sample(index)
-        for index in range(len(self.machines)):
-            if self.now >= self._next_gossip[index]:
-                self._next_gossip[index] += PERIOD * self.rng.uniform(0.9, 1.1)
-                self._talk(index)
+            self._owner(index, machine)
             if self.now >= self._next_decision[index]:
                 self._next_decision[index] += next_interval(PERIOD, self.rng)
                 self._decide(index)
+        if self._ticks % SAMPLES_PER_SECOND == 0:
+            self._ages.extend(self.network.ages())
 
     def running(self, index: int) -> list[Job]:
         """Return the jobs that use the cpu of this machine now."""
-        return [
-            j for j in self.jobs if j.where == index and j.ended is None and j.born <= self.now and j.moving_to is None
-        ]
+        return [job for job in self.present[index] if job.moving_to is None or self.now < job.still_from]
 
     def _arrive(self) -> None:
-        for job in self.jobs:
-            if job.where < 0 and job.born <= self.now:
-                job.where, job.arrived = job.home, self.now
-            if job.moving_to is not None and self.now >= job.moving_until:
-                self.estimators[job.where].relieve()
-                job.where, job.moving_to, job.arrived = job.moving_to, None, self.now
-                job.moved.append(self.now)
+        while self._unborn < len(self.jobs) and self.jobs[self._unborn].born <= self.now:
+            job = self.jobs[self._unborn]
+            self._unborn += 1
+            job.where, job.arrived = job.home, self.now
+            self.present[job.home].append(job)
+            self._homes[job.home].append(job)
+            if job.placed:
+                self._place(job)
+        for job in [job for job in self._moving if self.now >= job.moving_until]:
+            self._end_move(job)
+
+    def _end_move(self, job: Job) -> None:
+        assert job.moving_to is not None
+        self._moving.remove(job)
+        self.estimators[job.where].relieve()
+        self.present[job.where].remove(job)
+        job.where, job.moving_to, job.arrived = job.moving_to, None, self.now
+        self.present[job.where].append(job)
+        job.moved.append(self.now)
+        home = job.home
+        cost = self._settings[home].cost.learn(job.moving_until - job.still_from, job.moving_until - job.moving_from, job.memory)
+        self._settings[home] = replace(self._settings[home], cost=cost)
 
     def _work(self) -> None:
         for index, machine in enumerate(self.machines):
             active = self.running(index)
+            owner = machine.owner_threads if machine.owned_at(self.now) else 0.0
             for job in active:
-                job.done += TICK * machine.speed * min(1.0, machine.cores / len(active))
+                # Guests get what the owner leaves, of each core a little at least.
+                share = min(1.0, max(machine.cores - owner, 0.02 * machine.cores) / len(active))
+                job.done += TICK * machine.speed * share
                 if job.done >= job.work:
-                    job.ended = self.now
+                    self._end(job)
+
+    def _end(self, job: Job) -> None:
+        job.ended = self.now
+        self.present[job.where].remove(job)
+        self._homes[job.home].remove(job)
+        if job.moving_to is not None:
+            self._moving.remove(job)
+            self.estimators[job.moving_to].relieve()
+        if job.where != job.home:
+            self.estimators[job.where].relieve()  # mosd learns at once of the end of a guest
 
     def _sample(self, index: int) -> None:
-        memory = self.machines[index].memory
-        present = [job for job in self.jobs if job.where == index and job.ended is None]
-        self.estimators[index].sample(len(self.running(index)), memory - sum(job.memory for job in present), memory)
-        guests = sum(1 for job in present if job.home != index)
-        vector = self.estimators[index].vector(
-            name=self.names[index],
-            incarnation=1,
-            address=f"10.0.{index >> 8}.{index & 255}",
-            port=7226,
-            guests=guests,
-            lending=self.machines[index].lending,
-            blocked=False,
-        )
-        self.gossips[index].update_self(vector)
+        machine, present = self.machines[index], self.present[index]
+        running = self.running(index)
+        guests = sum(job.home != index for job in running)
+        owner = machine.owner_threads if machine.owned_at(self.now) else 0.0
+        free = machine.memory - sum(job.memory for job in present)
+        self.estimators[index].sample(len(running) + owner, free, machine.memory, guests=guests)
 
-    def _talk(self, index: int) -> None:
-        for peer, payload in self.gossips[index].outgoing():
-            if self.rng.random() >= self.loss:
-                self.gossips[self._index[peer]].receive(payload)
-        self._ages.extend(entry.age for entry in self.gossips[index].view().others())
+    def _tell(self, gossip: Gossip) -> None:
+        gossip.update_self(self._vector(self._index[gossip.name]))
+
+    def _vector(self, index: int) -> LoadVector:
+        machine = self.machines[index]
+        owned = machine.owned_at(self.now)
+        return self.estimators[index].vector(
+            name=self.names[index], incarnation=1, address=f"10.0.{index >> 8}.{index & 255}", port=7226,
+            guests=sum(job.home != index for job in self.present[index]), lending=machine.lending and not owned, blocked=False,
+            owner_active=owned,
+        )  # fmt: skip
+
+    def _owner(self, index: int, machine: Machine) -> None:
+        """Send guests home, one after the other, when the owner is back."""
+        if not machine.owner:
+            return
+        guests = [job for job in self.present[index] if job.home != index]
+        if not machine.owned_at(self.now):
+            self._owned[index] = None
+            return
+        if self._owned[index] is None:
+            self._owned[index] = self.now
+            self._tell(self.gossips[index])
+        elif self._owned[index] != math.inf and not guests:
+            self._vacated.append(self.now - (self._owned[index] or 0.0))
+            self._owned[index] = math.inf
+        if guests and not any(job.moving_to is not None for job in guests):
+            self._start_move(guests[0], guests[0].home)
+
+    def _process(self, number: int, job: Job, index: int) -> Process:
+        return Process(
+            pid=number, cpu_seconds=job.done / self.machines[index].speed, memory=job.memory,
+            where=HOME if job.where == index else self.names[job.where], arrived=job.arrived, moved=tuple(job.moved),
+            moving=job.moving_to is not None, not_before=job.not_before,
+        )  # fmt: skip
+
+    def _place(self, job: Job) -> None:
+        gossip = self.gossips[job.home]
+        self._tell(gossip)
+        # It does not run yet, and so is in no average.
+        process = replace(self._process(0, job, job.home), memory=0)
+        self.estimators[job.home].inflate(hold=0.0)
+        for _ in range(PLACINGS):
+            decision = place(gossip.view(), process, self.rng, self._settings[job.home])
+            if decision.target is None or self._act(job, decision, 0):
+                break
+        job.not_before = 0.0
 
     def _decide(self, index: int) -> None:
-        mine = [job for job in self.jobs if job.home == index and job.ended is None and job.where >= 0]
-        processes = [
-            Process(
-                pid=number,
-                cpu_seconds=job.done,
-                memory=job.memory,
-                where=HOME if job.where == index else self.names[job.where],
-                arrived=job.arrived,
-                moved=tuple(job.moved),
-                moving=job.moving_to is not None,
-                not_before=job.not_before,
-            )
-            for number, job in enumerate(mine)
-        ]
-        for decision in decide(self.gossips[index].view(), processes, self.now, self.rng, self.settings):
-            if decision.target is not None:
-                self._move(mine[decision.pid], index if decision.target == HOME else self._index[decision.target])
-
-    def _move(self, job: Job, target: int) -> None:
-        fresh = self.gossips[target].view().own
-        here = self.gossips[job.where].view().own
-        if fresh is None or here is None or (target != job.home and recheck(fresh, here.slowdown_with(0.0), 1.0)):
-            self.refused += 1
-            job.not_before = self.now + PERIOD
+        mine = self._homes[index]
+        if not mine:
             return
-        cost = self.settings.cost.of(job.memory)
-        job.moving_to, job.moving_until = target, self.now + cost
-        self.estimators[target].inflate(hold=cost)
+        self._tell(self.gossips[index])
+        processes = [self._process(number, job, index) for number, job in enumerate(mine)]
+        for decision in decide(self.gossips[index].view(), processes, self.now, self.rng, self._settings[index]):
+            if decision.target is not None:
+                self._act(mine[decision.pid], decision, mine[decision.pid].memory)
+
+    def _act(self, job: Job, decision: Decision, memory: int) -> bool:
+        """Ask the target, which looks at its own figures of now, and has one guest come at a time; returns whether it takes it."""
+        home = self.gossips[job.home]
+        if decision.target == HOME:
+            self._start_move(job, job.home)
+            return True
+        name = decision.target or ""
+        target = self._index[name]
+        fresh = self._vector(target)
+        busy = memory and any(other.moving_to == target for other in self._moving)
+        refusal = recheck(fresh, decision.slowdown, 1.0) if decision.slowdown is not None else None
+        if busy or refusal or not fresh.accepts_guests:
+            self.refused += 1
+            job.not_before = self.now + RETRY * self.rng.uniform(0.5, 1.5)
+            self._tell(self.gossips[target])
+            home.hear_of(self.gossips[target].own_vector())
+            return False
+        home.note(name, 1.0)
+        self._start_move(job, target, memory)
+        return True
+
+    def _start_move(self, job: Job, target: int, memory: int | None = None) -> None:
+        taken, still = self._transfer.of(job.memory if memory is None else memory, self.rng)
+        job.moving_to, job.moving_from = target, self.now
+        job.moving_until, job.still_from = self.now + taken, self.now + taken - still
+        self._moving.append(job)
+        self.estimators[target].inflate(hold=taken)
 
     def _outcome(self) -> Outcome:
         speed = sum(m.cores * m.speed for m in self.machines)
@@ -212,4 +322,5 @@ class Simulation:
             ),
             refused=self.refused,
             average_age=sum(self._ages) / len(self._ages) if self._ages else 0.0,
+            vacated=tuple(self._vacated),
         )

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from balancer.gossip import Entry, View
+from balancer.view import Entry, View
 from balancer.load import LoadVector
 from bench.result import BenchFailed, Result
 from wire.frames import WireError, receive, send

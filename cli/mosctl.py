@@ -179,6 +179,8 @@ def _why(options: argparse.Namespace) -> int:
     if answer["why"]:
         print(f"last: {answer['why']}")
     print(f"balancer: {answer['decision']}")
+    for note in answer.get("decisions", []):
+        print(_note(note))
     return OK
 
 
@@ -226,6 +228,14 @@ def _ledger(options: argparse.Namespace) -> int:
     rows = [(e["direction"], e["user"], e["node"], f"{e['seconds']:.1f}", format_age(max(0.0, time.time() - e["last"]))) for e in entries]
     print(table(("WHAT", "USER", "NODE", "CPU/S", "LAST"), rows, frozenset({3, 4})) if rows else "nothing was lent or borrowed")
     return OK
+
+
+def _note(note: dict[str, Any]) -> str:
+    """One decision of the balancer in a line: when last, how often, whereto, why, and what came of it."""
+    times = f" ({note['times']} times)" if note["times"] > 1 else ""
+    went = f"to {note['target']}" if note["target"] else "stays"
+    outcome = f": {note['outcome']}" if note["outcome"] else ""
+    return f"  {time.strftime('%H:%M:%S', time.localtime(note['last']))}{times} {went}, {note['reason']}{outcome}"
 
 
 def _ask(operation: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:

@@ -10,9 +10,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from balancer.decide import Decision, Process, Settings, decide, next_interval, place, recheck
-from balancer.gossip import PERIOD, Gossip, View
+from balancer.decide import decide, next_interval, place, recheck
+from balancer.gossip import Gossip, Sent
+from balancer.journal import Journal
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
+from balancer.process import Decision, Process, Settings
+from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
 from node.config import Config
@@ -25,6 +28,8 @@ from node.registry import HOME, HomeProcess, Registry
 REST = 5
 """How many times as long as a sample takes there is none."""
 DECISION_PERIOD = 1.0
+GOSSIP_TICK = 0.1
+PRESSURE_PERIOD = 1.0
 GOSSIP_TIMEOUT = 3.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
@@ -53,6 +58,7 @@ class Balancer:
         self._counter = sampling.RunnableCounter()
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
+        self.journal = Journal()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sampling_took = 0.0
 
@@ -61,7 +67,8 @@ class Balancer:
         self._sample()
         self._tell_gossip()
         self._spawn(periodically("the load", self._sample, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
-        self._spawn(periodically("gossip", self._gossip_once, lambda: PERIOD * self._rng.uniform(0.9, 1.1)))
+        self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
+        self._spawn(periodically("gossip", self._gossip_once, lambda: GOSSIP_TICK))
         self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
         self._spawn(periodically("the balancer", self.decide, lambda: next_interval(DECISION_PERIOD, self._rng), delayed=True))
 
@@ -75,9 +82,13 @@ class Balancer:
     def _sample(self) -> None:
         begun = self._clock()
         self.memory_free, self.memory_total = sampling.memory()
-        self.estimator.sample(self._counter.count(), self.memory_free, self.memory_total)
+        guests = sum(guest.runnable for guest in self._guests.all())
+        self.estimator.sample(self._counter.count(), self.memory_free, self.memory_total, guests)
         # Where very many processes are counted one by one, the daemon has something else to do too.
         self._sampling_took = self._clock() - begun
+
+    def _feel(self) -> None:
+        self.estimator.feel(sampling.pressure())
 
     def _tell_gossip(self) -> None:
         config = self._config()
@@ -91,13 +102,20 @@ class Balancer:
 
     def _gossip_once(self) -> None:
         self._tell_gossip()
-        for name, payload in self.gossip.outgoing():
+        self._send_all(self.gossip.tick())
+
+    def _send_all(self, sent: Sent) -> None:
+        for name, payload in sent:
             self._spawn(self._send(name, payload))
+
+    def hear(self, payload: bytes) -> None:
+        """Takes what a peer gossips. Errors: ValueError, one sentence."""
+        self._send_all(self.gossip.receive(payload))
 
     def greet(self, name: str) -> None:
         """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
         self._tell_gossip()
-        self._spawn(self._send(name, self.gossip.payload()))
+        self._send_all(self.gossip.introduce(name))
 
     async def _send(self, name: str, payload: bytes) -> None:
         try:
@@ -186,7 +204,8 @@ class Balancer:
         mine = [self._figures(entry) for entry in entries]
         made = decide(self.view(), mine, self._clock(), self._rng, self.settings())
         self.decisions = {decision.pid: decision for decision in made}
-        for decision in made:
+        for decision, figures in zip(made, mine, strict=True):
+            self.journal.record(time.time(), decision, figures.where)
             if decision.target is not None:
                 self._spawn(self._act(decision))
             else:
@@ -200,6 +219,7 @@ class Balancer:
 
     def _place_best(self, entry: HomeProcess) -> None:
         decision = self.place(entry, away=False)
+        self.journal.record(time.time(), decision, entry.where)
         self._registry.update(entry.pid, wanted="")
         if decision.target is not None and not self._mover.is_moving(entry.pid):
             self._spawn(self._act(decision))
@@ -209,9 +229,10 @@ class Balancer:
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
         try:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown)
-        except MoveRefused:
-            pass                                     # logged and kept by the mover
+        except MoveRefused as error:                 # logged and kept by the mover
+            self.journal.concluded(decision.pid, decision.target, str(error))
         else:
+            self.journal.concluded(decision.pid, decision.target, "made")
             self._settle_wish(decision.pid)
 
     def close(self) -> None:

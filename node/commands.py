@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -322,6 +322,7 @@ class Commands:
             "cpu_seconds": self._node.registry.cpu_seconds(entry, time.time()),
             "decision": decision.reason if decision else none_yet,
             "target": decision.target if decision else None,
+            "decisions": [asdict(note) for note in self._node.balancer.journal.of_process(entry.pid)],
         }  # fmt: skip
 
 

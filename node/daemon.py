@@ -335,7 +335,8 @@ class Daemon:
             payload = parameters.get("payload")
             if not isinstance(payload, bytes):
                 raise ValueError("gossip without a payload")
-            return self.balancer.gossip.receive(payload)
+            self.balancer.hear(payload)
+            return True
         if method == "reserve":
             return await self.guests.reserve(caller, parameters)
         if method == "usage":

@@ -337,7 +337,7 @@ class Mover:
             cpu_away=before.cpu_away + self._registry.cpu_of_stay(before, now),
             history=entry.history.moved(now, before.where, report.where, reason),
         )  # fmt: skip
-        self.cost = self.cost.learn(now - begun, report.size)
+        self.cost = self.cost.learn(report.frozen_ms / 1e3, now - begun, report.size)
         self.tally.made(before.where, report.where, report.frozen_ms, report.size)
         log.info(
             "process %d: %s -> %s, frozen %.1f ms, total %.1f ms, %d bytes (%s)",

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node import process, sampling
+from node import process
 from node.control import Client
 from node.registry import HomeProcess
 
@@ -52,7 +52,7 @@ class Watching:
     def _own(self) -> dict[str, Any]:
         """What a node knows of itself alone: its owner's policy, and what waiting for memory costs it."""
         return {
-            "closed_why": self._node.guests.lends() or "", "owner_idle": sampling.owner_idle(), "utilisability": utilisability(),
+            "closed_why": self._node.guests.lends() or "", "owner_idle": self._node.lending.sight.idle, "utilisability": utilisability(),
         }  # fmt: skip
 
     def _process(self, client: Client, entry: HomeProcess, now: float) -> dict[str, Any]:

@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 
 from balancer.cost import MoveCost
-from balancer.decide import HOME, Decision, Process, Settings, decide, next_interval, place, recheck, residency
-from balancer.gossip import Entry, View
+from balancer.decide import decide, next_interval, place, recheck
 from balancer.load import LoadVector
+from balancer.opportunity import memory_price
+from balancer.process import HOME, Decision, Process, Settings, residency
+from balancer.view import Entry, View
+from tests.balancer.vectors import GIB, node
 
-GIB = 1 << 30
 NOW = 1000.0
-
-
-def node(name: str, runnable: float = 0.0, **changes: object) -> LoadVector:
-    vector = LoadVector(name, 1, 1, "10.0.0.1", 7226, runnable, runnable, 1.0, 1.0, 8 * GIB, 16 * GIB, 0, True, False, 1)
-    return replace(vector, **changes)  # type: ignore[arg-type]
 
 
 def view_of(*vectors: LoadVector, ages: dict[str, float] | None = None) -> View:
@@ -49,7 +46,7 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 1), node("n2")), {}, "too little to gain"),
         (view_of(node("n1", 3), node("n2", 2.9)), {}, "too little to gain"),
         (view_of(node("n1", 3), node("n2")), {"cpu_seconds": 0.1}, "too little to pay"),
-        (view_of(node("n1", 3), node("n2")), {"memory": 7 * GIB, "cpu_seconds": 20}, "too little to pay"),
+        (view_of(node("n1", 3), node("n2", memory_free=16 * GIB)), {"memory": 7 * GIB, "cpu_seconds": 3}, "too little to pay"),
         (view_of(node("n1", 3), node("n2", lending=False)), {}, "no guests"),
         (view_of(node("n1", 3), node("n2", blocked=True)), {}, "no guests"),
         (view_of(node("n1", 3), node("n2"), ages={"n2": 11}), {}, "nothing has been heard"),
@@ -61,7 +58,7 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 3), node("n2")), {"moving": True}, "under way"),
         (view_of(node("n1", 3), node("n2")), {"immovable": "it has an io_uring"}, "io_uring"),
         (view_of(node("n1", 3), node("n2")), {"not_before": NOW + 5}, "5 s"),
-        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 3 s"),
+        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 8 s"),
         (view_of(node("n1", 3)), {}, "no other node"),
         (View("n1", {"n2": Entry(node("n2"), 0.0)}), {}, "not known yet"),
         (view_of(node("n1"), node("n2", 3), ages={"n2": 20}), {"where": "n2"}, "cannot be compared"),
@@ -148,10 +145,10 @@ def test_residency_doubles_with_each_quick_move_and_has_a_limit() -> None:
     settings = Settings()
     times = [NOW - 50, NOW - 40, NOW - 30, NOW - 20, NOW - 10, NOW - 5, NOW - 1]
     stays = [residency(process(moved=tuple(times[:count])), NOW, settings) for count in range(8)]
-    assert stays == [3, 3, 6, 12, 24, 48, 60, 60]
-    assert residency(process(moved=(NOW - 100, NOW - 90, NOW - 80)), NOW, settings) == 3
-    big = process(memory=GIB, moved=(NOW,))
-    assert residency(big, NOW, settings) == pytest.approx(3 * settings.cost.of(GIB))
+    assert stays == [8, 8, 16, 32, 64, 120, 120, 120]
+    assert residency(process(moved=(NOW - 400, NOW - 390, NOW - 380)), NOW, settings) == 8
+    big = process(memory=8 * GIB, moved=(NOW,))
+    assert residency(big, NOW, settings) == pytest.approx(3 * settings.cost.of(8 * GIB))
 
 
 def test_reasons_are_never_empty_and_every_process_has_one_decision() -> None:
@@ -199,6 +196,71 @@ def test_place_finds_the_best_node_at_once() -> None:
     assert "n2" in refused.reason
 
 
+def test_placed_process_is_refused_where_the_next_best_node_is_better_by_now() -> None:
+    decision = place(view_of(node("n1", 4), node("n2", 1), node("n3")), process(cpu_seconds=0.0), random.Random(1))
+    assert decision.slowdown is not None
+    assert recheck(node("n3"), decision.slowdown, 1.0) is None
+    assert recheck(node("n3", 1), decision.slowdown, 1.0) is None
+    assert recheck(node("n3", 1.2), decision.slowdown, 1.0) is not None
+
+
+def test_those_who_place_at_the_same_time_do_not_all_find_the_same_node() -> None:
+    idle = [node(f"n{number}", number / 1000) for number in range(2, 12)]
+    found = {place(view_of(node("n1", 4), *idle), process(), random.Random(seed)).target for seed in range(40)}
+    assert len(found) >= 8
+
+
+def test_young_process_leaves_a_place_where_memory_is_short_for_where_it_fits_best() -> None:
+    short = node("n1", 1, memory_free=GIB // 2, memory_short=True)
+    others = (node("n2"), node("n3", 9, memory_free=6 * GIB), node("n4", memory_free=GIB))
+    young = {"cpu_seconds": 0.0, "arrived": NOW - 1, "moved": (NOW - 1,)}
+    mine = [process(1, memory=GIB // 2, **young), process(2, memory=2 * GIB, **young), process(3, memory=5 * GIB, **young)]
+    decisions = decide(view_of(short, *others), mine, NOW, random.Random(1))
+    assert [(d.pid, d.target) for d in decisions if d.target] == [(2, "n3")]
+    assert "memory is short at home" in decisions[1].reason
+    mine[1] = process(2, memory=2 * GIB, locked=True)
+    decisions = decide(view_of(short, *others), mine, NOW, random.Random(1))
+    assert [(d.pid, d.target) for d in decisions if d.target] == [(3, "n3")]
+    assert not [d for d in decide(view_of(node("n1", 1), *others), mine, NOW, random.Random(1)) if d.target]
+
+
+def test_guest_goes_home_from_a_node_whose_memory_is_short_unless_home_is_short_too() -> None:
+    pressed = node("n2", memory_free=GIB // 2, memory_short=True)
+    mine = [process(1, where="n2", memory=GIB)]
+    (decision,) = decide(view_of(node("n1", 5), pressed, node("n3")), mine, NOW, random.Random(1))
+    assert decision.target == HOME
+    (decision,) = decide(view_of(node("n1", 5, memory_short=True), pressed, node("n3")), mine, NOW, random.Random(1))
+    assert decision.target == "n3"
+
+
+def test_nobody_is_sent_where_memory_is_short() -> None:
+    decision = one(view_of(node("n1", 5), node("n2", memory_short=True)), process())
+    assert decision.target is None
+    assert "memory is short on n2" in decision.reason
+
+
+def test_scarce_memory_makes_a_node_dearer_long_before_it_is_full() -> None:
+    prices = [memory_price(node("n1", memory_free=free * GIB), GIB, 16) for free in (16, 10, 6, 4, 2)]
+    assert prices[:2] == [0, 0]
+    assert 0 < prices[2] < prices[3] < prices[4] < 4
+    scarce = node("n2", memory_free=2 * GIB)
+    for seed in range(10):
+        assert place(view_of(node("n1", 4), scarce, node("n3", 0.2)), process(memory=GIB), random.Random(seed)).target == "n3"
+    assert memory_price(node("n1", memory_total=0), GIB, 16) == 0
+
+
+def test_process_stays_near_its_files_if_it_reads_much() -> None:
+    busy = view_of(node("n1", 2), node("n2"))
+    assert one(busy, process(files={HOME: 1e6})).target == "n2"
+    assert one(busy, process(files={HOME: 80e6})).target is None
+    assert one(view_of(node("n1", 1), node("n2", 1)), process(where="n2", files={HOME: 80e6})).target == HOME
+    assert one(view_of(node("n1", 1), node("n2", 0)), process(files={"n2": 80e6})).target == "n2"
+
+
+def test_node_that_will_be_busy_again_is_not_taken_for_an_idle_one() -> None:
+    assert one(view_of(node("n1", 2), node("n2", 0.0, forecast=2.0)), process()).target is None
+
+
 def test_target_checks_again_with_its_own_figures() -> None:
     assert recheck(node("n2"), 2.0, 1.0) is None
     refusal = recheck(node("n2", 2), 2.0, 1.0)
@@ -216,9 +278,11 @@ def test_interval_has_a_jitter_of_a_fifth() -> None:
 def test_cost_is_learned_from_moves() -> None:
     cost = MoveCost()
     for _ in range(200):
-        cost = cost.learn(0.1 + 1e-9 * 10e6, 10_000_000)
-        cost = cost.learn(0.1 + 1e-9 * 1e9, 1_000_000_000)
+        cost = cost.learn(0.1 + 1e-9 * 10e6, 1 + 1e-8 * 10e6, 10_000_000)
+        cost = cost.learn(0.1 + 1e-9 * 1e9, 1 + 1e-8 * 1e9, 1_000_000_000)
     assert cost.of(10_000_000) == pytest.approx(0.11, rel=0.1)
     assert cost.of(1_000_000_000) == pytest.approx(1.1, rel=0.1)
+    assert cost.takes(10_000_000) == pytest.approx(1.1, rel=0.1)
+    assert cost.takes(1_000_000_000) == pytest.approx(11, rel=0.1)
     with pytest.raises(ValueError, match="negative"):
-        cost.learn(-1, 0)
+        cost.learn(-1, 0, 0)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from balancer.load import LoadEstimator, LoadVector, effective_cores, slowdown, speed_of, yardstick_round
+from balancer.load import LoadEstimator, LoadVector, Pressure, effective_cores, slowdown, speed_of, yardstick_round
 
 
 class Clock:
@@ -16,11 +15,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def make_vector(name: str = "n1", **changes: object) -> LoadVector:
-    vector = LoadVector(name, 1, 1, "10.0.0.1", 7226, 1.0, 1.0, 1.0, 1.0, 8 << 30, 16 << 30, 0, True, False, 1)
-    return replace(vector, **changes)  # type: ignore[arg-type]
 
 
 def feed(estimator: LoadEstimator, clock: Clock, runnable: float, seconds: float) -> None:
@@ -97,36 +91,25 @@ def test_yardstick_is_the_same_work_each_time() -> None:
         speed_of(10, 0.0)
 
 
-def test_vectors_have_growing_sequence_numbers() -> None:
+def test_owner_is_what_is_not_of_guests() -> None:
+    clock = Clock()
+    estimator = LoadEstimator(4, 1.0, clock)
+    for _ in range(300):
+        clock.now += 0.1
+        estimator.sample(5, 1 << 30, 2 << 30, guests=3)
+    vector = make(estimator)
+    assert vector.owner == pytest.approx(2.0, abs=0.05)
+    assert vector.runnable == pytest.approx(5.0, abs=0.05)
+
+
+@pytest.mark.parametrize(("free", "pressure", "short"), [(50, 0.0, False), (4, 0.0, True), (50, 0.2, True)])
+def test_memory_is_short_when_little_is_free_or_something_waits_for_it(free: int, pressure: float, short: bool) -> None:
     estimator = LoadEstimator(1, 1.0, Clock())
-
-    def take() -> int:
-        return estimator.vector(name="n1", incarnation=1, address="10.0.0.1", port=7226, guests=0, lending=True, blocked=False).sequence
-
-    assert take() < take() < take()
-
-
-def test_vector_survives_the_wire() -> None:
-    vector = make_vector()
-    assert LoadVector.from_fields(vector.to_fields()) == vector
+    estimator.sample(0, free << 20, 100 << 20)
+    estimator.feel(Pressure(cpu=0.5, memory=pressure, io=0.1))
+    vector = make(estimator)
+    assert (vector.memory_short, vector.cpu_pressure, vector.memory_pressure, vector.io_pressure) == (short, 0.5, pressure, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("position", "value"),
-    [
-        (0, ""), (0, "x" * 65), (0, "a\nb"), (0, 7), (1, -1), (1, True), (2, 1.5), (3, b"x"), (4, 0), (4, 65536),
-        (5, float("nan")), (5, float("inf")), (6, -1.0), (7, 0.0), (8, 0), (8, "1"), (9, -1), (10, 1 << 63),
-        (12, 1), (13, None),
-    ],
-)  # fmt: skip
-def test_vector_with_an_impossible_field_is_refused(position: int, value: object) -> None:
-    values = make_vector().to_fields()
-    values[position] = value
-    with pytest.raises(ValueError, match="load vector: "):
-        LoadVector.from_fields(values)
-
-
-@pytest.mark.parametrize("values", [[], [1], None, {"name": "n1"}, [*make_vector().to_fields(), 1]])
-def test_vector_of_the_wrong_shape_is_refused(values: object) -> None:
-    with pytest.raises(ValueError, match="exactly"):
-        LoadVector.from_fields(values)  # type: ignore[arg-type]
+def make(estimator: LoadEstimator) -> LoadVector:
+    return estimator.vector(name="n1", incarnation=1, address="10.0.0.1", port=7226, guests=0, lending=True, blocked=False)

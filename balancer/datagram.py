@@ -1,0 +1,338 @@
+"""What nodes say to one another in gossip, as bytes: one datagram under 1400 bytes, seal included.
+
+::
+
+    seal (16) | header (9) | card of the sender | entries (27 each) | urgent entries (28 each) | wanted ids (6 each)
+              | probes (11 each) | updates (19 each, and a card where a node is alive)
+
+Of a node two things are told. Its *card* is what seldom changes (name, address, cores, speed, memory): it is told when it
+is new and to who asks for it. Its *entry* is what changes all the time, 27 bytes, with its age: those go round. Both begin
+with the incarnation of the node, so that of two the newer is the greater. Every bit pattern of an entry is a valid one;
+all else is checked where it comes in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from functools import lru_cache
+from typing import TypeVar
+
+from balancer.load import NAME_LIMIT, LoadVector
+
+FORMAT = 2
+LIMIT = 1399
+"""Bytes of a datagram with its seal: what every link carries in one piece, tunnels too."""
+SEAL = 16
+ID = 6
+ENTRY = 27
+INCARNATION_LIMIT = (1 << 32) - 1
+SEQUENCE_LIMIT = (1 << 16) - 1
+AGE_LIMIT = 0xFFFF / 50
+"""Seconds: older entries are not told."""
+
+_HEADER = struct.Struct("!B6sBB")
+_COUNTS = struct.Struct("!BBB")
+_ENTRY = struct.Struct("!H6s19s")
+_BODY = struct.Struct("!IHHHBHBBBHB")
+_VERSION = struct.Struct("!IH")
+_URGENT = struct.Struct("!BH6s19s")
+_PROBE = struct.Struct("!BI6s")
+_UPDATE = struct.Struct("!BI6s6sH")
+_CARD = struct.Struct("!IHffQH")
+
+
+_Kind = TypeVar("_Kind", bound=IntEnum)
+
+
+class State(IntFlag):
+    """What an entry tells of its node in one bit each."""
+
+    LENDING = 1
+    BLOCKED = 2
+    OWNER = 4  # the owner is using it
+    PRESSED = 8  # memory is short
+    IDLE = 16  # nothing wants to run
+
+
+class Word(IntEnum):
+    """Of which kind an update about a node is."""
+
+    ALIVE = 1
+    SUSPECT = 2
+    DEAD = 3
+    LEFT = 4
+    HERE = 5  # alive, without its card
+
+
+class Call(IntEnum):
+    """Of which kind a probe is: "are you there?", "ask it for me", "yes", "it does not answer me"."""
+
+    PING = 1
+    ASK = 2
+    ACK = 3
+    NACK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What seldom changes of a node. Memory in bytes, cores may be a fraction, speed 1.0 is the yardstick.
+
+    `incarnation` 0: only the address is known, from somebody who dialled it.
+    """
+
+    name: str
+    address: str
+    port: int
+    incarnation: int = 0
+    cores: float = 1.0
+    speed: float = 1.0
+    memory_total: int = 0
+    version: int = 0
+
+    @property
+    def id(self) -> bytes:
+        return node_id(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A change of what is known of a node; `by` is who says so (for suspicions, which count by how many have them).
+
+    Of a suspicion, `age` tells how many seconds ago the node was asked and did not answer.
+    """
+
+    word: Word
+    node: bytes
+    incarnation: int
+    by: bytes
+    card: Card | None = None
+    age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A question or an answer about whether a node is there; `number` is the asker's, `node` whom it is about."""
+
+    call: Call
+    number: int
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Urgent:
+    """An entry that is passed on at once, `hops` times more."""
+
+    hops: int
+    age: float
+    node: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """One datagram; `entries` are the packed ones, as entries_of() and pack_entry() have them."""
+
+    sender: Card
+    entries: bytes = b""
+    urgent: Sequence[Urgent] = ()
+    wanted: Sequence[bytes] = ()
+    probes: Sequence[Probe] = ()
+    updates: Sequence[Update] = ()
+
+    def pack(self) -> bytes:
+        """Return the bytes without the seal."""
+        card = pack_card(self.sender)
+        parts = [_HEADER.pack(FORMAT, self.sender.id, len(card), len(self.entries) // ENTRY), card, self.entries]
+        parts.append(_COUNTS.pack(len(self.urgent), len(self.wanted), len(self.probes)))
+        parts += [_URGENT.pack(u.hops, _age_to_wire(u.age), u.node, u.body) for u in self.urgent]
+        parts += self.wanted
+        parts += [_PROBE.pack(p.call, p.number, p.node) for p in self.probes]
+        parts += [pack_update(update) for update in self.updates]
+        return b"".join(parts)
+
+
+FREE = LIMIT - SEAL - _HEADER.size - _COUNTS.size
+"""Bytes that a datagram has for the sender's card and everything else."""
+URGENT = _URGENT.size
+UPDATE = _UPDATE.size
+PROBE = _PROBE.size
+
+
+@lru_cache(maxsize=16384)
+def node_id(name: str) -> bytes:
+    """Return the six bytes that stand for a node: of 1,000 names two have the same in one of 500 million clusters."""
+    return hashlib.blake2b(name.encode(), digest_size=ID).digest()
+
+
+def pack_card(card: Card) -> bytes:
+    """Return a card as it goes over the wire. Errors: ValueError if its name or address is longer than NAME_LIMIT bytes."""
+    name, address = card.name.encode(), card.address.encode()
+    if max(len(name), len(address)) > NAME_LIMIT:
+        raise ValueError(f"gossip: {card.name} or {card.address} is longer than {NAME_LIMIT} bytes")
+    fixed = _CARD.pack(card.incarnation, card.port, card.cores, card.speed, card.memory_total, card.version)
+    return b"%c%b%c%b%b" % (len(name), name, len(address), address, fixed)
+
+
+def pack_update(update: Update) -> bytes:
+    """Return an update as it goes over the wire."""
+    head = _UPDATE.pack(update.word, update.incarnation, update.node, update.by, _age_to_wire(update.age))
+    return head + pack_card(update.card) if update.card is not None else head
+
+
+def pack_entry(age: float, node: bytes, body: bytes) -> bytes:
+    """Return one packed entry of that age in seconds."""
+    return _ENTRY.pack(_age_to_wire(age), node, body)
+
+
+def entries_of(packed: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Return (age in fiftieths of a second, id, body) of packed entries."""
+    return list(_ENTRY.iter_unpack(packed))
+
+
+def pack_body(vector: LoadVector) -> bytes:
+    """Return what changes of a load vector in 19 bytes; of two bodies of one node the greater is the newer."""
+    flags = (
+        State.LENDING * vector.lending | State.BLOCKED * vector.blocked | State.OWNER * vector.owner_active
+        | State.PRESSED * vector.memory_short | State.IDLE * vector.idle
+    )  # fmt: skip
+    owner = vector.owner / vector.runnable if vector.runnable else 0.0
+    free = vector.memory_free / vector.memory_total if vector.memory_total else 0.0
+    return _BODY.pack(
+        vector.incarnation, vector.sequence, _threads(vector.runnable), _threads(vector.forecast), _byte(owner),
+        int(min(1.0, free) * 0xFFFF), _byte(vector.cpu_pressure), _byte(vector.memory_pressure), _byte(vector.io_pressure),
+        min(0xFFFF, vector.guests), flags,
+    )  # fmt: skip
+
+
+def unpack_body(card: Card, body: bytes) -> LoadVector:
+    """Return the load vector of a node from its card and the newest body."""
+    (incarnation, sequence, runnable, forecast, owner, free, cpu, memory, io, guests, flags) = _BODY.unpack(body)
+    return LoadVector(
+        name=card.name, incarnation=incarnation, sequence=sequence, address=card.address, port=card.port,
+        runnable=runnable / 32, load=runnable / 32 / (card.cores * card.speed), cores=card.cores, speed=card.speed,
+        memory_free=card.memory_total * free // 0xFFFF, memory_total=card.memory_total, guests=guests,
+        lending=bool(flags & State.LENDING), blocked=bool(flags & State.BLOCKED), version=card.version,
+        owner=runnable / 32 * owner / 255, owner_active=bool(flags & State.OWNER), memory_short=bool(flags & State.PRESSED),
+        cpu_pressure=cpu / 255, memory_pressure=memory / 255, io_pressure=io / 255, forecast=forecast / 32,
+    )  # fmt: skip
+
+
+def version_of(body: bytes) -> tuple[int, int]:
+    """Return (incarnation, sequence) of the node that a body is of."""
+    incarnation, sequence = _VERSION.unpack_from(body)
+    return incarnation, sequence
+
+
+def unpack(data: bytes) -> Datagram:
+    """Return the datagram without its seal. Errors: ValueError, one sentence, if anything in it cannot be."""
+    try:
+        return _unpack(data)
+    except (struct.error, IndexError):
+        raise ValueError("gossip: the datagram is cut short") from None
+
+
+def _unpack(data: bytes) -> Datagram:
+    if len(data) > LIMIT - SEAL:
+        raise ValueError(f"gossip: {len(data)} bytes are more than the {LIMIT - SEAL} of a datagram")
+    form, sender_id, card_length, count = _HEADER.unpack_from(data)
+    if form != FORMAT:
+        raise ValueError(f"gossip: the datagram is not of format {FORMAT}")
+    sender, offset = _unpack_card(data, _HEADER.size)
+    if offset != _HEADER.size + card_length or sender.id != sender_id:
+        raise ValueError("gossip: the datagram is not by whom it says")
+    entries, offset = _slice(data, offset, count * ENTRY)
+    urgents, wants, probes = _COUNTS.unpack_from(data, offset)
+    urgent, offset = _slice(data, offset + _COUNTS.size, urgents * URGENT)
+    wanted, offset = _slice(data, offset, wants * ID)
+    asked, offset = _slice(data, offset, probes * PROBE)
+    return Datagram(
+        sender, entries, [Urgent(hops, age / 50, node, body) for hops, age, node, body in _URGENT.iter_unpack(urgent)],
+        [wanted[at : at + ID] for at in range(0, len(wanted), ID)],
+        [Probe(_known(Call, call), number, node) for call, number, node in _PROBE.iter_unpack(asked)],
+        _unpack_updates(data, offset),
+    )  # fmt: skip
+
+
+def _slice(data: bytes, offset: int, length: int) -> tuple[bytes, int]:
+    if offset + length > len(data):
+        raise IndexError
+    return data[offset : offset + length], offset + length
+
+
+def _unpack_updates(data: bytes, offset: int) -> list[Update]:
+    updates = []
+    while offset < len(data):
+        word, incarnation, node, by, age = _UPDATE.unpack_from(data, offset)
+        offset, card = offset + _UPDATE.size, None
+        if word == Word.ALIVE:
+            card, offset = _unpack_card(data, offset)
+            if card.id != node or card.incarnation != incarnation:
+                raise ValueError("gossip: an update has the card of another node")
+        updates.append(Update(_known(Word, word), node, incarnation, by, card, age / 50))
+    return updates
+
+
+def _unpack_card(data: bytes, offset: int) -> tuple[Card, int]:
+    name, offset = _unpack_text(data, offset)
+    address, offset = _unpack_text(data, offset)
+    incarnation, port, cores, speed, memory, version = _CARD.unpack_from(data, offset)
+    # Divided by later; a node of next to no cores or speed would have an infinite load.
+    if not (1e-3 <= cores <= 1e6 and 1e-3 <= speed <= 1e6):
+        raise ValueError("gossip: no node has so many cores, or is so fast or slow")
+    if not port or memory >= 1 << 63:
+        raise ValueError("gossip: a card has no port, or more memory than there is")
+    return Card(name, address, port, incarnation, cores, speed, memory, version), offset + _CARD.size
+
+
+def _unpack_text(data: bytes, offset: int) -> tuple[str, int]:
+    raw, end = _slice(data, offset + 1, data[offset])
+    text = raw.decode(errors="replace")
+    if not 0 < len(raw) <= NAME_LIMIT or not text.isprintable() or "\ufffd" in text:
+        raise ValueError(f"gossip: a name is not of 1 to {NAME_LIMIT} bytes of printable characters")
+    return text, end
+
+
+def _known(kind: type[_Kind], value: int) -> _Kind:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"gossip: there is no {kind.__name__.lower()} of kind {value}") from None
+
+
+def _age_to_wire(age: float) -> int:
+    return max(0, min(0xFFFF, round(age * 50)))
+
+
+def _threads(count: float) -> int:
+    return min(0xFFFF, round(count * 32))
+
+
+def _byte(share: float) -> int:
+    return max(0, min(255, round(share * 255)))
+
+
+class Seal:
+    """Says that a datagram is by a member of the cluster, who alone have its key (of 16 to 64 bytes), and is whole.
+
+    An old datagram sent again by somebody else does no harm: what it tells is known, or older than what is.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < 16:
+            raise ValueError("the key of a cluster's gossip has at least 16 bytes")
+        self._key = key
+
+    def close(self, data: bytes) -> bytes:
+        """Return the datagram with its seal."""
+        return hashlib.blake2b(data, digest_size=SEAL, key=self._key).digest() + data
+
+    def open(self, sealed: bytes) -> bytes:
+        """Return the datagram without its seal. Errors: ValueError if it is not whole or not by a member."""
+        if len(sealed) > LIMIT or not hmac.compare_digest(self.close(sealed[SEAL:])[:SEAL], sealed[:SEAL]):
+            raise ValueError("gossip: the datagram is not by a member of this cluster")
+        return sealed[SEAL:]

@@ -1,0 +1,136 @@
+"""A process as the decisions see it, what may be decided about it, and what stands against a move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from balancer.cost import MoveCost
+from balancer.load import LoadVector
+from balancer.policy import format_size
+from balancer.view import Entry
+
+HOME = "home"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A home process of the deciding node, wherever it is now. Memory in bytes, times in seconds of the caller's clock.
+
+    `where` is "home" or the node it is on; `arrived` when it came there (or started); `moved` the times of its moves
+    of the last minute or more, the newest last; `runnable` how many of its threads usually want to run; `moving` that
+    a move is under way; `not_before` before when no move is to be tried, after one that failed or was refused; `unfit` says
+    of nodes why it cannot go on there; `files` at which place ("home" or a node) it reads and writes how many bytes a second.
+    """
+
+    pid: int
+    cpu_seconds: float
+    memory: int
+    where: str = HOME
+    arrived: float = 0.0
+    moved: tuple[float, ...] = ()
+    runnable: float = 1.0
+    moving: bool = False
+    locked: bool = False
+    home_only: bool = False
+    wanted: str | None = None
+    not_before: float = 0.0
+    immovable: str | None = None
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The figures of the rules; gains in units of slowdown, times in seconds, memory in bytes.
+
+    `seconds_per_byte` is how long a byte takes that is read or written at another place than where the process is. Where
+    memory is short, processes leave until there is `memory_relief` times as much free as is called short.
+    """
+
+    margin: float = 0.15
+    home_margin: float = 0.1
+    residency: float = 8.0
+    residency_costs: float = 3.0
+    residency_limit: float = 120.0
+    quick: float = 300.0
+    stale: float = 10.0
+    sample: int = 4
+    memory_floor: int = 256 << 20
+    memory_floor_share: float = 0.05
+    cost: MoveCost = field(default_factory=MoveCost)
+    seconds_per_byte: float = 1 / 50e6
+    memory_relief: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with one process and why. `target` is a node, "home", or None: it stays where it is.
+
+    `gain` is the difference of slowdowns, `saved` the wall seconds that the move is expected to save after its cost.
+    `slowdown` is that of where the process is, for the target's recheck(); None where somebody asked for the move.
+    """
+
+    pid: int
+    target: str | None
+    reason: str
+    gain: float = 0.0
+    saved: float = 0.0
+    slowdown: float | None = None
+
+
+def residency(process: Process, now: float, settings: Settings) -> float:
+    """Return the least seconds that a process stays where it came to; each quick move before the last doubles it."""
+    recent = sum(1 for moved in process.moved if now - moved < settings.quick)
+    least = max(settings.residency, settings.residency_costs * settings.cost.of(process.memory))
+    return min(max(settings.residency_limit, least), least * 2.0 ** max(0, min(recent, 32) - 1))
+
+
+def why_never(process: Process, own: LoadVector) -> str | None:
+    """Return why this process is not moved by itself, in one sentence, or None."""
+    if process.moving:
+        return "a move of it is under way"
+    if process.home_only:
+        return "it was started to stay at home"
+    if process.locked and not process.wanted:
+        return "it is locked against automatic moves"
+    if process.immovable:
+        return process.immovable
+    if process.wanted and process.where == (HOME if process.wanted == own.name else process.wanted):
+        return f"it is on {process.wanted}, where it is wanted"
+    return None
+
+
+def why_not_now(process: Process, now: float, settings: Settings) -> str | None:
+    """Return why it is too early for another move of this process, or None."""
+    if now < process.not_before:
+        return f"its last move failed or was refused; the next is tried in {process.not_before - now:.0f} s"
+    stayed, least = now - process.arrived, residency(process, now, settings)
+    if process.moved and stayed < least:
+        return f"it came {stayed:.0f} s ago and stays {least:.0f} s before it moves again"
+    return None
+
+
+def why_not_there(entry: Entry, process: Process, settings: Settings) -> str | None:
+    """Return why this process cannot go to the node of this entry, in one sentence."""
+    vector = entry.vector
+    if entry.age > settings.stale:
+        return f"nothing has been heard of {vector.name} for {entry.age:.0f} s"
+    if entry.suspected:
+        return f"{vector.name} does not answer now"
+    if vector.name in process.unfit:
+        return process.unfit[vector.name]
+    if vector.memory_short:
+        return f"memory is short on {vector.name}"
+    if not vector.accepts_guests:
+        return f"{vector.name} takes no guests now"
+    return why_no_memory(vector, process, settings)
+
+
+def why_no_memory(vector: LoadVector, process: Process, settings: Settings) -> str | None:
+    """Return why this process does not fit into the memory of a node, or None."""
+    floor = max(settings.memory_floor, int(vector.memory_total * settings.memory_floor_share))
+    if vector.memory_free - process.memory < floor:
+        free, needed = format_size(vector.memory_free), format_size(process.memory)
+        return f"{vector.name} has {free} of memory free, too little for {needed}"
+    return None

@@ -1,0 +1,50 @@
+"""What one node knows of all nodes at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from balancer.load import LoadVector
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A load vector as known here, and how old it is now, in seconds; `suspected`: it has not answered lately."""
+
+    vector: LoadVector
+    age: float
+    suspected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one node knows of all at one moment, itself included; `entries` is by name of the node."""
+
+    name: str
+    entries: Mapping[str, Entry]
+
+    @property
+    def own(self) -> LoadVector | None:
+        """The vector of the node whose view this is, if it has made one."""
+        entry = self.entries.get(self.name)
+        return entry.vector if entry else None
+
+    def others(self) -> list[Entry]:
+        """Return the entries of the other nodes, by name."""
+        return [entry for name, entry in sorted(self.entries.items()) if name != self.name]
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return one plain table row per node, as `mon` and `mosctl nodes` show it."""
+        rows: list[dict[str, object]] = []
+        for name, entry in sorted(self.entries.items()):
+            vector = entry.vector
+            row: dict[str, object] = {key: getattr(vector, key) for key in _ROW_KEYS}
+            rows.append(row | {"age": round(entry.age, 3), "suspected": entry.suspected, "self": name == self.name})
+        return rows
+
+
+_ROW_KEYS = (
+    "name", "address", "port", "runnable", "owner", "load", "cores", "speed",
+    "memory_free", "memory_total", "guests", "lending", "blocked", "version",
+)  # fmt: skip

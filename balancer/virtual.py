@@ -1,0 +1,104 @@
+"""A network under virtual time: many nodes' gossip in one process, with loss, delays, cuts, pauses and deaths, from a seed."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator
+
+from balancer.datagram import LIMIT, SEAL
+from balancer.gossip import Gossip, Sent
+
+DELAY = 0.0005
+"""Seconds that a datagram is under way at least; it is up to four times as many."""
+
+
+class VirtualNetwork:
+    """Carries the datagrams of its nodes; `now` is the time of all of them.
+
+    `loss` is the share of datagrams that never arrive; `side` says which side of a cut a node is on; a node that is in
+    `paused` does nothing before that moment, and finds then what came meanwhile.
+    """
+
+    def __init__(self, seed: int, tell: Callable[[Gossip], None], loss: float = 0.0) -> None:
+        """`tell` gives a node its own newest load vector, before each of its ticks."""
+        self.now = 0.0
+        self._tell = tell
+        self.loss = loss
+        self.nodes: dict[str, Gossip] = {}
+        self.side: dict[str, int] = {}
+        self.paused: dict[str, float] = {}
+        self.largest = 0
+        self._rng = random.Random(seed)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._awake: dict[str, float] = {}
+
+    def clock(self) -> float:
+        """Return the time of now."""
+        return self.now
+
+    def add(self, name: str) -> Gossip:
+        """Add a node that knows nobody, or start one anew that has forgotten all."""
+        gossip = self.nodes[name] = Gossip(name, self.clock, random.Random(self._rng.random()))
+        self._wake(name, gossip)
+        return gossip
+
+    def remove(self, name: str) -> None:
+        """Let a node die without a word."""
+        del self.nodes[name]
+
+    def at(self, moment: float, action: Callable[[], None]) -> None:
+        """Have something done at that time."""
+        self._count += 1
+        heapq.heappush(self._events, (moment, self._count, action))
+
+    def run(self, until: float) -> None:
+        """Let time pass until then."""
+        while self._events and self._events[0][0] <= until:
+            moment, _, action = heapq.heappop(self._events)
+            self.now = max(self.now, moment)
+            action()
+        self.now = until
+
+    def send(self, source: str, sent: Sent) -> None:
+        """Carry what a node sends."""
+        for target, data in sent:
+            self.largest = max(self.largest, SEAL + len(data))
+            if SEAL + len(data) > LIMIT:
+                raise ValueError(f"{source} sends a datagram of {SEAL + len(data)} bytes")
+            if self._rng.random() >= self.loss and self.side.get(source) == self.side.get(target):
+                delay = DELAY * self._rng.uniform(1, 4)
+                self.at(self.now + delay, lambda target=target, data=data: self._arrive(target, data))  # type: ignore[misc]
+
+    def ages(self) -> Iterator[float]:
+        """Yield the age of what each node knows of each other."""
+        for gossip in self.nodes.values():
+            for born, node, _ in gossip.freshest:
+                if node != gossip.id:
+                    yield self.now - born
+
+    def _arrive(self, target: str, data: bytes) -> None:
+        if (until := self.paused.get(target, 0.0)) > self.now:
+            self.at(until, lambda: self._arrive(target, data))
+        elif (gossip := self.nodes.get(target)) is not None:
+            self.send(target, gossip.receive(data))
+            self._wake(target, gossip)
+
+    def _wake(self, name: str, gossip: Gossip) -> None:
+        due = max(gossip.due, self.paused.get(name, 0.0))
+        if due < self._awake.get(name, float("inf")) or self.nodes.get(name) is not gossip:
+            self._awake[name] = due
+            self.at(due, lambda: self._tick(name, gossip))
+
+    def _tick(self, name: str, gossip: Gossip) -> None:
+        if self.nodes.get(name) is not gossip:
+            return
+        if (until := self.paused.get(name, 0.0)) > self.now:
+            self.at(until, lambda: self._tick(name, gossip))
+            return
+        if self._awake.get(name, 0.0) <= self.now:
+            self._awake[name] = float("inf")
+            self._tell(gossip)
+            self.send(name, gossip.tick())
+            self._wake(name, gossip)
