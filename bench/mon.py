@@ -24,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from balancer.view import Entry, View
 from balancer.load import LoadVector
+from balancer.view import Entry, View
 from bench.result import BenchFailed, Result
 from wire.frames import WireError, receive, send
 
