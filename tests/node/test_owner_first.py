@@ -82,7 +82,7 @@ def test_who_does_not_go_in_time_is_taken_home_with_a_checkpoint(lender: Cluster
     n1, n2 = lender.nodes
     lend(n2, "enabled = true", "deadline = 0.3")
     n2.behave(remote="stay")
-    pid = lender.spawn(n1, "sleep", "60")
+    pid = lender.spawn(n1, "sh", "-c", "exec sleep 60 > /dev/null 2>&1")
     n1.ok("migrate", str(pid), "n2")
     n2.ok("mosctl", "owner", "back")
     wait_for(lambda: n1.process(pid)["where"] == "home", 30, "its home takes it")

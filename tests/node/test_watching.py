@@ -73,6 +73,7 @@ async def test_others_see_the_process_but_neither_moves_nor_decisions(daemon: Da
 
 async def test_a_node_that_was_known_and_is_forgotten_is_dead(daemon: Daemon) -> None:
     daemon.balancer.gossip.learn("n7", "10.0.0.7", 7226)
+    daemon.lending.look()
     assert [(one.name, one.state) for one in (await seen_by(daemon, 0)).nodes] == [("n1", "lends"), ("n7", "dead")]
 
 
