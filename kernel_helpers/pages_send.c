@@ -249,6 +249,7 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer, .packed = buffer + BATCH_BYTES,
 				  .history = history, .told = totals, .runs_on = history && !last};
 	result = 0;
+	send_unpaced(socket);
 	if (history)
 		pace_rest(&history->pace);
 	for (size_t i = 0; i < range_count && !result; i++)
