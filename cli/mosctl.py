@@ -48,8 +48,9 @@ def parser() -> argparse.ArgumentParser:
     bring = verbs.add_parser("bring", help="bring processes home", description="bring your processes home (root: everybody's)")
     bring.add_argument("-J", "--job", metavar="JOB", help="only those of this job")
     _json(bring)
-    why = verbs.add_parser("why", help="why a process is where it is", description="why a process is where it is")
-    why.add_argument("pid", type=process_id)
+    what = "why a process is where it is, or what was decided lately that has to do with a node"
+    why = verbs.add_parser("why", help=what, description=what)
+    why.add_argument("what", metavar="PID|NODE", type=_process_or_node)
     _json(why)
     rules = "tell what this node lends, rule by rule, and what each rule comes to now"
     policy = verbs.add_parser("policy", help="what this node lends", description=rules)
@@ -165,10 +166,20 @@ def _bring(options: argparse.Namespace) -> int:
     return OK
 
 
+def _process_or_node(text: str) -> int | str:
+    return process_id(text) if text.lstrip("-").isdigit() else text
+
+
 def _why(options: argparse.Namespace) -> int:
-    answer = _ask("why", pid=options.pid)
+    answer = _ask("why", **{"node" if isinstance(options.what, str) else "pid": options.what})
     if options.json:
         print_json(answer)
+        return OK
+    if isinstance(options.what, str):
+        for note in answer["decisions"]:
+            print(f"process {note['pid']} ({note['command'][:LONG_COMMAND]}):{_note(note)}")
+        if not answer["decisions"]:
+            print(f"nothing was decided lately that has to do with {options.what}")
         return OK
     ended = answer["state"] in ("ended", "lost")
     place = "at home" if answer["where"] == "home" else f"on {answer['where']}"

@@ -305,7 +305,10 @@ class Commands:
         return {"home": home, "failed": failed}
 
     async def _why(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
-        """What is known of why a process is where it is, also of one that has ended."""
+        """What is known of why a process is where it is, also of one that has ended; or what was decided lately that has to do with a
+        node."""
+        if (node := request.get("node")) is not None:
+            return self._why_node(client, node)
         pid = request.get("pid")
         if isinstance(pid, int) and self._node.registry.get(pid) is None and pid in self._node.registry.ended:
             ended = self._node.registry.ended[pid]
@@ -324,6 +327,19 @@ class Commands:
             "target": decision.target if decision else None,
             "decisions": [asdict(note) for note in self._node.balancer.journal.of_process(entry.pid)],
         }  # fmt: skip
+
+
+    def _why_node(self, client: Client, name: object) -> dict[str, Any]:
+        view, registry = self._node.balancer.view(), self._node.registry
+        row = next((row for row in view.rows() if row["name"] == name), None)
+        if row is None:
+            raise BadRequest(f"nothing is known of a node {name!r}")
+        notes = []
+        for note in self._node.balancer.journal.of_node(str(name)):
+            entry = registry.get(note.pid) or registry.ended.get(note.pid)
+            if entry is not None and client.may_act_on(entry.uid):
+                notes.append(asdict(note) | {"command": entry.command})
+        return {"node": row, "decisions": notes}
 
 
 def _manner(request: dict[str, Any]) -> Manner:

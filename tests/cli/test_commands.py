@@ -32,7 +32,7 @@ def run(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         (["mosctl", "why", "-3"], 64),
         (["migrate", "1"], 64), (["migrate", "1", "home", "--what"], 64),
         (["mosps", "--what"], 64), (["mosps", "extra"], 64), (["mosps", "-J"], 64),
-        (["mosctl"], 64), (["mosctl", "dance"], 64), (["mosctl", "cluster"], 64), (["mosctl", "why"], 64), (["mosctl", "why", "x"], 64),
+        (["mosctl"], 64), (["mosctl", "dance"], 64), (["mosctl", "cluster"], 64), (["mosctl", "why"], 64), (["mosctl", "why", "n2"], 69),
         (["mosctl", "cluster", "token", "--minutes", "soon"], 64), (["mosd", "--what"], 64),
         (["migrate", "1", "home"], 69), (["mosps"], 69), (["mosps", "--guests"], 69), (["mosctl", "status"], 69), (["mosctl", "nodes"], 69),
         (["mosctl", "reload"], 69), (["mosctl", "block"], 69), (["mosctl", "expel"], 69), (["mosctl", "bring"], 69),

@@ -130,6 +130,18 @@ def test_a_move_that_meets_the_homecoming_is_made_from_home(three: Cluster, targ
     assert is_running(pid)
 
 
+def test_what_was_decided_of_a_node_is_told_to_whose_process_it_is(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "-r", "n2", "sleep", "60")
+    wait_for(lambda: pair[1].process(pid)["where"] == "n2", message="it goes where it is wanted")
+    told = json.loads(pair[1].ok("mosctl", "why", "n2", "--json"))
+    assert told["node"]["name"] == "n2"
+    assert (pid, "n2") in [(note["pid"], note["target"]) for note in told["decisions"]]
+    assert f"process {pid} (sleep 60):" in pair[1].ok("mosctl", "why", "n2")
+    refused = pair[1].command("mosctl", "why", "n9")
+    assert "nothing is known of a node 'n9'" in refused.stderr
+    assert refused.returncode == 64
+
+
 def test_a_killed_remote_ends_the_process_and_why_still_tells(pair: Cluster) -> None:
     pid = pair.spawn(pair[1], "sleep", "60")
     pair[1].ok("migrate", str(pid), "n2")
