@@ -114,7 +114,8 @@ static void nothing(int number) { (void)number; }
 
 int main(int argc, char **argv) {
     int rounds = argc > 1 ? atoi(argv[1]) : 1, pause = argc > 2 ? atoi(argv[2]) : 0, pipes[2];
-    char *much = mmap(NULL, MUCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* With a page on each side that the kernel cannot join it with: what lies next to it is chance. */
+    char *much = 4096 + (char *)mmap(NULL, MUCH + 2 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *hidden = mmap(NULL, 3 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct rlimit limit;
     pthread_attr_t attributes;
@@ -122,6 +123,8 @@ int main(int argc, char **argv) {
     void *stack;
     size_t stack_size;
     sigset_t blocked;
+    if (mprotect(much, MUCH, PROT_READ | PROT_WRITE))
+        return 1;
     memset(much, 1, MUCH);
     mprotect(hidden + 4096, 4096, PROT_READ | PROT_WRITE);
     signal(SIGUSR2, nothing);
