@@ -119,7 +119,9 @@ def running(argv: list[str], user: str | None = None) -> Iterator[Program]:
         yield program
     finally:
         process.kill()
-        process.communicate()
+        if process.stdout is not None:
+            process.stdout.close()  # not read to its end: a copy that a failed test has left holds it, too
+        process.wait(10)
 
 
 def eventually(condition: Callable[[], bool], timeout: float = 20.0, what: str = "it") -> None:

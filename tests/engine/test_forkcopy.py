@@ -29,7 +29,7 @@ def test_copy_is_stopped_whole_and_without_descriptors(counter: str) -> None:
             assert sorted(copy.threads) == sorted(frozen.threads)
             for source, tid in copy.threads.items():
                 task = Path(f"/proc/{copy.pid}/task/{tid}")
-                assert task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+                eventually(lambda task=task: task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] == "T")  # type: ignore[misc]
                 assert task.joinpath("comm").read_text() == Path(f"/proc/{program.pid}/task/{source}/comm").read_text()
             assert bytes(program.report(copy.pid)) == bytes(program.report())
             copy.discard()
