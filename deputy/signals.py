@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("deputy")
 
-SIGNAL_PATIENCE, BUSY_PATIENCE = 0.1, 0.002
+SIGNAL_PATIENCE, BUSY_PATIENCE = 0.1, 0.02
 """Seconds that a call may take longer by which a process has sent itself a signal; if what runs at home may be another call."""
 THREADS_LOOKED_AT = 16
 """The first of a process may get what is sent to it; the kernel prefers the very first."""

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from engine.postcopy import LEAST
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster
 
@@ -46,7 +45,7 @@ def test_what_is_written_faster_than_it_can_be_sent_follows(cluster: Cluster) ->
         writer.works(30)
         for target in ("n2", "n3", HOME) * 6:
             move = writer.moved(target)
-            if move.follows > LEAST:
+            if move.follows > 100 << 20:
                 followed.add(move.kind)
             writer.works(30)
             if target == HOME and followed == {"out", "hop", "home"}:
@@ -89,7 +88,7 @@ def test_children_of_a_process_whose_memory_has_not_come_have_it(cluster: Cluste
         parent.works(30)
         for target in ("n2", "n3", HOME, "n2", HOME):
             move = parent.moved(target, memory="postcopy")
-            assert move.follows > LEAST, move
+            assert move.follows > 100 << 20, move
             parent.works(30)
         (parent.directory / "enough").touch()
         assert parent.end() == "and so have its children\nstatus 0\n"
