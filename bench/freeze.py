@@ -8,8 +8,9 @@ to n2: from the dump's start to the restore's end, for both.
 One that only reads, at random, is moved with `--memory postcopy`: `lost` is how long it would have taken for what it has not read in the
 two seconds from the move's begin, the freeze included; `rate` how much it reads in the first of them, against the second before the move.
 
-`ahead` is at what rate memory goes ahead of the process while it runs, against a bare TCP stream from n1 to n2 (stream.py): through
-virtual cables, which are as fast as the processors that both nodes share, and over links of 10 Gbit/s.
+`ahead` is at what rate memory goes ahead of the process while it runs, against bare TCP streams from n1 to n2 (stream.py), one of a
+megabyte again and again, and one of as much memory into fresh memory: through virtual cables, which are as fast as the processors that
+both nodes share, and over links of 10 Gbit/s.
 
 A virtual machine's host may have taken back memory that was free, and gives it again page by page: as much as a move needs is used once
 before it.
@@ -47,6 +48,7 @@ READER = (1024, 5)
 """Megabytes, rounds."""
 STREAM = 1 << 30
 """Bytes of a bare stream."""
+STREAMS = {"piece": "one megabyte", "memory": "memory to memory"}
 LINK = ("10gbit", 1024, 5)
 """Rate, megabytes, rounds."""
 MOVES = (("out", "n2"), ("hop", "n3"), ("home", "home"))
@@ -182,17 +184,37 @@ def plain(lab: Lab, program: str, megabytes: int, rate: int, pid: int = PLAIN_PI
     return float(json.loads(told)["frozen"])
 
 
-def stream(lab: Lab) -> float:
-    """MiB/s of a bare TCP stream from n1 to n2. Errors: BenchFailed."""
+def stream(lab: Lab, what: str) -> float:
+    """MiB/s of a bare TCP stream from n1 to n2 (`piece` or `memory`). Errors: BenchFailed."""
     home, away, script = lab.node("n1"), lab.node("n2"), f"{INSIDE}/bench/stream.py"
-    with away.popen([PYTHON, script, "take", away.address, str(STREAM)], stdout=subprocess.PIPE, text=True) as taker:
+    have_memory(2 * STREAM)
+    with away.popen([PYTHON, script, "take", what, away.address, str(STREAM)], stdout=subprocess.PIPE, text=True) as taker:
         try:
             assert taker.stdout is not None
             port = str(taker.stdout.readline()).strip()
-            seconds = float(checked(home, [PYTHON, script, "give", away.address, str(STREAM), port], 60))
+            seconds = float(checked(home, [PYTHON, script, "give", what, away.address, str(STREAM), port], 60))
         finally:
             taker.kill()
     return STREAM / 2**20 / seconds
+
+
+class Streams:
+    """What bare streams of each kind have moved, in MiB/s."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, list[float]] = {what: [] for what in STREAMS}
+
+    def run(self, lab: Lab) -> None:
+        """One of each kind. Errors: BenchFailed."""
+        for what, rates in self._rates.items():
+            rates.append(stream(lab, what))
+
+    def against(self, case: str, ours: Ours) -> list[Result]:
+        return [
+            Result.of(f"{case}, {kind} ahead", ours.rate[kind], rates, unit="MiB/s", baseline_name=f"bare TCP stream, {STREAMS[what]}")
+            for what, rates in self._rates.items()
+            for kind, _ in MOVES
+        ]
 
 
 def _rounds(rounds: int) -> int:
@@ -205,22 +227,16 @@ def _cases() -> Iterator[tuple[int, int, int]]:
         yield megabytes, rate, _rounds(rounds)
 
 
-def ahead(case: str, ours: Ours, bare: list[float]) -> list[Result]:
-    return [
-        Result.of(f"{case}, {kind} ahead", ours.rate[kind], bare, unit="MiB/s", baseline_name="bare TCP stream") for kind, _ in MOVES
-    ]
-
-
 def over_a_link(program: str) -> list[Result]:
     """At what rate memory goes ahead over links of a known rate. Errors: BenchFailed."""
     bandwidth, megabytes, rounds = LINK
-    ours, bare = Ours(), []
+    ours, bare = Ours(), Streams()
     with bench_lab(3, cpus=2, bandwidth=bandwidth) as lab:
         moves(lab, program, 1, 0, Ours())
         for _ in range(_rounds(rounds)):
             moves(lab, program, megabytes, 0, ours)
-            bare.append(stream(lab))
-    return ahead(f"1 GiB, idle, links of {bandwidth}", ours, bare)
+            bare.run(lab)
+    return bare.against(f"1 GiB, idle, links of {bandwidth}", ours)
 
 
 def run() -> list[Result]:
@@ -231,11 +247,11 @@ def run() -> list[Result]:
         plain(lab, program, 1, 0)  # CRIU learns the kernel once, in each node
         moves(lab, program, 1, 0, Ours())
         for megabytes, rate, rounds in _cases():
-            ours, baseline, bare = Ours(), [], []
+            ours, baseline, bare = Ours(), [], Streams()
             for _ in range(rounds):  # by turns: whatever else the machine does weighs on both
                 moves(lab, program, megabytes, rate, ours)
                 baseline.append(plain(lab, program, megabytes, rate))
-                bare.append(stream(lab))
+                bare.run(lab)
             size = f"{megabytes} MB" if megabytes < 1024 else f"{megabytes // 1024} GiB"
             what = {0: "idle", -1: "written all the time"}.get(rate, f"{rate} pages/s written")
             for name, times in (("frozen", ours.frozen), ("total", ours.total)):
@@ -246,7 +262,7 @@ def run() -> list[Result]:
                     for kind, _ in MOVES
                 ]
             if rate == 0 and megabytes >= 1024:
-                results += ahead(f"{size}, {what}", ours, bare)
+                results += bare.against(f"{size}, {what}", ours)
         megabytes, rounds = READER
         reader, baseline = Reader(), []
         for _ in range(_rounds(rounds)):

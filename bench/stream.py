@@ -1,40 +1,56 @@
-"""A bare TCP stream between two nodes: `stream.py take ADDRESS BYTES` says its port, `stream.py give ADDRESS BYTES PORT` the seconds
-that they took."""
+"""A bare TCP stream between two nodes: `stream.py take WHAT ADDRESS BYTES` says its port, `stream.py give WHAT ADDRESS BYTES PORT` the
+seconds that they took.
+
+WHAT is `piece`: one megabyte, which stays in the processors' caches, again and again, and read into another one; or `memory`: that many
+bytes of memory into as much fresh memory, which is what a move has to do as well.
+"""
 
 from __future__ import annotations
 
+import mmap
 import socket
 import sys
 import time
 
 PIECE = 1 << 20
+PATIENCE = 60
+"""Seconds."""
 
 
-def take(address: str, size: int) -> None:
+def _room(what: str, size: int) -> memoryview:
+    return memoryview(mmap.mmap(-1, size if what == "memory" else PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def take(what: str, address: str, size: int) -> None:
     """Reads that many bytes of one caller, and says so in a byte."""
+    room = _room(what, size)
     with socket.create_server((address, 0)) as listener:
+        listener.settimeout(PATIENCE)
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
         with connection:
-            room, left = bytearray(PIECE), size
-            while left and (count := connection.recv_into(room, min(left, PIECE))):
-                left -= count
+            connection.settimeout(PATIENCE)
+            at = 0
+            while at < size and (count := connection.recv_into(room[at % len(room) :], min(PIECE, len(room) - at % len(room)))):
+                at += count
             connection.sendall(b"x")
 
 
-def give(address: str, size: int, port: int) -> None:
+def give(what: str, address: str, size: int, port: int) -> None:
     """Sends them, and waits until they have been read."""
-    piece = memoryview(bytearray(b"x" * PIECE))
-    with socket.create_connection((address, port), timeout=60) as connection:
+    room = _room(what, size)
+    for at in range(0, len(room), PIECE):
+        room[at : at + PIECE] = bytes([at // PIECE % 255 + 1]) * PIECE
+    with socket.create_connection((address, port), timeout=PATIENCE) as connection:
         begun = time.monotonic()
         for at in range(0, size, PIECE):
-            connection.sendall(piece[: size - at])
+            connection.sendall(room[at % len(room) :][: min(PIECE, size - at)])
         connection.recv(1)
         print(time.monotonic() - begun)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "take":
-        take(sys.argv[2], int(sys.argv[3]))
+        take(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
-        give(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        give(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -1,14 +1,13 @@
 /* Pages out of the stream into a process: one thread takes frames from the socket, one writes them. */
 #define _GNU_SOURCE
 #include "pages.h"
+#include "uffd.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -32,22 +31,18 @@ struct receiver {
 	int error; /* of the writing thread, atomic */
 };
 
-/* Makes pages of that content, in half the time of a write, which has the kernel make pages of zeros first. Returns how many bytes; what is
- * left has to be written: there is a page already. */
+/* Returns how many bytes; what is left has to be written: there is a page already. */
 static uint64_t fill_missing(const struct receiver *receiver, uint64_t address, const char *content, uint64_t length)
 {
 	uint64_t done = 0;
 
 	while (done < length) {
-		struct uffdio_copy copy = {.dst = address + done, .src = (uintptr_t)content + done, .len = length - done};
-		if (!ioctl(receiver->userfaultfd, UFFDIO_COPY, &copy))
-			return length;
-		if (copy.copy > 0)
-			done += copy.copy;
-		else if (errno == EAGAIN) /* its mappings are being changed */
-			sched_yield();
-		else
+		int64_t filled = uffd_fill(receiver->userfaultfd, address + done, content + done, length - done);
+		if (filled < 0)
 			break;
+		if (!filled)
+			sched_yield();
+		done += filled;
 	}
 	return done;
 }

@@ -1,9 +1,8 @@
 /* Pages that follow a process: the side where it runs already. A userfaultfd stops whoever touches a page that is not here yet, and tells
  * what the process does to its mappings meanwhile; each page is put where it is then. */
 #define _GNU_SOURCE
-#include "postcopy.h"
+#include "mouth.h"
 #include <errno.h>
-#include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -20,25 +19,12 @@
 
 enum state { SERVING, ALL_CAME, CLOSED, GONE, FAILED };
 
-/* Memory at [start, end) now that was at `source` when it was left. */
-struct place {
-	uint64_t start, end, source;
-};
-
-/* One address space: the process's, or that of a child which it has had since. */
-struct mouth {
-	int userfaultfd;
-	bool gone;
-	struct page_set *lacking; /* by where the pages were when they were left, as all sets here */
-	struct place *places;
-	size_t count;
-};
-
+/* The process that the pages follow, and the children that it has had since. */
 struct sink {
 	pthread_mutex_t lock;
 	struct page_set *owed;  /* has not come */
 	struct page_set *asked; /* is waited for, and the other side has been told */
-	struct mouth **mouths;
+	struct mouth **mouths; /* the process's first */
 	size_t mouth_count;
 	struct run *registered;
 	size_t registered_count;
@@ -66,40 +52,31 @@ int farhome_postcopy_begin(int userfaultfd)
 	return ioctl(userfaultfd, UFFDIO_API, &api) ? -errno : 0;
 }
 
-static void drop_mouth(struct mouth *mouth)
-{
-	close(mouth->userfaultfd);
-	page_set_free(mouth->lacking);
-	free(mouth->places);
-	free(mouth);
-}
-
 /* Nobody waits any more, even where others have a descriptor, too. */
 static void drop_mouths(struct sink *sink)
 {
 	for (size_t i = 0; sink->mouth_count && i < sink->registered_count; i++) {
 		struct uffdio_range range = {sink->registered[i].address, sink->registered[i].length};
-		ioctl(sink->mouths[0]->userfaultfd, UFFDIO_UNREGISTER, &range);
+		ioctl(mouth_userfaultfd(sink->mouths[0]), UFFDIO_UNREGISTER, &range);
 	}
 	for (size_t i = 0; i < sink->mouth_count; i++)
-		drop_mouth(sink->mouths[i]);
+		mouth_free(sink->mouths[i]);
 	sink->mouth_count = 0;
 }
 
-static struct mouth *add_mouth(struct sink *sink, int userfaultfd)
+/* parent: NULL for the process itself. Returns 0, or -ENOMEM; then the userfaultfd is not ours. */
+static int add_mouth(struct sink *sink, const struct mouth *parent, int userfaultfd)
 {
 	struct mouth **more = realloc(sink->mouths, (sink->mouth_count + 1) * sizeof *more);
-	struct mouth *mouth = calloc(1, sizeof *mouth);
 
-	if (more)
-		sink->mouths = more;
-	if (!more || !mouth) {
-		free(mouth);
-		return NULL;
-	}
-	mouth->userfaultfd = userfaultfd;
+	if (!more)
+		return -ENOMEM;
+	sink->mouths = more;
+	struct mouth *mouth = parent ? mouth_child(parent, userfaultfd) : mouth_new(userfaultfd);
+	if (!mouth)
+		return -ENOMEM;
 	sink->mouths[sink->mouth_count++] = mouth;
-	return mouth;
+	return 0;
 }
 
 /* For a process in which nothing is missing yet. userfaultfd: of it, ours from here on; changed: an eventfd that is written to when the
@@ -115,10 +92,11 @@ struct sink *farhome_sink_new(int userfaultfd, int changed)
 	sink->changed = changed;
 	sink->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	sink->buffer = malloc(FRAME_MOST);
-	if (sink->wake < 0 || !sink->buffer || !add_mouth(sink, userfaultfd)) {
+	if (sink->wake < 0 || !sink->buffer || add_mouth(sink, NULL, userfaultfd)) {
 		if (sink->wake >= 0)
 			close(sink->wake);
 		free(sink->buffer);
+		free(sink->mouths);
 		free(sink);
 		return NULL;
 	}
@@ -160,7 +138,7 @@ int farhome_sink_register(struct sink *sink, uint64_t start, uint64_t end)
 	if (!more)
 		return -ENOMEM;
 	sink->registered = more;
-	if (ioctl(sink->mouths[0]->userfaultfd, UFFDIO_REGISTER, &request))
+	if (ioctl(mouth_userfaultfd(sink->mouths[0]), UFFDIO_REGISTER, &request))
 		return -errno;
 	sink->registered[sink->registered_count++] = (struct run){start, end - start};
 	return 0;
@@ -169,18 +147,14 @@ int farhome_sink_register(struct sink *sink, uint64_t start, uint64_t end)
 /* What is to come: runs (sorted, apart), which are registered, and missing. Once. Returns 0 or -errno. */
 int farhome_sink_owe(struct sink *sink, const struct run *runs, size_t count)
 {
-	struct mouth *mouth = sink->mouths[0];
-	int result = 0;
+	int result;
 
 	pthread_mutex_lock(&sink->lock);
 	sink->owed = page_set_new(runs, count, true);
 	sink->asked = page_set_new(runs, count, false);
-	mouth->lacking = page_set_new(runs, count, true);
-	mouth->places = calloc(count + 1, sizeof *mouth->places);
-	if (!sink->owed || !sink->asked || !mouth->lacking || !mouth->places)
+	result = mouth_owe(sink->mouths[0], runs, count);
+	if (!sink->owed || !sink->asked)
 		result = -ENOMEM;
-	for (size_t i = 0; !result && i < count; i++)
-		mouth->places[mouth->count++] = (struct place){runs[i].address, runs[i].address + runs[i].length, runs[i].address};
 	pthread_mutex_unlock(&sink->lock);
 	return result;
 }
@@ -271,150 +245,46 @@ static void take_connection(struct sink *sink)
 
 /* -- what the process does ------------------------------------------------------------------------------------------------ */
 
-static void wake(struct mouth *mouth, uint64_t start, uint64_t length)
-{
-	struct uffdio_range range = {start, length};
-	ioctl(mouth->userfaultfd, UFFDIO_WAKE, &range);
-}
-
-/* A page that has nothing, as the kernel would have made it. */
-static void fill_zero(struct mouth *mouth, uint64_t page)
-{
-	struct uffdio_zeropage zero = {.range = {page, PAGE}};
-	if (ioctl(mouth->userfaultfd, UFFDIO_ZEROPAGE, &zero)) /* it is there by now, or the mapping is not: touched again, that shows */
-		wake(mouth, page, PAGE);
-}
-
 static void fault(struct sink *sink, struct mouth *mouth, uint64_t page)
 {
+	uint64_t source;
+
 	sink->faults++;
-	for (size_t i = 0; i < mouth->count; i++) {
-		const struct place *place = &mouth->places[i];
-		if (page < place->start || page >= place->end)
-			continue;
-		uint64_t source = place->source + (page - place->start);
-		if (!page_set_has(mouth->lacking, source))
-			break;
-		if (!page_set_has(sink->asked, source)) {
-			page_set_change(sink->asked, source, source + PAGE, true);
-			if (sink->socket >= 0 && say(sink, source))
-				broken(sink);
-		}
-		return;
+	if (!mouth_lacks(mouth, page, &source)) {
+		mouth_zero(mouth, page);
+	} else if (!page_set_has(sink->asked, source)) {
+		page_set_change(sink->asked, source, source + PAGE, true);
+		if (sink->socket >= 0 && say(sink, source))
+			broken(sink);
 	}
-	fill_zero(mouth, page);
 }
 
-/* The process has no more what was at [start, end); and, if it is unmapped, nothing comes there. Returns 0 or -errno. */
-static int forget(struct mouth *mouth, uint64_t start, uint64_t end, bool unmapped)
-{
-	for (size_t i = 0; i < mouth->count;) {
-		struct place place = mouth->places[i];
-		uint64_t from = start > place.start ? start : place.start, to = end < place.end ? end : place.end;
-		if (from >= to) {
-			i++;
-			continue;
-		}
-		page_set_change(mouth->lacking, place.source + (from - place.start), place.source + (to - place.start), false);
-		if (!unmapped) {
-			i++;
-			continue;
-		}
-		struct place *more = realloc(mouth->places, (mouth->count + 2) * sizeof *more); /* what is left on both sides of it */
-		if (!more)
-			return -ENOMEM;
-		mouth->places = more;
-		more[i] = more[--mouth->count];
-		if (place.start < from)
-			more[mouth->count++] = (struct place){place.start, from, place.source};
-		if (to < place.end)
-			more[mouth->count++] = (struct place){to, place.end, place.source + (to - place.start)};
-	}
-	return 0;
-}
-
-/* Memory was moved from `from` to `to`. */
-static int moved(struct mouth *mouth, uint64_t from, uint64_t to, uint64_t length)
-{
-	struct place *result = calloc(3 * mouth->count + 1, sizeof *result);
-	size_t count = 0;
-
-	if (!result)
-		return -ENOMEM;
-	for (size_t i = 0; i < mouth->count; i++) {
-		struct place place = mouth->places[i];
-		uint64_t start = from > place.start ? from : place.start, end = from + length < place.end ? from + length : place.end;
-		if (start >= end) {
-			result[count++] = place;
-			continue;
-		}
-		if (place.start < start)
-			result[count++] = (struct place){place.start, start, place.source};
-		result[count++] = (struct place){start - from + to, end - from + to, place.source + (start - place.start)};
-		if (end < place.end)
-			result[count++] = (struct place){end, place.end, place.source + (end - place.start)};
-	}
-	free(mouth->places);
-	mouth->places = result;
-	mouth->count = count;
-	return 0;
-}
-
-/* A child has what its parent has, and lacks what it lacks. */
 static int forked(struct sink *sink, const struct mouth *parent, int userfaultfd)
 {
-	if (!parent->lacking) { /* nothing is missing yet */
-		close(userfaultfd);
+	bool owes = mouth_owes(parent);
+
+	if (owes && !add_mouth(sink, parent, userfaultfd))
 		return 0;
-	}
-	struct page_set *lacking = page_set_copy(parent->lacking);
-	struct place *places = calloc(parent->count + 1, sizeof *places);
-	struct mouth *child = lacking && places ? add_mouth(sink, userfaultfd) : NULL;
-
-	if (!child) {
-		page_set_free(lacking);
-		free(places);
-		close(userfaultfd);
-		return -ENOMEM;
-	}
-	memcpy(places, parent->places, parent->count * sizeof *places);
-	child->lacking = lacking;
-	child->places = places;
-	child->count = parent->count;
-	return 0;
+	close(userfaultfd);
+	return owes ? -ENOMEM : 0;
 }
 
-/* Who waited there goes on, and finds out what became of it. Returns 0 or -errno. */
-static int hear_change(struct sink *sink, struct mouth *mouth, const struct uffd_msg *m)
-{
-	int result = 0;
-
-	if (m->event == UFFD_EVENT_REMOVE || m->event == UFFD_EVENT_UNMAP) {
-		result = forget(mouth, m->arg.remove.start, m->arg.remove.end, m->event == UFFD_EVENT_UNMAP);
-		wake(mouth, m->arg.remove.start, m->arg.remove.end - m->arg.remove.start);
-	} else if (m->event == UFFD_EVENT_REMAP) {
-		result = moved(mouth, m->arg.remap.from, m->arg.remap.to, m->arg.remap.len);
-		wake(mouth, m->arg.remap.from, m->arg.remap.len);
-	} else if (m->event == UFFD_EVENT_FORK) {
-		result = forked(sink, mouth, m->arg.fork.ufd);
-	}
-	return result;
-}
-
+/* Returns 0 or -errno. */
 static int hear_process(struct sink *sink, struct mouth *mouth)
 {
 	struct uffd_msg messages[MESSAGES];
-	int result = 0;
+	int userfaultfd = mouth_userfaultfd(mouth), result = 0;
 
 	for (;;) {
-		ssize_t size = read(mouth->userfaultfd, messages, sizeof messages);
+		ssize_t size = read(userfaultfd, messages, sizeof messages);
 		if (size < 0 && errno == EINTR)
 			continue;
 		if (size < (ssize_t)sizeof messages[0])
 			return result ? result : size < 0 && errno != EAGAIN ? -errno : 0;
 		size_t count = size / sizeof messages[0];
 		for (size_t i = 0; i < count; i++) {
-			int failed = hear_change(sink, mouth, &messages[i]);
+			int failed = messages[i].event == UFFD_EVENT_FORK ? forked(sink, mouth, messages[i].arg.fork.ufd)
+									  : mouth_change(mouth, &messages[i]);
 			if (failed)
 				result = failed;
 		}
@@ -427,74 +297,20 @@ static int hear_process(struct sink *sink, struct mouth *mouth)
 
 /* -- what comes -------------------------------------------------------------------------------------------------------------- */
 
-/* Returns how many bytes are dealt with; 0: the process is changing its mappings, ask it first; -ESRCH: it has ended; -errno. */
-static int64_t fill(struct mouth *mouth, uint64_t start, const char *content, uint64_t length)
-{
-	int64_t done;
-	int result;
-
-	if (content) {
-		struct uffdio_copy copy = {.dst = start, .src = (uintptr_t)content, .len = length};
-		result = ioctl(mouth->userfaultfd, UFFDIO_COPY, &copy);
-		done = copy.copy;
-	} else {
-		struct uffdio_zeropage zero = {.range = {start, length}};
-		result = ioctl(mouth->userfaultfd, UFFDIO_ZEROPAGE, &zero);
-		done = zero.zeropage;
-	}
-	if (!result)
-		return length;
-	if (errno == EAGAIN)
-		return done > 0 ? done : 0;
-	if (errno == EEXIST) {
-		wake(mouth, start, PAGE);
-		return PAGE;
-	}
-	if (errno != ENOENT && errno != EINVAL)
-		return -errno;
-	/* Not one mapping of ours any more: two of them (a part was protected, say), or the page is not mapped, or by something else. */
-	return length > PAGE ? fill(mouth, start, content, PAGE) : PAGE;
-}
-
-/* content: of the run, NULL: zeros. */
+/* content: of the run, NULL: zeros. Returns 0 or -errno. */
 static int put(struct sink *sink, const struct run *run, const char *content)
 {
-	for (size_t i = 0; i < sink->mouth_count; i++) {
-		struct mouth *mouth = sink->mouths[i];
-		uint64_t at = run->address, end = run->address + run->length;
-		while (!mouth->gone && at < end) {
-			const struct place *place = NULL;
-			struct run part;
-			if (!page_set_next(mouth->lacking, at, end - at, &part) || part.address >= end)
+	for (size_t i = 0; i < sink->mouth_count; i++) { /* there may be more of them meanwhile */
+		uint64_t done = 0;
+		int result;
+		while ((result = mouth_put(sink->mouths[i], run, content, &done)) == 1) {
+			result = hear_process(sink, sink->mouths[i]);
+			if (result)
 				break;
-			for (size_t j = 0; j < mouth->count && !place; j++)
-				if (part.address >= mouth->places[j].source &&
-				    part.address < mouth->places[j].source + (mouth->places[j].end - mouth->places[j].start))
-					place = &mouth->places[j];
-			if (!place) {
-				page_set_change(mouth->lacking, part.address, part.address + PAGE, false);
-				at = part.address + PAGE;
-				continue;
-			}
-			uint64_t offset = part.address - place->source, room = place->end - place->start - offset;
-			uint64_t length = part.length < room ? part.length : room;
-			if (part.address + length > end)
-				length = end - part.address;
-			int64_t done = fill(mouth, place->start + offset, content ? content + (part.address - run->address) : NULL, length);
-			if (done == -ESRCH) {
-				mouth->gone = true;
-			} else if (done < 0) {
-				return done;
-			} else if (done == 0) {
-				int result = hear_process(sink, mouth);
-				if (result)
-					return result;
-				sched_yield();
-			} else {
-				page_set_change(mouth->lacking, part.address, part.address + done, false);
-				at = part.address + done;
-			}
+			sched_yield();
 		}
+		if (result)
+			return result;
 	}
 	return 0;
 }
@@ -570,7 +386,7 @@ static int hear_source(struct sink *sink)
 static bool all_gone(const struct sink *sink)
 {
 	for (size_t i = 0; i < sink->mouth_count; i++)
-		if (!sink->mouths[i]->gone)
+		if (!mouth_is_gone(sink->mouths[i]))
 			return false;
 	return true;
 }
@@ -625,7 +441,7 @@ void farhome_sink_serve(struct sink *sink)
 		entries[0] = (struct pollfd){.fd = sink->wake, .events = POLLIN};
 		entries[1] = (struct pollfd){.fd = sink->socket, .events = POLLIN};
 		for (size_t i = 0; i < mouths; i++)
-			entries[2 + i] = (struct pollfd){.fd = sink->mouths[i]->gone ? -1 : sink->mouths[i]->userfaultfd, .events = POLLIN};
+			entries[2 + i] = (struct pollfd){.fd = mouth_is_gone(sink->mouths[i]) ? -1 : mouth_userfaultfd(sink->mouths[i]), .events = POLLIN};
 		pthread_mutex_unlock(&sink->lock);
 		while (poll(entries, 2 + mouths, -1) < 0 && errno == EINTR)
 			;
