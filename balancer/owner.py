@@ -16,6 +16,8 @@ from balancer.values import Table, format_seconds
 
 LAST_STEPS = ("checkpoint", "keep", "kill")
 GOES_AS_FAR_AS = ("nothing", "throttle", "freeze", "evict")
+AT_ONCE = 2
+"""Guests that leave at a time: they share the network."""
 
 
 class Stage(Enum):

@@ -100,6 +100,7 @@ class Commands:
         if current is None or current.starttime != entry.starttime:
             return
         self._node.registry.update(entry.pid, state="home", command=process.command_line(entry.pid) or entry.command)
+        self._node.balancer.started()
         if entry.wanted:
             self._node.balancer.decide()
 
@@ -182,8 +183,11 @@ class Commands:
             self._node.spawn(self._move_quietly(entry.pid, target, manner))
             return {"pid": entry.pid, "where": entry.where, "target": target, "started": True}
         try:
-            return _told(await self._node.mover.move(entry.pid, target, manner=manner))
-        except MoveRefused:
+            report = await self._node.mover.move(entry.pid, target, manner=manner)
+            self._node.balancer.journal.concluded(entry.pid, target, "made")
+            return _told(report)
+        except MoveRefused as refusal:
+            self._node.balancer.journal.concluded(entry.pid, target, str(refusal))
             if is_new and wish != "balance":
                 self._let_go(entry)
             raise

@@ -267,14 +267,14 @@ class Daemon:
         except PeerError as error:
             log.warning("guest %s is not taken home: %s", key, error)
 
-    def _guests_changed(self, runnable: float) -> None:
-        self.balancer.guest_accepted(runnable)
+    def _guests_changed(self, runnable: float, memory: int) -> None:
+        self.balancer.guest_accepted(runnable, memory)
 
     def _guest_left(self, guest: Guest) -> None:
         self.accounts.left(guest)
 
-    def _recheck(self, slowdown: float, runnable: float) -> str | None:
-        return self.balancer.recheck(slowdown, runnable)
+    def _recheck(self, slowdown: float, guest: Guest, coming: int) -> str | None:
+        return self.balancer.recheck(slowdown, guest.runnable, guest.memory, coming)
 
     def _process_moved(self, before: str, after: str, runnable: float) -> None:
         self.balancer.process_moved(before, after, runnable)
@@ -338,7 +338,7 @@ class Daemon:
             self.balancer.hear(payload)
             return True
         if method == "reserve":
-            return await self.guests.reserve(caller, parameters)
+            return await self._reserve(caller, parameters)
         if method == "usage":
             return await self.guests.usage(caller, parameters.get("pids"))
         if method == "cancel":
@@ -349,6 +349,13 @@ class Daemon:
         if method == "ping":
             return True
         raise PeerRefused("method", f"unknown method {method[:40]!r}")
+
+    async def _reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self.guests.reserve(caller, parameters)
+        except PeerRefused:
+            self.balancer.greet(caller.name)     # it has thought better of us than we are: now it knows
+            raise
 
     async def _expelled(self, caller: Caller, parameters: dict[str, Any]) -> bool:
         """A node sends one of our processes home."""

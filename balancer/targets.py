@@ -1,0 +1,40 @@
+"""The nodes that are looked at for one process: a few at random, and an idle one among them.
+
+Not the best of all that are known: with figures that are seconds old all nodes would find the same best one and pile on it
+(Mitzenmacher, IEEE TPDS 11(1), 2000); of a few taken at random the best is nearly as good, and each time another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Sequence
+
+from balancer.load import LoadVector
+from balancer.process import Process, Settings, why_not_there
+from balancer.view import View
+
+
+def sampled(
+    view: View, process: Process, rng: random.Random, settings: Settings, without: Container[str] = ()
+) -> tuple[list[LoadVector], list[tuple[LoadVector, str]]]:
+    """Return the nodes to choose from, not that where it is, and those where it cannot go, each with the reason."""
+    possible: list[LoadVector] = []
+    refused: list[tuple[LoadVector, str]] = []
+    for entry in view.others():
+        if entry.vector.name == process.where or entry.vector.name in without:
+            continue
+        refusal = why_not_there(entry, process, settings)
+        if refusal is None:
+            possible.append(entry.vector)
+        else:
+            refused.append((entry.vector, refusal))
+    return _some(possible, rng, settings.sample), refused
+
+
+def _some(possible: Sequence[LoadVector], rng: random.Random, count: int) -> list[LoadVector]:
+    """Return so many of them, the greater and faster more often (Efraimidis and Spirakis' way), and an idle one."""
+    drawn = sorted(possible, key=lambda vector: rng.random() ** (1 / (vector.cores * vector.speed)), reverse=True)
+    chosen = drawn[:count]
+    if not any(vector.idle for vector in chosen):
+        chosen += [vector for vector in drawn[count:] if vector.idle][:1]
+    return chosen
