@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from balancer.values import Table, format_seconds
+from balancer.formats import format_seconds
+from balancer.values import Table
 
 LAST_STEPS = ("checkpoint", "keep", "kill")
 GOES_AS_FAR_AS = ("nothing", "throttle", "freeze", "evict")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from balancer.cost import MoveCost
+from balancer.formats import format_size
 from balancer.load import LoadVector
-from balancer.policy import format_size
 from balancer.view import Entry
 
 HOME = "home"
@@ -46,15 +46,16 @@ class Process:
 class Settings:
     """The figures of the rules; gains in units of slowdown, times in seconds, memory in bytes.
 
-    `sample` is how many nodes are looked at for one process, `placings` how many are asked for one that is to be placed. While
-    guests with `arriving` bytes are on their way to a node, it takes no other that a balancer sends. `seconds_per_byte` and
-    `seconds_per_call` are how long a byte takes that is read or written at another place than where the process is, and a call
-    that home answers. Where memory is short, processes leave until there is `memory_relief` times as much free as is called short.
+    `sample` is how many nodes are looked at for one process, `placings` how many are asked for one that is to be placed. A node
+    takes one guest at a time that a balancer sends, but for small ones: together they may have up to `arriving` bytes.
+    `seconds_per_byte` and `seconds_per_call` are how long a byte takes that is read or written at another place than where the
+    process is, and a call that home answers. Where memory is short, processes leave until there is `memory_relief` times as
+    much free as is called short.
     """
 
     margin: float = 0.15
     home_margin: float = 0.1
-    residency: float = 8.0
+    residency: float = 11.0
     residency_costs: float = 3.0
     residency_limit: float = 120.0
     quick: float = 300.0
@@ -64,7 +65,7 @@ class Settings:
     memory_floor_share: float = 0.05
     cost: MoveCost = field(default_factory=MoveCost)
     placings: int = 3
-    arriving: int = 32 << 20
+    arriving: int = 64 << 20
     retry_busy: float = 2.0
     retry_failed: float = 10.0
     seconds_per_byte: float = 1 / 50e6

@@ -187,7 +187,7 @@ class Simulation:
             job.where, job.arrived = job.home, self.now
             self.present[job.home].append(job)
             self._homes[job.home].append(job)
-            self.estimators[job.home].inflate(hold=0.0)
+            self.estimators[job.home].inflate(id(job), hold=0.0)
             if job.placed:
                 self._place(job)
         for job in [job for job in self._moving if self.now >= job.moving_until]:
@@ -196,14 +196,14 @@ class Simulation:
     def _end_move(self, job: Job) -> None:
         assert job.moving_to is not None
         self._moving.remove(job)
-        self.estimators[job.where].relieve()
+        self.estimators[job.where].relieve(id(job))
         self.present[job.where].remove(job)
         job.where, job.moving_to, job.arrived, job.not_before, job.told = job.moving_to, None, self.now, 0.0, job.cpu
         self.present[job.where].append(job)
         job.moved.append(self.now)
         home = job.home
         if job.where == home:
-            self.estimators[home].inflate(hold=0.0)
+            self.estimators[home].inflate(id(job), hold=0.0)
         cost = self._settings[home].cost.learn(job.moving_until - job.still_from, job.moving_until - job.moving_from, job.coming)
         self._settings[home] = replace(self._settings[home], cost=cost)
 
@@ -228,9 +228,11 @@ class Simulation:
         if job.moving_to is not None:
             self._moving.remove(job)
             if job.moving_to != job.home:
-                self.estimators[job.moving_to].relieve()
+                self.estimators[job.moving_to].relieve(id(job))
         if job.where != job.home:
-            self.estimators[job.where].relieve()  # mosd learns at once of the end of a guest
+            self.estimators[job.where].relieve(id(job))  # mosd learns at once of the end of a guest
+        else:
+            self.estimators[job.home].forget(id(job))
 
     def _sample(self, index: int) -> None:
         machine, present = self.machines[index], self.present[index]
@@ -314,7 +316,7 @@ class Simulation:
             self._tell(self.gossips[target])
             self.network.send(name, self.gossips[target].introduce(self.names[job.home]))
             return False
-        self.estimators[target].inflate(hold=self._settings[target].cost.takes(memory))
+        self.estimators[target].inflate(id(job), hold=self._settings[target].cost.takes(memory))
         self._start_move(job, target, memory)
         return True
 

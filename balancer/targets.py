@@ -7,7 +7,7 @@ Not the best of all that are known: with figures that are seconds old all nodes 
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 from balancer.load import LoadVector
 from balancer.process import Process, Settings, why_not_there
@@ -28,13 +28,9 @@ def sampled(
             possible.append(entry.vector)
         else:
             refused.append((entry.vector, refusal))
-    return _some(possible, rng, settings.sample), refused
-
-
-def _some(possible: Sequence[LoadVector], rng: random.Random, count: int) -> list[LoadVector]:
-    """Return so many of them, the greater and faster more often (Efraimidis and Spirakis' way), and an idle one."""
-    drawn = sorted(possible, key=lambda vector: rng.random() ** (1 / (vector.cores * vector.speed)), reverse=True)
-    chosen = drawn[:count]
-    if not any(vector.idle for vector in chosen):
-        chosen += [vector for vector in drawn[count:] if vector.idle][:1]
-    return chosen
+    drawn = rng.sample(possible, len(possible))
+    chosen = drawn[: settings.sample]
+    fastest = max((vector for vector in drawn if vector.idle), key=lambda vector: vector.speed, default=None)
+    if fastest is not None and fastest not in chosen:
+        chosen.append(fastest)
+    return chosen, refused

@@ -21,6 +21,7 @@ from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
 from node.config import Config
+from node.guest import Guest
 from node.guests import Guests
 from node.habits import Habits
 from node.moves import MoveFailed, Mover
@@ -146,24 +147,30 @@ class Balancer:
             if 0 <= (cpu := told.get(entry.pid, -1.0)) < 1e12:
                 self._registry.used(entry, cpu)
 
-    def started(self) -> None:
+    def started(self, pid: int) -> None:
         """A process of this node has begun: counts at once."""
-        self.estimator.inflate(hold=0.0)
+        self.estimator.inflate(pid, hold=0.0)
 
-    def guest_accepted(self, runnable: float, memory: int) -> None:
-        """A guest of so many runnable threads has been accepted or, negative, has gone: counts at once, until it can have come."""
-        if runnable > 0:
-            self.estimator.inflate(runnable, hold=self._mover.cost.takes(memory))
-        elif runnable < 0:
-            self.estimator.relieve(-runnable)
+    def ended(self, pid: int) -> None:
+        """A process of this node has ended."""
+        self.estimator.forget(pid)
+
+    def guest_accepted(self, guest: Guest) -> None:
+        """Counts at once, in full until it can have come."""
+        self.estimator.inflate(guest.key, guest.runnable, self._mover.cost.takes(guest.memory))
         self._tell_gossip()
 
-    def process_moved(self, before: str, after: str, runnable: float) -> None:
+    def guest_left(self, guest: Guest) -> None:
+        """A guest has gone, or has not come: counts at once."""
+        self.estimator.relieve(guest.key, guest.runnable)
+        self._tell_gossip()
+
+    def process_moved(self, pid: int, before: str, after: str, runnable: float) -> None:
         """A process of this node has moved, whoever wanted it; a hop changes nothing here."""
         if before == HOME != after:
-            self.estimator.relieve(runnable)
+            self.estimator.relieve(pid, runnable)
         elif before != HOME == after:
-            self.estimator.inflate(runnable, hold=0.0)      # it runs already
+            self.estimator.inflate(pid, runnable, hold=0.0)      # it runs already
 
     def recheck(self, slowdown: float, runnable: float, memory: int, coming: int) -> str | None:
         """Why a guest that somebody's balancer sends would be no better off here, by what this node knows of itself now; coming: bytes

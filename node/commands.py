@@ -46,11 +46,12 @@ class Commands:
 
     def __init__(self, node: Daemon) -> None:
         self._node = node
+        watching = Watching(node)
         self._commands: dict[str, Command] = {
             "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
             "why": self._why, "check": self._check, "checkpoint": self._checkpoint, "restart": self._restart,
-            "watch": Watching(node).answer,
+            "watch": watching.answer, "processes": watching.of_node,
             **OwnerCommands(node).operations(),
         }  # fmt: skip
 
@@ -100,7 +101,7 @@ class Commands:
         if current is None or current.starttime != entry.starttime:
             return
         self._node.registry.update(entry.pid, state="home", command=process.command_line(entry.pid) or entry.command)
-        self._node.balancer.started()
+        self._node.balancer.started(entry.pid)
         if entry.wanted:
             self._node.balancer.decide()
 

@@ -32,7 +32,7 @@ SECRET = 32
 LISTEN_TIMEOUT = 15.0
 STALE_TIMEOUT = 3.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
-ARRIVALS = 4
+ARRIVALS = 8
 """Guests that may be on their way here at once."""
 EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT = 10.0, 3600.0
 USAGE_TIMEOUT = 1.0
@@ -48,11 +48,11 @@ class Guests:
 
     def __init__(
         self, paths: Paths, config: Callable[[], Config], policy: Callable[[], LendingPolicy], programs: Programs,
-        surroundings: Callable[[], Surroundings], accepted: Callable[[float, int], None],
+        surroundings: Callable[[], Surroundings], accepted: Callable[[Guest], None],
         recheck: Callable[[float, Guest, int], str | None], cluster: Callable[[], str] = str,
         left: Callable[[Guest], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """accepted is told how many runnable threads with how much memory come (or, negative, have gone); recheck says why a guest, by the
+        """accepted is told of guests that have a place now; recheck says why a guest, by the
         slowdown of where it is, would be no better off here, and is told of the bytes that are on their way already. cluster: the name of
         the one that all peers are in. left is told of guests that have gone, while their control groups are still there."""
         self._paths = paths
@@ -130,7 +130,7 @@ class Guests:
             raise PeerRefused("failed", f"the node could not make a place for it: {error}") from None
         finally:
             self._arriving.discard(guest.key)
-        self._accepted(guest.runnable, guest.memory)
+        self._accepted(guest)
         steps.reached("reserved")
         return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
 
@@ -226,7 +226,7 @@ class Guests:
         self._guests[guest.key], self._remotes[guest.key] = guest, program
         self.stillness.runs(guest.key)
         self._save(guest)
-        self._accepted(guest.runnable, 0)
+        self._accepted(guest)
 
     async def _attach(self, path: Path, key: str) -> Program:
         """Errors: ProgramError."""
@@ -238,7 +238,6 @@ class Guests:
         self._forget(key)
         if guest is not None:                    # else it had never been accepted
             self._left(guest)
-            self._accepted(-guest.runnable, 0)
 
     def _forget(self, key: str) -> None:
         guest = self._guests.pop(key, None)

@@ -121,11 +121,11 @@ class Mover:
 
     def __init__(
         self, paths: Paths, config: Callable[[], Config], registry: Registry, peers: Peers, programs: Programs,
-        moved: Callable[[str, str, float], None],
+        moved: Callable[[int, str, str, float], None],
     ) -> None:  # fmt: skip
         self.progress: dict[int, Progress] = {}
         """of moves that are under way"""
-        """moved is told of every move: from where, to where, and how many runnable threads that are."""
+        """moved is told of every move: of which process, from where, to where, and how many runnable threads that are."""
         self._paths = paths
         self._config = config
         self._registry = registry
@@ -231,7 +231,7 @@ class Mover:
                 self._mourn(left, deputy)
             raise MoveFailed(pid, sentence, left.where if left is not None else HOME, isinstance(error, NoPlace)) from None
         self._arrived(entry, report, begun, reason)
-        self._moved(entry.where, report.where, runnable)
+        self._moved(pid, entry.where, report.where, runnable)
         deputy = self._deputies.get(pid)
         if target == HOME and deputy is not None and not report.follows:
             await deputy.wait_gone(EXIT_TIMEOUT)
@@ -441,7 +441,7 @@ class Mover:
         )  # fmt: skip
         self.tally.made(entry.where, where, float(frozen) if isinstance(frozen, (int, float)) else 0.0, 0)
         log.info("process %d: %s -> %s (%s)", entry.pid, entry.where, where, reason)
-        self._moved(entry.where, where, 1.0)
+        self._moved(entry.pid, entry.where, where, 1.0)
 
     def _executed(self, entry: HomeProcess, where: str) -> None:
         """A process that is away has executed another program, and is where it was."""

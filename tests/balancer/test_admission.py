@@ -20,7 +20,7 @@ def test_target_checks_again_with_its_own_figures() -> None:
 
 def test_guests_come_one_at_a_time_but_for_small_ones() -> None:
     assert recheck(node("n2"), 2.0, 1.0, memory=500 * MIB) is None
-    assert recheck(node("n2"), 2.0, 1.0, memory=8 * MIB, coming=16 * MIB) is None
+    assert recheck(node("n2"), 2.0, 1.0, memory=8 * MIB, coming=32 * MIB) is None
     refusal = recheck(node("n2"), 2.0, 1.0, memory=8 * MIB, coming=100 * MIB)
     assert refusal is not None
     assert "on their way" in refusal

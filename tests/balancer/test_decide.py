@@ -59,7 +59,7 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 3), node("n2")), {"moving": True}, "under way"),
         (view_of(node("n1", 3), node("n2")), {"immovable": "it has an io_uring"}, "io_uring"),
         (view_of(node("n1", 3), node("n2")), {"not_before": NOW + 5}, "5 s"),
-        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 8 s"),
+        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 11 s"),
         (view_of(node("n1", 3)), {}, "no other node"),
         (View("n1", {"n2": Entry(node("n2"), 0.0)}), {}, "not known yet"),
         (view_of(node("n1"), node("n2", 3), ages={"n2": 20}), {"where": "n2"}, "cannot be compared"),
@@ -146,8 +146,8 @@ def test_residency_doubles_with_each_quick_move_and_has_a_limit() -> None:
     settings = Settings()
     times = [NOW - 50, NOW - 40, NOW - 30, NOW - 20, NOW - 10, NOW - 5, NOW - 1]
     stays = [residency(process(moved=tuple(times[:count])), NOW, settings) for count in range(8)]
-    assert stays == [8, 8, 16, 32, 64, 120, 120, 120]
-    assert residency(process(moved=(NOW - 400, NOW - 390, NOW - 380)), NOW, settings) == 8
+    assert stays == [11, 11, 22, 44, 88, 120, 120, 120]
+    assert residency(process(moved=(NOW - 400, NOW - 390, NOW - 380)), NOW, settings) == 11
     big = process(memory=8 * GIB, moved=(NOW,))
     assert residency(big, NOW, settings) == pytest.approx(3 * settings.cost.of(8 * GIB))
 

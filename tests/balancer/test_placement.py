@@ -47,7 +47,7 @@ def test_those_who_place_at_the_same_time_do_not_all_find_the_same_node() -> Non
     assert len(found) >= 8
 
 
-def test_few_nodes_are_looked_at_the_fast_ones_more_often_and_an_idle_one_always() -> None:
+def test_few_nodes_are_looked_at_each_as_often_as_any_other_and_an_idle_one_always() -> None:
     rng, settings = random.Random(3), Settings(sample=3)
     busy = [node(f"n{number}", 2, speed=4.0 if number < 10 else 1.0) for number in range(2, 40)]
     view = view_of(node("n1"), *busy, node("n99"))
@@ -55,8 +55,7 @@ def test_few_nodes_are_looked_at_the_fast_ones_more_often_and_an_idle_one_always
     assert {len(vectors) for vectors in looks} <= {3, 4}
     assert all(any(vector.name == "n99" for vector in vectors) for vectors in looks)
     seen = Counter(vector.name for vectors in looks for vector in vectors)
-    fast, slow = (sum(seen[f"n{number}"] for number in numbers) / len(numbers) for numbers in (range(2, 10), range(10, 40)))
-    assert fast > 2 * slow > 0
+    assert all(10 < seen[vector.name] < 60 for vector in busy)
 
 
 def test_next_placement_is_without_those_that_have_refused_and_there_is_an_end_to_it() -> None:
