@@ -320,9 +320,11 @@ class Commands:
             if not client.may_act_on(ended.uid):
                 raise NotPermitted(f"process {pid} belongs to {process.user_name(ended.uid)}")
             state = "ended" if ended.state != "lost" else "lost"
-            return {**ended.row(time.time()), **ended.history.row(), "state": state, "decision": "it has ended"}
+            decided = {"decision": "it has ended", "decisions": self._decisions(pid)}
+            return {**ended.row(time.time()), **ended.history.row(), "state": state} | decided
         entry = self._registered(client, pid)
         decision = self._node.balancer.decisions.get(entry.pid)
+        habit = self._node.balancer.habits.of(entry)
         none_yet = "nothing has been decided yet" if self._node.config.balance else "balancing is off"
         return {
             **entry.row(time.time()),
@@ -330,9 +332,11 @@ class Commands:
             "cpu_seconds": self._node.registry.cpu_seconds(entry, time.time()),
             "decision": decision.reason if decision else none_yet,
             "target": decision.target if decision else None,
-            "decisions": [asdict(note) for note in self._node.balancer.journal.of_process(entry.pid)],
+            "calls_rate": habit.calls, "bytes_rate": habit.moved, "decisions": self._decisions(entry.pid),
         }  # fmt: skip
 
+    def _decisions(self, pid: int) -> list[dict[str, Any]]:
+        return [asdict(note) for note in self._node.balancer.journal.of_process(pid)]
 
     def _why_node(self, client: Client, name: object) -> dict[str, Any]:
         view, registry = self._node.balancer.view(), self._node.registry
