@@ -1,4 +1,4 @@
-"""The nodes that are looked at for one process: a few at random, and an idle one among them.
+"""The nodes that are looked at for one process: a few at random, and one of the fastest idle ones among them.
 
 Not the best of all that are known: with figures that are seconds old all nodes would find the same best one and pile on it
 (Mitzenmacher, IEEE TPDS 11(1), 2000); of a few taken at random the best is nearly as good, and each time another.
@@ -28,9 +28,10 @@ def sampled(
             possible.append(entry.vector)
         else:
             refused.append((entry.vector, refusal))
-    drawn = rng.sample(possible, len(possible))
-    chosen = drawn[: settings.sample]
-    fastest = max((vector for vector in drawn if vector.idle), key=lambda vector: vector.speed, default=None)
-    if fastest is not None and fastest not in chosen:
-        chosen.append(fastest)
+    chosen = rng.sample(possible, min(settings.sample, len(possible)))
+    idle = [vector for vector in possible if vector.idle]
+    fastest = max((vector.speed for vector in idle), default=0.0)
+    best = [vector for vector in idle if vector.speed == fastest]
+    if best and not any(vector in chosen for vector in best):
+        chosen.append(rng.choice(best))
     return chosen, refused

@@ -83,7 +83,7 @@ class Told:
         self.moves: list[tuple[int, str]] = []
         self.trouble = ""
         self.silent: set[str] = set()
-        self.asked: list[str] = []
+        self.listed: list[str] = []
 
     def picture(self) -> Picture:
         if self.trouble:
@@ -91,7 +91,7 @@ class Told:
         return picture_of(self.answer)
 
     def listing(self, node: str) -> Listing:
-        self.asked.append(node)
+        self.listed.append(node)
         if node in self.silent:
             raise Trouble(f"{node} does not tell of its processes: it does not answer")
         return listing_of(listing(node=node))

@@ -104,12 +104,12 @@ async def test_processes_of_another_node_are_ours_that_are_there_and_what_it_tel
             ["4711", "joe", "n2", "away"], ["99", "ann", "n1", "away"], ["7", "ann", "home", "home"], ["4711", "bob", "here", "guest"],
         ]  # fmt: skip
         assert "work 4712" not in shown(app)
-        assert source.asked == ["n2"]
+        assert source.listed == ["n2"]
         await pilot.press("down", "down")
         assert "stays: it is idle" in shown(app)
         await pilot.press("escape", "space")
         await until(app, pilot, lambda: app.listing is None)
-        assert source.asked == ["n2"]
+        assert source.listed == ["n2"]
 
 
 async def test_process_of_another_node_is_moved_from_there_and_ours_that_is_there_from_here() -> None:
