@@ -40,8 +40,8 @@ class Monitor(App[None]):
         self.outlook = Outlook()
         self.trouble = ""
         self.listing: Listing | None = None
-        self.visited = ""
-        """the other node whose processes are on show"""
+        self._visitor: screens.Processes | None = None
+        """of another node"""
         self.untold = ""
         """why it does not tell of them"""
         self._said: tuple[float, str] = (0.0, "")
@@ -65,11 +65,15 @@ class Monitor(App[None]):
         self._said = (time.monotonic() + SAID_SECONDS, sentence)
         self.redraw()
 
-    def visit(self, node: str) -> None:
-        """From now on the processes of another node are asked for, too; "": not any more."""
-        self.visited, self.listing, self.untold = node, None, ""
-        if node:
-            self.action_look()
+    def visit(self, screen: screens.Processes) -> None:
+        """From now on the processes of the other node that it shows are asked for, too."""
+        self._visitor, self.listing, self.untold = screen, None, ""
+        self.action_look()
+
+    def leave(self, screen: screens.Processes) -> None:
+        """Not any more."""
+        if self._visitor is screen:
+            self._visitor, self.listing, self.untold = None, None, ""
 
     def redraw(self) -> None:
         """Draws the screen that is on show anew, where it has changed."""
@@ -89,9 +93,9 @@ class Monitor(App[None]):
         except Trouble as error:                 # a daemon that restarts comes back
             picture, trouble = self.picture, str(error)
         listing, untold = None, ""
-        if (node := self.visited) and not trouble:
+        if (visitor := self._visitor) is not None and not trouble:
             try:
-                listing = self.source.listing(node)
+                listing = self.source.listing(visitor.node)
             except Trouble as error:             # that node may be dead; the others are to be seen all the same
                 untold = str(error)
         self._tell(lambda: self._seen(picture, trouble, listing, untold))

@@ -241,12 +241,11 @@ class Processes(Filtered, List):
         """Another node is asked, too, by way of our daemon."""
         super().on_mount()
         if self.node != self.monitor.picture.node:
-            self.monitor.visit(self.node)
+            self.monitor.visit(self)
 
     def on_unmount(self) -> None:
         """It need not tell any more."""
-        if self.node == self.monitor.visited:
-            self.monitor.visit("")
+        self.monitor.leave(self)
 
     def foot(self) -> str:
         """Also why the node does not tell of its processes."""

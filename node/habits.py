@@ -18,7 +18,7 @@ from node.registry import HomeProcess, Registry
 
 PERIOD = 2.0
 REST = 20
-"""How many times as long as a look takes there is none."""
+"""How many times as long as the daemon computes during a look there is none."""
 TIMEOUT = 2.0
 
 Stay = tuple[str, float]
@@ -52,8 +52,8 @@ class Habits:
         for entry in entries:
             if entry.where == HOME and (done := process.read_traffic(entry.pid)) is not None:
                 self._read(entry, *done)
-        self._took = time.thread_time() - begun
         await asyncio.gather(*(self._ask(entry) for entry in away))
+        self._took = time.thread_time() - begun
 
     async def _ask(self, entry: HomeProcess) -> None:
         try:
