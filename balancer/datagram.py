@@ -2,7 +2,7 @@
 
 ::
 
-    seal (16) | header (9) | card of the sender | entries (27 each) | urgent entries (28 each) | wanted ids (6 each)
+    seal (31) | header (9) | card of the sender | entries (27 each) | urgent entries (28 each) | wanted ids (6 each)
               | probes (11 each) | updates (19 each, and a card where a node is alive)
 
 Of a node two things are told. Its *card* is what seldom changes (name, address, cores, speed, memory): it is told when it
@@ -14,7 +14,6 @@ all else is checked where it comes in.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,10 @@ from balancer.load import NAME_LIMIT, LoadVector
 FORMAT = 2
 LIMIT = 1399
 """Bytes of a datagram with its seal: what every link carries in one piece, tunnels too."""
-SEAL = 16
+SEAL = 31
+"""Bytes that say by whom a datagram is, and that it is whole: see node/seals.py."""
+UDP = 28
+"""Bytes of the headers that the network puts before it."""
 ID = 6
 ENTRY = 27
 INCARNATION_LIMIT = (1 << 32) - 1
@@ -116,11 +118,15 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question or an answer about whether a node is there; `number` is the asker's, `node` whom it is about."""
+    """A question or an answer about whether a node is there; `number` is the asker's, `node` whom it is about.
+
+    `surely` is not told: it goes by a way that is slower and surer than datagrams.
+    """
 
     call: Call
     number: int
     node: bytes
+    surely: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,25 +320,3 @@ def _threads(count: float) -> int:
 
 def _byte(share: float) -> int:
     return max(0, min(255, round(share * 255)))
-
-
-class Seal:
-    """Says that a datagram is by a member of the cluster, who alone have its key (of 16 to 64 bytes), and is whole.
-
-    An old datagram sent again by somebody else does no harm: what it tells is known, or older than what is.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        if len(key) < 16:
-            raise ValueError("the key of a cluster's gossip has at least 16 bytes")
-        self._key = key
-
-    def close(self, data: bytes) -> bytes:
-        """Return the datagram with its seal."""
-        return hashlib.blake2b(data, digest_size=SEAL, key=self._key).digest() + data
-
-    def open(self, sealed: bytes) -> bytes:
-        """Return the datagram without its seal. Errors: ValueError if it is not whole or not by a member."""
-        if len(sealed) > LIMIT or not hmac.compare_digest(self.close(sealed[SEAL:])[:SEAL], sealed[:SEAL]):
-            raise ValueError("gossip: the datagram is not by a member of this cluster")
-        return sealed[SEAL:]

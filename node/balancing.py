@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from balancer.decide import decide, next_interval, place, recheck
-from balancer.gossip import Gossip, Sent
+from balancer.gossip import Gossip
 from balancer.journal import Journal
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
 from balancer.process import Decision, Process, Settings
@@ -19,6 +19,7 @@ from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
 from node.config import Config
+from node.gossiping import Gossiping
 from node.guests import Guests
 from node.moves import Mover
 from node.peers import PROTOCOL_VERSION, PeerError, Peers
@@ -30,7 +31,6 @@ REST = 5
 DECISION_PERIOD = 1.0
 GOSSIP_TICK = 0.1
 PRESSURE_PERIOD = 1.0
-GOSSIP_TIMEOUT = 3.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
 BEST = "best"
@@ -42,7 +42,7 @@ class Balancer:
     """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
 
     def __init__(
-        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, speed: float,
+        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, speed: float, life: int,
         seed: int | None = None,
     ) -> None:  # fmt: skip
         self._config = config
@@ -53,8 +53,9 @@ class Balancer:
         self._rng = random.Random(seed)
         self._clock = time.monotonic
         self.gossip = Gossip(config().name, self._clock, self._rng)
+        self.gossiping = Gossiping(self.gossip, peers)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
-        self._incarnation = int(time.time())
+        self._incarnation = life
         self._counter = sampling.RunnableCounter()
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
@@ -102,26 +103,12 @@ class Balancer:
 
     def _gossip_once(self) -> None:
         self._tell_gossip()
-        self._send_all(self.gossip.tick())
-
-    def _send_all(self, sent: Sent) -> None:
-        for name, payload in sent:
-            self._spawn(self._send(name, payload))
-
-    def hear(self, payload: bytes) -> None:
-        """Takes what a peer gossips. Errors: ValueError, one sentence."""
-        self._send_all(self.gossip.receive(payload))
+        self.gossiping.tick()
 
     def greet(self, name: str) -> None:
         """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
         self._tell_gossip()
-        self._send_all(self.gossip.introduce(name))
-
-    async def _send(self, name: str, payload: bytes) -> None:
-        try:
-            await self._peers.call(name, "gossip", {"payload": payload}, GOSSIP_TIMEOUT)
-        except PeerError as error:
-            log.debug("gossip to %s: %s", name, error)
+        self.gossiping.send(self.gossip.introduce(name))
 
     async def _ask_all_usage(self) -> None:
         """Asks the nodes that our processes are on how much of their processors those have used."""
@@ -239,3 +226,4 @@ class Balancer:
         """Stops the loops."""
         for task in self._tasks:
             task.cancel()
+        self.gossiping.close()

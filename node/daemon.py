@@ -15,7 +15,7 @@ from balancer.policy import LendingPolicy
 from engine.processor import Processor, own_processor, why_unfit
 from kernel_helpers.errors import FarhomeError
 from node import config as configuration
-from node import join, sampling
+from node import join, life, sampling
 from node import programs as starting
 from node.accounts import PERIOD as ACCOUNTS_PERIOD
 from node.accounts import Accounts
@@ -89,7 +89,8 @@ class Daemon:
         self.accounts = Accounts(self.ledger, self.guests, self.registry)
         self.lending = Lending(paths, lambda: self.policy, self.guests, self._own_programs, self._checkpoint_at_home)
         speed = config.speed if config.speed is not None else sampling.calibrate_speed()
-        self.balancer = Balancer(lambda: self.config, self.registry, self.mover, self.guests, self.peers, speed)
+        self.life = life.begin(paths.life)
+        self.balancer = Balancer(lambda: self.config, self.registry, self.mover, self.guests, self.peers, speed, self.life)
         self.control = ControlServer(paths.socket, Commands(self).handle)
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialled: set[tuple[str, int]] = set()
@@ -182,9 +183,10 @@ class Daemon:
         self.peers.reload()
         if self._peer_server_runs:
             self.peer_server.reload()
-            return
         try:
-            self.peer_server.start(self.config.address, self.config.port)
+            self.balancer.gossiping.open(self.keys, self.life, self.config.address, self.config.port)
+            if not self._peer_server_runs:
+                self.peer_server.start(self.config.address, self.config.port)
         except OSError as error:
             where = format_endpoint(self.config.address, self.config.port)
             raise ConfigError(f"{self.paths.config}: cannot listen at {where}: {error.strerror}") from None
@@ -313,7 +315,7 @@ class Daemon:
             return f"{name} cannot be judged: {error}"
 
     def _peer_address(self, name: str) -> tuple[str, int] | None:
-        return self.balancer.gossip.peers().get(name)
+        return self.balancer.gossip.address_of(name)
 
     async def _on_join(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -335,8 +337,7 @@ class Daemon:
             payload = parameters.get("payload")
             if not isinstance(payload, bytes):
                 raise ValueError("gossip without a payload")
-            self.balancer.hear(payload)
-            return True
+            return self.balancer.gossiping.hear(caller.name, payload)
         if method == "reserve":
             return await self.guests.reserve(caller, parameters)
         if method == "usage":

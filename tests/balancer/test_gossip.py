@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from balancer.datagram import ENTRY, LIMIT, SEAL, Card, Seal, Update, Word, unpack
+from balancer.datagram import ENTRY, LIMIT, Card, Update, Word, unpack
 from balancer.gossip import BYTES_PER_SECOND, FORGET_AFTER, Gossip
 from balancer.load import LoadVector
 from balancer.virtual import VirtualNetwork
@@ -70,7 +70,7 @@ def test_traffic_and_datagrams_stay_small_though_windows_double() -> None:
     cluster.run(13)
     sent = sum(gossip.bytes_sent for gossip in cluster.nodes.values()) - before
     assert sent / 5 / 256 <= BYTES_PER_SECOND * 1.03
-    windows = [unpack(data) for _, data in cluster.nodes["n1"].introduce("n2")]
+    windows = [unpack(data) for _, data, _ in cluster.nodes["n1"].introduce("n2")]
     assert [len(window.entries) // ENTRY for window in windows] == [32, 32]
     assert windows[0].entries[2:8] == cluster.nodes["n1"].id
 
@@ -79,7 +79,7 @@ def test_window_is_of_the_freshest() -> None:
     cluster = Cluster(80)
     cluster.run(20)
     gossip = cluster.nodes["n7"]
-    (window,) = [unpack(data) for _, data in gossip.introduce("n2")]
+    (window,) = [unpack(data) for _, data, _ in gossip.introduce("n2")]
     told = {window.entries[at + 2 : at + 8] for at in range(ENTRY, len(window.entries), ENTRY)}
     births = sorted((born for born, _, _ in gossip.freshest), reverse=True)
     assert len(told) == 31
@@ -95,10 +95,10 @@ def test_age_grows_where_an_entry_rests_and_is_carried_on() -> None:
     first.learn("n2", "10.0.0.2", 7226)
     second.learn("n3", "10.0.0.3", 7226)
     now[0] += 2
-    for _, data in first.introduce("n2"):
+    for _, data, _ in first.introduce("n2"):
         second.receive(data)
     now[0] += 3
-    for _, data in second.introduce("n3"):
+    for _, data, _ in second.introduce("n3"):
         third.receive(data)
     third.membership.learn(second.membership.members[first.id].card)
     assert third.view().entries["n1"].age == pytest.approx(5.0, abs=0.03)
@@ -110,9 +110,9 @@ def test_old_news_does_not_replace_newer() -> None:
     receiver = Gossip("n2", lambda: now[0], random.Random(1))
     sender.learn("n2", "10.0.0.2", 7226)
     sender.update_self(node("n1", 1.0))
-    ((_, old),) = sender.introduce("n2")
+    ((_, old, _),) = sender.introduce("n2")
     sender.update_self(node("n1", 2.0))
-    ((_, new),) = sender.introduce("n2")
+    ((_, new, _),) = sender.introduce("n2")
     for data in (new, old):
         receiver.receive(data)
     assert receiver.view().entries["n1"].vector.runnable == 2.0
@@ -229,23 +229,12 @@ def test_run_is_repeated_from_its_seed() -> None:
     assert ages(4) != ages(5)
 
 
-def test_seal_is_that_of_members_alone() -> None:
-    seal, data = Seal(b"k" * 32), b"datagram"
-    assert seal.open(seal.close(data)) == data
-    assert len(seal.close(data)) == len(data) + SEAL
-    for wrong in (b"", data, seal.close(data)[:-1], bytes([seal.close(data)[0] ^ 1]) + seal.close(data)[1:], Seal(b"l" * 32).close(data)):
-        with pytest.raises(ValueError, match="not by a member"):
-            seal.open(wrong)
-    with pytest.raises(ValueError, match="16 bytes"):
-        Seal(b"short")
-
-
 def sample_datagram() -> bytes:
     cluster = Cluster(6)
     cluster.run(20)
     gossip = cluster.nodes["n2"]
     gossip.membership.tell(Update(Word.SUSPECT, cluster.nodes["n4"].id, 1, gossip.id, age=0.5))
-    ((_, data),) = gossip.introduce("n3")
+    ((_, data, _),) = gossip.introduce("n3")
     return data
 
 
