@@ -116,8 +116,9 @@ class Gossip:
         if vector.name != self.name:
             raise ValueError(f"gossip of {self.name} was given the load vector of {vector.name}")
         card = Card(
-            self.name, vector.address, vector.port, self.incarnation, vector.cores, vector.speed, vector.memory_total, vector.version
-        )
+            self.name, vector.address, vector.port, self.incarnation, vector.cores, vector.speed, vector.memory_total, vector.version,
+            vector.processor,
+        )  # fmt: skip
         if self._vector is None:
             card = replace(card, incarnation=max(1, vector.incarnation, self.incarnation))
         elif card != self._card:

@@ -45,7 +45,8 @@ class Settings:
     """The figures of the rules; gains in units of slowdown, times in seconds, memory in bytes.
 
     `seconds_per_byte` is how long a byte takes that is read or written at another place than where the process is. Where
-    memory is short, processes leave until there is `memory_relief` times as much free as is called short.
+    memory is short, processes leave until there is `memory_relief` times as much free as is called short. None goes where all waits
+    for memory or for a disk for more than `memory_stall` or `io_stall` of the time.
     """
 
     margin: float = 0.15
@@ -61,6 +62,8 @@ class Settings:
     cost: MoveCost = field(default_factory=MoveCost)
     seconds_per_byte: float = 1 / 50e6
     memory_relief: float = 2.0
+    memory_stall: float = 0.1
+    io_stall: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,9 @@ def why_not_there(entry: Entry, process: Process, settings: Settings) -> str | N
         return process.unfit[vector.name]
     if vector.memory_short:
         return f"memory is short on {vector.name}"
+    for waits_for, share, most in (("memory", vector.memory_full, settings.memory_stall), ("a disk", vector.io_full, settings.io_stall)):
+        if share is not None and share > most:
+            return f"all on {vector.name} waits for {waits_for} {share:.0%} of the time"
     if not vector.accepts_guests:
         return f"{vector.name} takes no guests now"
     return why_no_memory(vector, process, settings)

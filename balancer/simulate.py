@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from balancer.decide import decide, next_interval, place, recheck
 from balancer.gossip import PERIOD, Gossip
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
+from balancer.owner import Stage
 from balancer.process import HOME, Decision, Process, Settings
 from balancer.virtual import VirtualNetwork
 
@@ -231,7 +232,7 @@ class Simulation:
         return self.estimators[index].vector(
             name=self.names[index], incarnation=1, address=f"10.0.{index >> 8}.{index & 255}", port=7226,
             guests=sum(job.home != index for job in self.present[index]), lending=machine.lending and not owned, blocked=False,
-            owner_active=owned,
+            stage=Stage.OWNER if owned else Stage.LENDING,
         )  # fmt: skip
 
     def _owner(self, index: int, machine: Machine) -> None:

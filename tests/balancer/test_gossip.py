@@ -11,6 +11,7 @@ import pytest
 from balancer.datagram import ENTRY, LIMIT, Card, Update, Word, unpack
 from balancer.gossip import BYTES_PER_SECOND, FORGET_AFTER, Gossip
 from balancer.load import LoadVector
+from balancer.owner import Stage
 from balancer.virtual import VirtualNetwork
 from tests.balancer.vectors import node
 
@@ -154,7 +155,7 @@ def test_new_address_or_size_of_a_running_node_reaches_all() -> None:
         assert gossip.peers().get("n3", ("10.7.7.7", 7226)) == ("10.7.7.7", 7226)
 
 
-@pytest.mark.parametrize("change", [{"owner_active": True}, {"memory_short": True}, {"lending": False}, {"runnable": 0.0}])
+@pytest.mark.parametrize("change", [{"stage": Stage.THROTTLED}, {"memory_short": True}, {"lending": False}, {"runnable": 0.0}])
 def test_what_is_urgent_reaches_all_at_once(change: dict[str, object]) -> None:
     cluster = Cluster(64)
     cluster.acquaint()
@@ -177,7 +178,7 @@ def test_owner_who_comes_and_goes_all_the_time_does_not_flood() -> None:
     gossip = cluster.nodes["n1"]
     before = gossip.bytes_sent
     for step in range(100):
-        gossip.update_self(replace(cluster.vectors["n1"], owner_active=step % 2 == 0))
+        gossip.update_self(replace(cluster.vectors["n1"], stage=Stage.OWNER if step % 2 else Stage.LENDING))
         cluster.run(20 + step / 10)
         cluster.send("n1", gossip.tick())
     assert gossip.bytes_sent - before < 10 * BYTES_PER_SECOND
@@ -202,7 +203,8 @@ def test_view_has_what_the_wire_carries_and_exactly_what_is_our_own() -> None:
     cluster = Cluster(2)
     vector = node(
         "n2", 3.3, incarnation=4, address="10.0.0.2", port=99, cores=2.5, speed=1.25, memory_free=3 << 30, guests=300, blocked=True,
-        load=3.3 / 2.5 / 1.25, version=3, owner=1.1, cpu_pressure=0.25, memory_pressure=0.5, io_pressure=1.0, forecast=2.5,
+        load=3.3 / 2.5 / 1.25, version=3, owner=1.1, cpu_pressure=0.25, memory_full=0.5, io_full=1.0, forecast=2.5,
+        stage=Stage.FROZEN, owner_idle=400.0, processor=0xFEDCBA98,
     )  # fmt: skip
     cluster.vectors["n2"] = vector
     cluster.run(5)
@@ -214,8 +216,9 @@ def test_view_has_what_the_wire_carries_and_exactly_what_is_our_own() -> None:
     assert seen.owner == pytest.approx(1.1, abs=0.05)
     assert seen.memory_free == pytest.approx(3 << 30, rel=1e-4)
     assert seen.forecast == 2.5
-    assert (seen.cpu_pressure, seen.memory_pressure, seen.io_pressure) == pytest.approx((0.25, 0.5, 1.0), abs=0.005)
-    for key in ("name", "address", "port", "cores", "speed", "memory_total", "guests", "lending", "blocked", "version"):
+    assert (seen.cpu_pressure, seen.memory_full, seen.io_full) == pytest.approx((0.25, 0.5, 1.0), abs=0.005)
+    assert seen.owner_idle == pytest.approx(400, rel=0.05)
+    for key in ("stage", "processor", "name", "address", "port", "cores", "speed", "memory_total", "guests", "lending", "blocked", "version"):
         assert getattr(seen, key) == getattr(vector, key), key
 
 
