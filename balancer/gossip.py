@@ -54,6 +54,8 @@ BYTES_PER_SECOND = 2900.0
 """What a node sends at most on the average, seals and headers of the network included: where the windows are of two datagrams,
 not every second peer's turn comes."""
 URGENT_PEERS = 3
+LEAVING_PEERS = 8
+"""A node that leaves cannot say so again."""
 URGENT_PERIOD = 1.0
 FORGET_AFTER = 30.0
 WANTED = 16
@@ -160,9 +162,9 @@ class Gossip:
         self.membership.learn(Card(name, address, port))
 
     def address_of(self, name: str) -> tuple[str, int] | None:
-        """Return address and port of a node that is known."""
+        """Return address and port of a node that is known; one that has left may come again."""
         member = self.membership.members.get(node_id(name))
-        return (member.card.address, member.card.port) if member is not None and member.word is not Word.LEFT else None
+        return (member.card.address, member.card.port) if member is not None else None
 
     def peers(self) -> dict[str, tuple[str, int]]:
         """Return address and port of every other node that is known, dead ones too, by name."""
@@ -263,8 +265,8 @@ class Gossip:
 
     def leave(self) -> Sent:
         """Return what to send when this node leaves the cluster for good; it says nothing after that."""
-        self.membership.tell(Update(Word.LEFT, self.id, self.incarnation, self.id))
-        sent = [datagram for node in self.membership.sample(URGENT_PEERS) for datagram in self._short(node)]
+        left = Update(Word.LEFT, self.id, self.incarnation, self.id)
+        sent = [letter for node in self.membership.sample(LEAVING_PEERS) for letter in self._datagram(node, updates=[left])]
         self._left = True
         return sent
 

@@ -21,9 +21,12 @@ from node import process, sampling
 from node.config import Config
 from node.gossiping import Gossiping
 from node.guests import Guests
+from node.lending import Lending
 from node.moves import Mover
 from node.peers import PROTOCOL_VERSION, PeerError, Peers
 from node.periodic import periodically
+from node.pressure import Waits
+from node.processors import Processors
 from node.registry import HOME, HomeProcess, Registry
 
 REST = 5
@@ -42,14 +45,17 @@ class Balancer:
     """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
 
     def __init__(
-        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, speed: float, life: int,
-        seed: int | None = None,
+        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, lending: Lending,
+        processors: Processors, speed: float, life: int, seed: int | None = None,
     ) -> None:  # fmt: skip
         self._config = config
         self._registry = registry
         self._mover = mover
         self._guests = guests
         self._peers = peers
+        self._lending = lending
+        self._processors = processors
+        self._waits = Waits()
         self._rng = random.Random(seed)
         self._clock = time.monotonic
         self.gossip = Gossip(config().name, self._clock, self._rng)
@@ -66,10 +72,11 @@ class Balancer:
     def start(self) -> None:
         """Runs the loops until close()."""
         self._sample()
+        self._feel()
         self._tell_gossip()
         self._spawn(periodically("the load", self._sample, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
         self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
-        self._spawn(periodically("gossip", self._gossip_once, lambda: GOSSIP_TICK))
+        self._spawn(periodically("gossip", self.speak, lambda: GOSSIP_TICK))
         self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
         self._spawn(periodically("the balancer", self.decide, lambda: next_interval(DECISION_PERIOD, self._rng), delayed=True))
 
@@ -89,7 +96,7 @@ class Balancer:
         self._sampling_took = self._clock() - begun
 
     def _feel(self) -> None:
-        self.estimator.feel(sampling.pressure())
+        self.estimator.feel(self._waits.look())
 
     def _tell_gossip(self) -> None:
         config = self._config()
@@ -97,11 +104,15 @@ class Balancer:
             self.estimator.vector(
                 name=config.name, incarnation=self._incarnation, address=config.address, port=config.port,
                 guests=len(self._guests.all()), lending=self._guests.lends() is None, blocked=self._guests.blocked,
-                version=PROTOCOL_VERSION,
+                version=PROTOCOL_VERSION, stage=self._lending.state.stage, owner_idle=self._lending.sight.idle,
+                processor=self._processors.own.digest,
             )
         )  # fmt: skip
 
-    def _gossip_once(self) -> None:
+    def speak(self) -> None:
+        """Tells gossip of how it is here, and sends what is due; what is urgent is."""
+        if not self._tasks:
+            return                               # nothing has been seen of this node yet
         self._tell_gossip()
         self.gossiping.tick()
 
@@ -156,8 +167,8 @@ class Balancer:
 
     # -- hands ---------------------------------------------------------------------------------------------------------
 
-    def _figures(self, entry: HomeProcess) -> Process:
-        """The process as the decisions see it; their clock is ours, monotonic."""
+    def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
+        """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
         offset = self._clock() - time.time()
         stat = process.read_stat(entry.pid) if entry.where == HOME else None
         resident = stat.resident if stat else entry.resident
@@ -167,7 +178,7 @@ class Balancer:
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
             runnable=entry.runnable(), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
-            unfit=self._peers.unfit(),
+            unfit=unfit,
         )  # fmt: skip
 
     def settings(self) -> Settings:
@@ -176,7 +187,8 @@ class Balancer:
 
     def place(self, entry: HomeProcess, away: bool) -> Decision:
         """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
-        return place(self.view(), self._figures(entry), self._rng, self.settings(), away)
+        view = self.view()
+        return place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings(), away)
 
     def decide(self) -> None:
         """Makes a decision for every home process and starts the one that is a move."""
@@ -188,8 +200,10 @@ class Balancer:
         if not self._config().balance:
             # What its user wants is done even where nothing is balanced.
             entries = [entry for entry in entries if entry.wanted]
-        mine = [self._figures(entry) for entry in entries]
-        made = decide(self.view(), mine, self._clock(), self._rng, self.settings())
+        view = self.view()
+        unfit = self._processors.unfit(view) if entries else {}
+        mine = [self._figures(entry, unfit) for entry in entries]
+        made = decide(view, mine, self._clock(), self._rng, self.settings())
         self.decisions = {decision.pid: decision for decision in made}
         for decision, figures in zip(made, mine, strict=True):
             self.journal.record(time.time(), decision, figures.where)

@@ -17,6 +17,7 @@ from node.peers import PeerError, Peers
 from node.pki import KeyStore
 
 CALL_TIMEOUT = 3.0
+LEAVE_TIMEOUT = 1.0
 CALLS = 32
 """Calls that are under way at most; further ones are lost as datagrams may be."""
 
@@ -89,6 +90,12 @@ class Gossiping:
         for name in sorted(self._deaf - deaf):
             log.info("datagrams to and from %s get through again", name)
         self._deaf = deaf
+
+    async def leave(self) -> None:
+        """Tells peers that this node goes, so that it is not looked for; within a moment."""
+        self.send(self.gossip.leave())
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LEAVE_TIMEOUT)
 
     def close(self) -> None:
         """Says and hears nothing any more."""

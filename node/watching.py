@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from node import process
@@ -20,7 +19,6 @@ MOST_GUESTS = 200
 MOST_EVENTS = 300
 """Of each, so that an answer stays below the greatest frame; of processes those that are away or moved last."""
 LONGEST_COMMAND = 120
-PRESSURE = Path("/proc/pressure/memory")
 
 
 class Watching:
@@ -50,10 +48,8 @@ class Watching:
         }  # fmt: skip
 
     def _own(self) -> dict[str, Any]:
-        """What a node knows of itself alone: its owner's policy, and what waiting for memory costs it."""
-        return {
-            "closed_why": self._node.guests.lends() or "", "owner_idle": self._node.lending.sight.idle, "utilisability": utilisability(),
-        }  # fmt: skip
+        """What a node knows of itself better than others do: why it lends nothing, in the words of its policy."""
+        return {"closed_why": self._node.guests.lends() or "", "owner_idle": self._node.lending.sight.idle}
 
     def _process(self, client: Client, entry: HomeProcess, now: float) -> dict[str, Any]:
         decision = self._node.balancer.decisions.get(entry.pid) if client.may_act_on(entry.uid) else None
@@ -72,14 +68,3 @@ def events(entries: list[HomeProcess]) -> Iterator[dict[str, Any]]:
     for entry in entries:
         for happening in entry.history.recent:
             yield {"pid": entry.pid, **asdict(happening)}
-
-
-def utilisability(path: Path = PRESSURE) -> float | None:
-    """The share of the last ten seconds (0 to 1) in which not all that wanted to run waited for memory; None if no kernel tells."""
-    try:
-        for line in path.read_text().splitlines():
-            if line.startswith("full "):
-                return max(0.0, 1.0 - float(line.split()[1].removeprefix("avg10=")) / 100)
-    except (OSError, ValueError, IndexError):
-        pass
-    return None

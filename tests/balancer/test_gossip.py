@@ -218,7 +218,8 @@ def test_view_has_what_the_wire_carries_and_exactly_what_is_our_own() -> None:
     assert seen.forecast == 2.5
     assert (seen.cpu_pressure, seen.memory_full, seen.io_full) == pytest.approx((0.25, 0.5, 1.0), abs=0.005)
     assert seen.owner_idle == pytest.approx(400, rel=0.05)
-    for key in ("stage", "processor", "name", "address", "port", "cores", "speed", "memory_total", "guests", "lending", "blocked", "version"):
+    keys = ("name", "address", "port", "cores", "speed", "memory_total", "guests", "lending", "blocked", "version", "stage", "processor")
+    for key in keys:
         assert getattr(seen, key) == getattr(vector, key), key
 
 

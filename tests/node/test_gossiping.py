@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from balancer.datagram import Word, node_id
 from balancer.gossip import Gossip
 from node.gossiping import Gossiping
 from node.peer_server import Caller, PeerServer
@@ -84,6 +85,24 @@ def test_nodes_that_know_one_seed_get_to_know_all_without_one_call(tmp_path: Pat
             assert sum(one.calls for one in nodes) == 0
             assert all(not one.peers.connected() for one in nodes)
             assert all(one.gossiping.dropped.total() == one.gossiping.dropped["unknown"] for one in nodes)
+        finally:
+            for one in nodes:
+                await one.close()
+
+    run(work())
+
+
+def test_node_that_leaves_is_gone_at_once_and_not_dead(tmp_path: Path, first: KeyStore) -> None:
+    async def work() -> None:
+        nodes = cluster(tmp_path, first, 3)
+        try:
+            for one in nodes:
+                one.talk()
+            await until(lambda: all(len(one.gossip.view().entries) == 3 for one in nodes))
+            await nodes[2].gossiping.leave()
+            await until(lambda: all("n3" not in one.gossip.view().entries for one in nodes[:2]))
+            assert [one.gossip.membership.members[node_id("n3")].word for one in nodes[:2]] == [Word.LEFT] * 2
+            assert all("n3" not in one.gossip.peers() for one in nodes[:2])
         finally:
             for one in nodes:
                 await one.close()
