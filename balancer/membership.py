@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -37,6 +38,7 @@ CONFIRMATIONS = 2
 AWARENESS_LIMIT = 8
 LATE = 0.5
 """Seconds that a tick may be late before the node thinks itself slow."""
+CHANGES = 1000
 TOLD = 4
 """An update is told so many times log10 of the number of members."""
 DEAD_KEPT = 24 * 3600.0
@@ -97,6 +99,8 @@ class Membership:
         self._news: dict[bytes, _News] = {}
         self._cards: dict[bytes, _News] = {}
         self.ill: dict[bytes, Member] = {}
+        self.changes: deque[tuple[str, Word]] = deque(maxlen=CHANGES)
+        """Names of members and what they have become, for who wants to tell; the oldest first."""
         self._last_tick: float | None = None
         self._next_probe = 0.0
         self._alive: list[bytes] | None = None
@@ -227,6 +231,8 @@ class Membership:
         if before is None:
             self._order.insert(self._rng.randint(0, len(self._order)), node)
         member = self.members[node] = Member(card, word, self._clock(), deaf=before.deaf if before is not None else 0)
+        if before is not None and before.word is not word:
+            self.changes.append((card.name, word))
         if before is None or (before.word in _THERE) != (word in _THERE):
             self._alive = None
         if word is Word.ALIVE:

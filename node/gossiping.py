@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
+from balancer.datagram import Word
 from balancer.gossip import Gossip, Letter, Sent
 from node.gossip_socket import GossipSocket
 from node.peers import PeerError, Peers
@@ -20,6 +21,10 @@ CALL_TIMEOUT = 3.0
 LEAVE_TIMEOUT = 1.0
 CALLS = 32
 """Calls that are under way at most; further ones are lost as datagrams may be."""
+
+_WORDS = {
+    Word.ALIVE: "is there again", Word.SUSPECT: "does not answer", Word.DEAD: "counts as dead", Word.LEFT: "has left",
+}  # fmt: skip
 
 log = logging.getLogger("mosd.gossip")
 
@@ -51,6 +56,7 @@ class Gossiping:
     def tick(self) -> None:
         """Sends what is due."""
         self.send(self.gossip.tick())
+        self._tell_of_changes()
         self._tell_of_the_deaf()
 
     def send(self, letters: Sent) -> None:
@@ -82,6 +88,12 @@ class Gossiping:
         letters = self.gossip.receive(payload, name, surely=True)
         self.send([letter for letter in letters if letter.to != name])
         return [letter.data for letter in letters if letter.to == name]
+
+    def _tell_of_changes(self) -> None:
+        changes = self.gossip.membership.changes
+        while changes:
+            name, word = changes.popleft()
+            log.log(logging.WARNING if word is Word.DEAD else logging.INFO, "node %s %s", name, _WORDS[word])
 
     def _tell_of_the_deaf(self) -> None:
         deaf = set(self.gossip.membership.deaf())
