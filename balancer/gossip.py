@@ -318,6 +318,10 @@ class Gossip:
             missing += [node for _, node, _ in self.freshest if node not in members]
         return self._rng.sample(missing, min(WANTED, room, len(missing)))
 
+    def spend(self, size: int) -> None:
+        """Count so many bytes that were sent besides, to make acquaintances, as part of what may be sent."""
+        self._allow(size)
+
     def _allow(self, size: int) -> float:
         """Take so many bytes from what may be sent; returns what is left of it, which may be less than nothing."""
         now = self._clock()

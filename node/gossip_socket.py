@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from balancer.datagram import UDP
 from node.pki import KeyStore
 from node.seals import ASKING, TELLING, Seals, Unopened
 
@@ -58,11 +59,16 @@ class Allowance:
 class GossipSocket:
     """Sends to nodes by name; what they send is given to `hear` with the name that its seal proves."""
 
-    def __init__(self, keys: KeyStore, life: int, address: Callable[[str], Endpoint | None], hear: Callable[[str, bytes], None]) -> None:
-        """life: greater with each start of the daemon; address: of a node. Errors: PkiError."""
+    def __init__(
+        self, keys: KeyStore, life: int, address: Callable[[str], Endpoint | None], hear: Callable[[str, bytes], None],
+        spend: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """life: greater with each start of the daemon; address: of a node; spend: is told of bytes that introductions take.
+        Errors: PkiError."""
         self._keys = keys
         self._address = address
         self._hear = hear
+        self._spend = spend
         self._seals = Seals(keys, life << 32)
         self._waiting: dict[str, list[tuple[float, bytes]]] = {}
         self._asked: dict[str, float] = {}
@@ -117,7 +123,7 @@ class GossipSocket:
         del self._waiting[name][:-WAITING]
         if now - self._asked.get(name, float("-inf")) >= ASK_PERIOD:
             self._asked[name] = now
-            self._put(self._seals.introduction(ASKING), endpoint)
+            self._introduce(ASKING, endpoint)
 
     def _put(self, datagram: bytes, endpoint: Endpoint) -> None:
         host, port = endpoint
@@ -174,7 +180,7 @@ class GossipSocket:
         except Unopened as unopened:
             self._count(unopened.why, source[0])
             if unopened.why == "unknown" and self._may_spend():
-                self._reply(ASKING, source)
+                self._introduce(ASKING, source[:2])
             return
         try:
             self._hear(name, opened)
@@ -188,7 +194,7 @@ class GossipSocket:
             return
         name = name or self._seals.meet(data)
         if data[:1] == ASKING:
-            self._reply(TELLING, source)
+            self._introduce(TELLING, source[:2])
         self._asked.pop(name, None)
         now = asyncio.get_running_loop().time()
         for since, waiting in self._waiting.pop(name, []):
@@ -198,8 +204,10 @@ class GossipSocket:
     def _may_spend(self) -> bool:
         return self._allowance.take(asyncio.get_running_loop().time())
 
-    def _reply(self, form: bytes, source: Any) -> None:
-        self._put(self._seals.introduction(form), source[:2])
+    def _introduce(self, form: bytes, endpoint: Endpoint) -> None:
+        introduction = self._seals.introduction(form)
+        self._spend(UDP + len(introduction))
+        self._put(introduction, endpoint)
 
     def _count(self, why: str, example: str) -> None:
         self.dropped[why] += 1

@@ -44,7 +44,7 @@ class Gossiping:
         if self._socket is not None:
             self._socket.reload()
             return
-        made = GossipSocket(keys, life, self.gossip.address_of, self._hear_datagram)
+        made = GossipSocket(keys, life, self.gossip.address_of, self._hear_datagram, self.gossip.spend)
         made.start(address, port)
         self._socket = made
 

@@ -36,10 +36,11 @@ class Ears:
         network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
         self.addresses = {name: (f"{network}.{name[1:]}", PORT) for name in ("n1", "n2")}
         self.heard: dict[str, list[tuple[str, bytes]]] = {name: [] for name in keys}
+        self.spent: list[int] = []
         self.sockets = {name: self.ear(name, store) for name, store in keys.items()}
 
     def ear(self, name: str, keys: KeyStore, life: int = 7) -> GossipSocket:
-        made = GossipSocket(keys, life, self.addresses.get, lambda by, data: self.hear(name, by, data))
+        made = GossipSocket(keys, life, self.addresses.get, lambda by, data: self.hear(name, by, data), self.spent.append)
         made.start(*self.addresses[name])
         return made
 
@@ -189,6 +190,7 @@ def test_a_stranger_gets_nothing_but_the_certificate_and_that_not_often(tmp_path
                     break
             assert set(answers) <= {Seals(first, 1).introduction(ASKING)}
             assert len(answers) < 5 * INTRODUCTIONS
+            assert len(one.spent) == len(answers) and max(one.spent) < LIMIT
             assert n1.dropped["unexamined"] > 100
             assert one.heard["n1"] == []
             thief.close()
