@@ -2,11 +2,11 @@
 
 ::
 
-    seal (16) | header (9) | card of the sender | entries (27 each) | urgent entries (28 each) | wanted ids (6 each)
+    seal (31) | header (9) | card of the sender | entries (28 each) | urgent entries (29 each) | wanted ids (6 each)
               | probes (11 each) | updates (19 each, and a card where a node is alive)
 
 Of a node two things are told. Its *card* is what seldom changes (name, address, cores, speed, memory): it is told when it
-is new and to who asks for it. Its *entry* is what changes all the time, 27 bytes, with its age: those go round. Both begin
+is new and to who asks for it. Its *entry* is what changes all the time, 28 bytes, with its age: those go round. Both begin
 with the incarnation of the node, so that of two the newer is the greater. Every bit pattern of an entry is a valid one;
 all else is checked where it comes in.
 """
@@ -14,7 +14,7 @@ all else is checked where it comes in.
 from __future__ import annotations
 
 import hashlib
-import hmac
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +23,17 @@ from functools import lru_cache
 from typing import TypeVar
 
 from balancer.load import NAME_LIMIT, LoadVector
+from balancer.owner import Stage
 
-FORMAT = 2
+FORMAT = 3
 LIMIT = 1399
 """Bytes of a datagram with its seal: what every link carries in one piece, tunnels too."""
-SEAL = 16
+SEAL = 31
+"""Bytes that say by whom a datagram is, and that it is whole: see node/seals.py."""
+UDP = 28
+"""Bytes of the headers that the network puts before it."""
 ID = 6
-ENTRY = 27
+ENTRY = 28
 INCARNATION_LIMIT = (1 << 32) - 1
 SEQUENCE_LIMIT = (1 << 16) - 1
 AGE_LIMIT = 0xFFFF / 50
@@ -37,13 +41,13 @@ AGE_LIMIT = 0xFFFF / 50
 
 _HEADER = struct.Struct("!B6sBB")
 _COUNTS = struct.Struct("!BBB")
-_ENTRY = struct.Struct("!H6s19s")
-_BODY = struct.Struct("!IHHHBHBBBHB")
+_ENTRY = struct.Struct("!H6s20s")
+_BODY = struct.Struct("!IHHHBHBBBHBB")
 _VERSION = struct.Struct("!IH")
-_URGENT = struct.Struct("!BH6s19s")
+_URGENT = struct.Struct("!BH6s20s")
 _PROBE = struct.Struct("!BI6s")
 _UPDATE = struct.Struct("!BI6s6sH")
-_CARD = struct.Struct("!IHffQH")
+_CARD = struct.Struct("!IHffQHI")
 
 
 _Kind = TypeVar("_Kind", bound=IntEnum)
@@ -54,9 +58,14 @@ class State(IntFlag):
 
     LENDING = 1
     BLOCKED = 2
-    OWNER = 4  # the owner is using it
-    PRESSED = 8  # memory is short
-    IDLE = 16  # nothing wants to run
+    PRESSED = 4  # memory is short
+    IDLE = 8  # nothing wants to run
+
+
+_STAGES = list(Stage)
+_STAGE = 16
+"""The stage between owner and guests is told above those bits."""
+_NOT_KNOWN = 255
 
 
 class Word(IntEnum):
@@ -93,6 +102,7 @@ class Card:
     speed: float = 1.0
     memory_total: int = 0
     version: int = 0
+    processor: int = 0
 
     @property
     def id(self) -> bytes:
@@ -116,11 +126,15 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question or an answer about whether a node is there; `number` is the asker's, `node` whom it is about."""
+    """A question or an answer about whether a node is there; `number` is the asker's, `node` whom it is about.
+
+    `surely` is not told: it goes by a way that is slower and surer than datagrams.
+    """
 
     call: Call
     number: int
     node: bytes
+    surely: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +188,7 @@ def pack_card(card: Card) -> bytes:
     name, address = card.name.encode(), card.address.encode()
     if max(len(name), len(address)) > NAME_LIMIT:
         raise ValueError(f"gossip: {card.name} or {card.address} is longer than {NAME_LIMIT} bytes")
-    fixed = _CARD.pack(card.incarnation, card.port, card.cores, card.speed, card.memory_total, card.version)
+    fixed = _CARD.pack(card.incarnation, card.port, card.cores, card.speed, card.memory_total, card.version, card.processor)
     return b"%c%b%c%b%b" % (len(name), name, len(address), address, fixed)
 
 
@@ -195,30 +209,31 @@ def entries_of(packed: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def pack_body(vector: LoadVector) -> bytes:
-    """Return what changes of a load vector in 19 bytes; of two bodies of one node the greater is the newer."""
+    """Return what changes of a load vector in 20 bytes; of two bodies of one node the greater is the newer."""
     flags = (
-        State.LENDING * vector.lending | State.BLOCKED * vector.blocked | State.OWNER * vector.owner_active
-        | State.PRESSED * vector.memory_short | State.IDLE * vector.idle
+        State.LENDING * vector.lending | State.BLOCKED * vector.blocked | State.PRESSED * vector.memory_short
+        | State.IDLE * vector.idle | _STAGE * _STAGES.index(vector.stage)
     )  # fmt: skip
     owner = vector.owner / vector.runnable if vector.runnable else 0.0
     free = vector.memory_free / vector.memory_total if vector.memory_total else 0.0
     return _BODY.pack(
         vector.incarnation, vector.sequence, _threads(vector.runnable), _threads(vector.forecast), _byte(owner),
-        int(min(1.0, free) * 0xFFFF), _byte(vector.cpu_pressure), _byte(vector.memory_pressure), _byte(vector.io_pressure),
-        min(0xFFFF, vector.guests), flags,
+        int(min(1.0, free) * 0xFFFF), _share(vector.cpu_pressure), _share(vector.memory_full), _share(vector.io_full),
+        min(0xFFFF, vector.guests), _seconds(vector.owner_idle), flags,
     )  # fmt: skip
 
 
 def unpack_body(card: Card, body: bytes) -> LoadVector:
     """Return the load vector of a node from its card and the newest body."""
-    (incarnation, sequence, runnable, forecast, owner, free, cpu, memory, io, guests, flags) = _BODY.unpack(body)
+    (incarnation, sequence, runnable, forecast, owner, free, cpu, memory, io, guests, idle, flags) = _BODY.unpack(body)
     return LoadVector(
         name=card.name, incarnation=incarnation, sequence=sequence, address=card.address, port=card.port,
         runnable=runnable / 32, load=runnable / 32 / (card.cores * card.speed), cores=card.cores, speed=card.speed,
         memory_free=card.memory_total * free // 0xFFFF, memory_total=card.memory_total, guests=guests,
         lending=bool(flags & State.LENDING), blocked=bool(flags & State.BLOCKED), version=card.version,
-        owner=runnable / 32 * owner / 255, owner_active=bool(flags & State.OWNER), memory_short=bool(flags & State.PRESSED),
-        cpu_pressure=cpu / 255, memory_pressure=memory / 255, io_pressure=io / 255, forecast=forecast / 32,
+        owner=runnable / 32 * owner / 255, memory_short=bool(flags & State.PRESSED),
+        cpu_pressure=_share_of(cpu), memory_full=_share_of(memory), io_full=_share_of(io), forecast=forecast / 32,
+        stage=_STAGES[min(flags // _STAGE, len(_STAGES) - 1)], owner_idle=_seconds_of(idle), processor=card.processor,
     )  # fmt: skip
 
 
@@ -280,13 +295,13 @@ def _unpack_updates(data: bytes, offset: int) -> list[Update]:
 def _unpack_card(data: bytes, offset: int) -> tuple[Card, int]:
     name, offset = _unpack_text(data, offset)
     address, offset = _unpack_text(data, offset)
-    incarnation, port, cores, speed, memory, version = _CARD.unpack_from(data, offset)
+    incarnation, port, cores, speed, memory, version, processor = _CARD.unpack_from(data, offset)
     # Divided by later; a node of next to no cores or speed would have an infinite load.
     if not (1e-3 <= cores <= 1e6 and 1e-3 <= speed <= 1e6):
         raise ValueError("gossip: no node has so many cores, or is so fast or slow")
     if not port or memory >= 1 << 63:
         raise ValueError("gossip: a card has no port, or more memory than there is")
-    return Card(name, address, port, incarnation, cores, speed, memory, version), offset + _CARD.size
+    return Card(name, address, port, incarnation, cores, speed, memory, version, processor), offset + _CARD.size
 
 
 def _unpack_text(data: bytes, offset: int) -> tuple[str, int]:
@@ -316,23 +331,18 @@ def _byte(share: float) -> int:
     return max(0, min(255, round(share * 255)))
 
 
-class Seal:
-    """Says that a datagram is by a member of the cluster, who alone have its key (of 16 to 64 bytes), and is whole.
+def _share(share: float | None) -> int:
+    return _NOT_KNOWN if share is None else max(0, min(_NOT_KNOWN - 1, round(share * (_NOT_KNOWN - 1))))
 
-    An old datagram sent again by somebody else does no harm: what it tells is known, or older than what is.
-    """
 
-    def __init__(self, key: bytes) -> None:
-        if len(key) < 16:
-            raise ValueError("the key of a cluster's gossip has at least 16 bytes")
-        self._key = key
+def _share_of(byte: int) -> float | None:
+    return None if byte == _NOT_KNOWN else byte / (_NOT_KNOWN - 1)
 
-    def close(self, data: bytes) -> bytes:
-        """Return the datagram with its seal."""
-        return hashlib.blake2b(data, digest_size=SEAL, key=self._key).digest() + data
 
-    def open(self, sealed: bytes) -> bytes:
-        """Return the datagram without its seal. Errors: ValueError if it is not whole or not by a member."""
-        if len(sealed) > LIMIT or not hmac.compare_digest(self.close(sealed[SEAL:])[:SEAL], sealed[:SEAL]):
-            raise ValueError("gossip: the datagram is not by a member of this cluster")
-        return sealed[SEAL:]
+def _seconds(seconds: float | None) -> int:
+    """Seconds in one byte: up to 16 hours, within 5 %."""
+    return _NOT_KNOWN if seconds is None else min(_NOT_KNOWN - 1, round(16 * math.log2(1 + max(0.0, seconds))))
+
+
+def _seconds_of(byte: int) -> float | None:
+    return None if byte == _NOT_KNOWN else round(2.0 ** (byte / 16) - 1, 1)

@@ -99,7 +99,7 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
         here = entry.vector
     # What the average does not know yet: the process itself is one of those that run here.
     # All in seconds of a core of home, in which the process's age is (mostly) measured too.
-    absolute = slowdown(max(here.runnable, process.runnable), here.cores, here.speed)
+    absolute = slowdown(max(here.contending, process.runnable), here.cores, here.speed)
     nodes = len(view.entries)
     stretched = absolute * stretch(process, process.where, settings) - memory_price(here, -process.memory, nodes)
     slowdown_here = stretched * own.speed

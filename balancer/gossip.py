@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from balancer.datagram import (
     AGE_LIMIT,
@@ -20,8 +21,10 @@ from balancer.datagram import (
     PROBE,
     SEAL,
     SEQUENCE_LIMIT,
+    UDP,
     UPDATE,
     URGENT,
+    Call,
     Card,
     Datagram,
     Probe,
@@ -48,8 +51,11 @@ WINDOW = 32
 """Entries in a datagram, and those that are told: twice as many, in two datagrams, from MANY nodes on."""
 MANY = 256
 BYTES_PER_SECOND = 2900.0
-"""What a node sends at most on the average: where the windows are of two datagrams, not every second peer's turn comes."""
+"""What a node sends at most on the average, seals and headers of the network included: where the windows are of two datagrams,
+not every second peer's turn comes."""
 URGENT_PEERS = 3
+LEAVING_PEERS = 8
+"""A node that leaves cannot say so again."""
 URGENT_PERIOD = 1.0
 FORGET_AFTER = 30.0
 WANTED = 16
@@ -58,8 +64,19 @@ SMALL = 200
 REVIVAL = 0.2
 """How likely a dead member is told of its death in each period, so that halves of a cut cluster meet again."""
 
-Sent = list[tuple[str, bytes]]
-"""Names of peers, and the datagram for each, without its seal."""
+
+class Letter(NamedTuple):
+    """A datagram without its seal, and the name of who is to have it.
+
+    `surely`: not as a datagram, which does not get through, but by a way that is slower and surer.
+    """
+
+    to: str
+    data: bytes
+    surely: bool = False
+
+
+Sent = list[Letter]
 
 
 class Gossip:
@@ -101,8 +118,9 @@ class Gossip:
         if vector.name != self.name:
             raise ValueError(f"gossip of {self.name} was given the load vector of {vector.name}")
         card = Card(
-            self.name, vector.address, vector.port, self.incarnation, vector.cores, vector.speed, vector.memory_total, vector.version
-        )
+            self.name, vector.address, vector.port, self.incarnation, vector.cores, vector.speed, vector.memory_total, vector.version,
+            vector.processor,
+        )  # fmt: skip
         if self._vector is None:
             card = replace(card, incarnation=max(1, vector.incarnation, self.incarnation))
         elif card != self._card:
@@ -126,6 +144,10 @@ class Gossip:
             self._introduce(replace(self._card, incarnation=self.incarnation + 1))
         return pack_body(replace(self._vector, incarnation=self.incarnation, sequence=self._sequence))
 
+    def _own_entry(self) -> bytes:
+        own = self._own()
+        return pack_entry(self._clock() - self._updated, self.id, own) if own is not None else b""
+
     def own_vector(self) -> LoadVector:
         """Return what this node says of itself now, newer than what it has told. Errors: ValueError if it knows nothing yet."""
         if self._vector is None:
@@ -138,6 +160,11 @@ class Gossip:
     def learn(self, name: str, address: str, port: int) -> None:
         """Take the address of a peer of which nothing else is known, such as a seed that has been dialled."""
         self.membership.learn(Card(name, address, port))
+
+    def address_of(self, name: str) -> tuple[str, int] | None:
+        """Return address and port of a node that is known; one that has left may come again."""
+        member = self.membership.members.get(node_id(name))
+        return (member.card.address, member.card.port) if member is not None else None
 
     def peers(self) -> dict[str, tuple[str, int]]:
         """Return address and port of every other node that is known, dead ones too, by name."""
@@ -225,8 +252,8 @@ class Gossip:
     def _windows(self) -> list[bytes]:
         now = self._clock()
         many = len(self.membership.alive()) + 1 >= MANY
-        own = self._own()
-        entries = [pack_entry(now - self._updated, self.id, own)] if own is not None else []
+        own = self._own_entry()
+        entries = [own] if own else []
         count = (2 if many else 1) * WINDOW - len(entries)
         entries += [pack_entry(now - born, node, body) for born, node, body in self.freshest.newest(count)]
         return [b"".join(entries[at : at + WINDOW]) for at in range(0, max(1, len(entries)), WINDOW)]
@@ -238,8 +265,8 @@ class Gossip:
 
     def leave(self) -> Sent:
         """Return what to send when this node leaves the cluster for good; it says nothing after that."""
-        self.membership.tell(Update(Word.LEFT, self.id, self.incarnation, self.id))
-        sent = [datagram for node in self.membership.sample(URGENT_PEERS) for datagram in self._short(node)]
+        left = Update(Word.LEFT, self.id, self.incarnation, self.id)
+        sent = [letter for node in self.membership.sample(LEAVING_PEERS) for letter in self._datagram(node, updates=[left])]
         self._left = True
         return sent
 
@@ -252,24 +279,36 @@ class Gossip:
         return [sent for node in peers for sent in self._datagram(node, urgent=[urgent] if urgent else [], space=SMALL)]
 
     def _short(self, node: bytes, probes: Sequence[Probe] = ()) -> Sent:
-        return self._datagram(node, probes=probes, space=SMALL)
+        surely = any(probe.surely for probe in probes)
+        return self._datagram(node, self._own_entry() if surely else b"", probes=probes, space=SMALL, surely=surely)
 
     def _datagram(
         self, node: bytes, entries: bytes = b"", *, urgent: Sequence[Urgent] = (), probes: Sequence[Probe] = (),
-        updates: Sequence[Update] | None = None, space: int = FREE,
+        updates: Sequence[Update] | None = None, space: int = FREE, surely: bool = False,
     ) -> Sent:  # fmt: skip
         member = self.membership.members.get(node)
         if member is None:
             return []
+        if not surely and self.membership.is_deaf(node):
+            # Questions and answers go on as datagrams: that is how it is noticed when those get through again.
+            tried = [probe for probe in probes if probe.call in (Call.PING, Call.ACK)]
+            rest = [probe for probe in probes if probe not in tried]
+            sent = self._letter(member.card.name, Datagram(self._card, probes=tried)) if tried else []
+            if entries or urgent or rest or not tried:
+                sent += self._datagram(node, entries, urgent=urgent, probes=rest, updates=updates, space=space, surely=True)
+            return sent
         room = FREE - len(pack_card(self._card)) - len(entries) - URGENT * len(urgent) - PROBE * len(probes)
         wanted = self._missing(room // ID) if entries else []
         if updates is None:
             # Who has sent too much already tells less.
             space = min(space, SMALL) if self._allow(0) < 0 else space
             updates = self.membership.news(min(space, room - ID * len(wanted)), self.membership.about(node))
-        data = Datagram(self._card, entries, urgent, wanted, probes, updates).pack()
-        self._allow(SEAL + len(data))
-        return [(member.card.name, data)]
+        return self._letter(member.card.name, Datagram(self._card, entries, urgent, wanted, probes, updates), surely)
+
+    def _letter(self, name: str, datagram: Datagram, surely: bool = False) -> Sent:
+        data = datagram.pack()
+        self._allow(UDP + SEAL + len(data))
+        return [Letter(name, data, surely)]
 
     def _missing(self, room: int) -> list[bytes]:
         """Return a few nodes of which there is news, but no card or only one of an earlier life."""
@@ -278,6 +317,10 @@ class Gossip:
         if not self.membership.full and len(self.freshest) > len(self.membership.alive()):
             missing += [node for _, node, _ in self.freshest if node not in members]
         return self._rng.sample(missing, min(WANTED, room, len(missing)))
+
+    def spend(self, size: int) -> None:
+        """Count so many bytes that were sent besides, to make acquaintances, as part of what may be sent."""
+        self._allow(size)
 
     def _allow(self, size: int) -> float:
         """Take so many bytes from what may be sent; returns what is left of it, which may be less than nothing."""
@@ -289,13 +332,16 @@ class Gossip:
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> Sent:
-        """Take a datagram without its seal; returns what to send at once because of it.
+    def receive(self, data: bytes, by: str | None = None, surely: bool = False) -> Sent:
+        """Take a datagram without its seal, which `by` is known to have sent; returns what to send at once because of it.
 
-        Errors: ValueError with one sentence if it is not a datagram of this format; then nothing of it has been taken.
+        `surely`: it came by the surer way. Errors: ValueError with one sentence if it is not a datagram of this format, or by somebody
+        else; then nothing of it has been taken.
         """
         datagram = unpack(data)
         sender = datagram.sender.id
+        if by is not None and datagram.sender.name != by:
+            raise ValueError(f"gossip: {by} sends what is not its own")
         if self._left or sender == self.id:
             return []
         sent: Sent = []
@@ -321,7 +367,7 @@ class Gossip:
         for urgent in datagram.urgent:
             if self._take(now - urgent.age, urgent.node, urgent.body) and urgent.hops:
                 sent += self._push(replace(urgent, hops=urgent.hops - 1), without=sender)
-        answers = [answer for probe in datagram.probes for answer in self.membership.hear(sender, probe)]
+        answers = [answer for probe in datagram.probes for answer in self.membership.hear(sender, replace(probe, surely=surely))]
         for node, probe in answers:
             sent += self._short(node, [probe])
         if refuted or (self.membership.about(sender) is not None and not answers):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from balancer.forecast import Forecaster
+from balancer.owner import Stage
 
 Clock = Callable[[], float]
 
@@ -30,6 +31,8 @@ NAME_LIMIT = 64
 MEMORY_SHORT = 0.05
 PRESSURE_SHORT = 0.10
 """Memory is short below this share of it free, or when something waits for it for more than this share of the time."""
+CONTENDED = 0.02
+"""Where something waits for a processor for less than this share of the time, threads do not slow one another down."""
 _YARDSTICK_TEXT = b"".join(b"%d %x %o;" % (i * 7919, i * 104729, i) for i in range(2600))[:65536]
 
 
@@ -72,8 +75,10 @@ def slowdown(runnable: float, cores: float, speed: float) -> float:
 class LoadVector:
     """What a node tells of itself. Memory in bytes, load in load units, cores may be a fraction under a quota.
 
-    Of the runnable threads, `owner` are not of guests; `forecast` is how many they will be soon; pressures are shares of
-    time (0 to 1) in which something waited, as the kernel tells them (PSI, `some`).
+    Of the runnable threads, `owner` are not of guests; `forecast` is how many they will be soon. Shares of time (0 to 1), as the
+    kernel tells them (PSI), None where it does not: `cpu_pressure`, in which something waited for a processor; `memory_full` and
+    `io_full`, in which nothing ran because all waited for memory, or for a disk. `stage` is how it is between owner and guests,
+    `owner_idle` for how many seconds the owner has not used the node; `processor` stands for what its processors can do.
     """
 
     name: str
@@ -92,12 +97,14 @@ class LoadVector:
     blocked: bool
     version: int
     owner: float = 0.0
-    owner_active: bool = False
     memory_short: bool = False
-    cpu_pressure: float = 0.0
-    memory_pressure: float = 0.0
-    io_pressure: float = 0.0
+    cpu_pressure: float | None = None
+    memory_full: float | None = None
+    io_full: float | None = None
     forecast: float = 0.0
+    stage: Stage = Stage.LENDING
+    owner_idle: float | None = None
+    processor: int = 0
 
     def slowdown_with(self, more: float) -> float:
         """Return the slowdown here if so many more threads (fewer if negative) wanted to run."""
@@ -118,6 +125,17 @@ class LoadVector:
         return self.lending and not self.blocked
 
     @property
+    def owner_active(self) -> bool:
+        """Whether the owner has the node."""
+        return self.stage is not Stage.LENDING
+
+    @property
+    def contending(self) -> float:
+        """Runnable threads that slow one another down: no more than there are cores if the kernel says that none of them waits."""
+        is_calm = self.cpu_pressure is not None and self.cpu_pressure < CONTENDED
+        return min(self.runnable, self.cores) if is_calm else self.runnable
+
+    @property
     def idle(self) -> bool:
         """Whether there is a core that nobody wants."""
         return self.runnable < min(0.5, self.cores / 2)
@@ -125,11 +143,13 @@ class LoadVector:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Shares of the last ten seconds (0 to 1) in which something waited for a processor, for memory, or for a disk."""
+    """Shares of time (0 to 1) in which something waited for a processor or for memory, and in which all waited for memory or for a
+    disk; None where nothing tells."""
 
-    cpu: float = 0.0
-    memory: float = 0.0
-    io: float = 0.0
+    cpu: float | None = None
+    memory: float | None = None
+    memory_full: float | None = None
+    io_full: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +263,9 @@ class LoadEstimator:
         lending: bool,
         blocked: bool,
         version: int = 1,
-        owner_active: bool = False,
+        stage: Stage = Stage.LENDING,
+        owner_idle: float | None = None,
+        processor: int = 0,
     ) -> LoadVector:
         """Return the load vector of now; gossip numbers those that it tells."""
         runnable = self.runnable
@@ -264,17 +286,19 @@ class LoadEstimator:
             blocked=blocked,
             version=version,
             owner=min(self._owner, runnable),
-            owner_active=owner_active,
             memory_short=self._memory_short(),
             cpu_pressure=self._pressure.cpu,
-            memory_pressure=self._pressure.memory,
-            io_pressure=self._pressure.io,
+            memory_full=self._pressure.memory_full,
+            io_full=self._pressure.io_full,
             forecast=max(0.0, self._forecaster.next + self._corrected()),
+            stage=stage,
+            owner_idle=owner_idle,
+            processor=processor,
         )
 
     def _memory_short(self) -> bool:
         short = self._memory_total > 0 and self._memory_free < MEMORY_SHORT * self._memory_total
-        return short or self._pressure.memory > PRESSURE_SHORT
+        return short or (self._pressure.memory or 0.0) > PRESSURE_SHORT
 
 
 def _approach(average: float, sample: float, passed: float) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -26,6 +27,8 @@ TRY = 0.25
 TRIES = 4
 HELPED_TRY = 3
 HELPERS = 3
+DEAF = 2
+"""After so many answers by the surer way alone no datagram gets through to a node, or none from it."""
 HELPER_TRIES = 2
 SUSPICION = 4.0
 """Periods that a suspicion lasts at least in a cluster of up to ten; in greater ones times log10 of their number."""
@@ -35,6 +38,7 @@ CONFIRMATIONS = 2
 AWARENESS_LIMIT = 8
 LATE = 0.5
 """Seconds that a tick may be late before the node thinks itself slow."""
+CHANGES = 1000
 TOLD = 4
 """An update is told so many times log10 of the number of members."""
 DEAD_KEPT = 24 * 3600.0
@@ -52,6 +56,8 @@ class Member:
     word: Word
     since: float
     confirmed: frozenset[bytes] = frozenset()
+    deaf: int = 0
+    """How many times in a row it has answered by the surer way alone."""
 
 
 @dataclass(slots=True)
@@ -93,6 +99,8 @@ class Membership:
         self._news: dict[bytes, _News] = {}
         self._cards: dict[bytes, _News] = {}
         self.ill: dict[bytes, Member] = {}
+        self.changes: deque[tuple[str, Word]] = deque(maxlen=CHANGES)
+        """Names of members and what they have become, for who wants to tell; the oldest first."""
         self._last_tick: float | None = None
         self._next_probe = 0.0
         self._alive: list[bytes] | None = None
@@ -222,7 +230,9 @@ class Membership:
         before = self.members.get(node)
         if before is None:
             self._order.insert(self._rng.randint(0, len(self._order)), node)
-        member = self.members[node] = Member(card, word, self._clock())
+        member = self.members[node] = Member(card, word, self._clock(), deaf=before.deaf if before is not None else 0)
+        if before is not None and before.word is not word:
+            self.changes.append((card.name, word))
         if before is None or (before.word in _THERE) != (word in _THERE):
             self._alive = None
         if word is Word.ALIVE:
@@ -304,9 +314,12 @@ class Membership:
             del self._asked[number]
             return [(asked.asker, Probe(Call.NACK, asked.number, asked.node))]
         if asked.tries <= TRIES:
-            helpers = self.sample(HELPERS, without=asked.node) if asked.tries == HELPED_TRY else []
+            if asked.tries != HELPED_TRY:
+                return [again]
+            helpers = self.sample(HELPERS, without=asked.node)
             asked.helped += len(helpers)
-            return [again, *((helper, Probe(Call.ASK, number, asked.node)) for helper in helpers)]
+            asks = [(helper, Probe(Call.ASK, number, asked.node)) for helper in helpers]
+            return [again, (asked.node, replace(again[1], surely=True)), *asks]
         del self._asked[number]
         # Whoever does not even hear that others do not hear it either, does not hear well.
         self._aware(asked.helped - asked.nacks if asked.helped else 1)
@@ -319,15 +332,26 @@ class Membership:
                 self._set(asked.node, member.card, Word.DEAD)
         return []
 
+    def is_deaf(self, node: bytes) -> bool:
+        """Return whether datagrams do not get through to a member, or from it."""
+        member = self.members.get(node)
+        return member is not None and member.deaf >= DEAF
+
+    def deaf(self) -> list[str]:
+        """Return the names of members that are there, but that no datagrams get through to, or from."""
+        return sorted(self.members[node].card.name for node in self.alive() if self.is_deaf(node))
+
     def hear(self, sender: bytes, probe: Probe) -> list[tuple[bytes, Probe]]:
-        """Take a probe or an answer; returns what to send."""
+        """Take a probe or an answer, which came `surely` or not; returns what to send."""
         if probe.call is Call.PING:
-            return [(sender, Probe(Call.ACK, probe.number, self.own))] if probe.node == self.own else []
+            return [(sender, Probe(Call.ACK, probe.number, self.own, probe.surely))] if probe.node == self.own else []
         if probe.call is Call.ASK:
             if probe.node not in self.members:
                 return []
             asked = _Asked(probe.node, self._clock(), TRY * 0.8, asker=sender, number=probe.number)
             return [(probe.node, self._ask(asked))]
+        if probe.call is Call.ACK and probe.node == sender and sender in self.members:
+            self.members[sender].deaf = self.members[sender].deaf + 1 if probe.surely else 0
         mine = self._asked.get(probe.number)
         if mine is None or mine.node != probe.node:
             return []

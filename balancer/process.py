@@ -50,7 +50,8 @@ class Settings:
     takes one guest at a time that a balancer sends, but for small ones: together they may have up to `arriving` bytes.
     `seconds_per_byte` and `seconds_per_call` are how long a byte takes that is read or written at another place than where the
     process is, and a call that home answers. Where memory is short, processes leave until there is `memory_relief` times as
-    much free as is called short.
+    much free as is called short. None goes where all waits for memory or for a disk for more than `memory_stall` or `io_stall` of
+    the time.
     """
 
     margin: float = 0.15
@@ -71,6 +72,8 @@ class Settings:
     seconds_per_byte: float = 1 / 50e6
     seconds_per_call: float = 1e-4
     memory_relief: float = 2.0
+    memory_stall: float = 0.1
+    io_stall: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,9 @@ def why_not_there(entry: Entry, process: Process, settings: Settings) -> str | N
         return process.unfit[vector.name]
     if vector.memory_short:
         return f"memory is short on {vector.name}"
+    for waits_for, share, most in (("memory", vector.memory_full, settings.memory_stall), ("a disk", vector.io_full, settings.io_stall)):
+        if share is not None and share > most:
+            return f"all on {vector.name} waits for {waits_for} {share:.0%} of the time"
     if not vector.accepts_guests:
         return f"{vector.name} takes no guests now"
     return why_no_memory(vector, process, settings)

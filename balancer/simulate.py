@@ -18,7 +18,7 @@ from balancer.admission import recheck, retry_after
 from balancer.decide import PERIOD, decide, next_interval
 from balancer.gossip import Gossip
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
-from balancer.owner import AT_ONCE
+from balancer.owner import AT_ONCE, Stage
 from balancer.placement import placings
 from balancer.process import HOME, Decision, Process, Settings
 from balancer.view import View
@@ -251,7 +251,7 @@ class Simulation:
         return self.estimators[index].vector(
             name=self.names[index], incarnation=1, address=f"10.0.{index >> 8}.{index & 255}", port=7226,
             guests=sum(job.home != index for job in self.present[index]), lending=machine.lending and not owned, blocked=False,
-            owner_active=owned,
+            stage=Stage.OWNER if owned else Stage.LENDING,
         )  # fmt: skip
 
     def _owner(self, index: int, machine: Machine) -> None:

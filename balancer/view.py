@@ -40,11 +40,23 @@ class View:
         for name, entry in sorted(self.entries.items()):
             vector = entry.vector
             row: dict[str, object] = {key: getattr(vector, key) for key in _ROW_KEYS}
+            row |= {
+                "owner_state": vector.stage.value, "closed_why": _why_closed(vector),
+                "utilisability": None if vector.memory_full is None else 1 - vector.memory_full,
+            }  # fmt: skip
             rows.append(row | {"age": round(entry.age, 3), "suspected": entry.suspected, "self": name == self.name})
         return rows
 
 
+def _why_closed(vector: LoadVector) -> str:
+    if vector.blocked:
+        return "it is blocked by hand"
+    if vector.owner_active:
+        return "its owner has it"
+    return "" if vector.lending else "its policy lends nothing now"
+
+
 _ROW_KEYS = (
     "name", "address", "port", "runnable", "owner", "load", "cores", "speed",
-    "memory_free", "memory_total", "guests", "lending", "blocked", "version",
+    "memory_free", "memory_total", "guests", "lending", "blocked", "version", "owner_idle", "cpu_pressure", "memory_full", "io_full",
 )  # fmt: skip

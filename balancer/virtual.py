@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from balancer.datagram import LIMIT, SEAL
-from balancer.gossip import Gossip, Sent
+from balancer.gossip import Gossip, Letter, Sent
 
 DELAY = 0.0005
 """Seconds that a datagram is under way at least; it is up to four times as many."""
@@ -16,8 +16,8 @@ DELAY = 0.0005
 class VirtualNetwork:
     """Carries the datagrams of its nodes; `now` is the time of all of them.
 
-    `loss` is the share of datagrams that never arrive; `side` says which side of a cut a node is on; a node that is in
-    `paused` does nothing before that moment, and finds then what came meanwhile.
+    `loss` is the share of datagrams that never arrive; `barred` has pairs (from, to) between which none does; `side` says which
+    side of a cut a node is on; a node that is in `paused` does nothing before that moment, and finds then what came meanwhile.
     """
 
     def __init__(self, seed: int, tell: Callable[[Gossip], None], loss: float = 0.0) -> None:
@@ -26,6 +26,7 @@ class VirtualNetwork:
         self._tell = tell
         self.loss = loss
         self.nodes: dict[str, Gossip] = {}
+        self.barred: set[tuple[str, str]] = set()
         self.side: dict[str, int] = {}
         self.paused: dict[str, float] = {}
         self.largest = 0
@@ -63,13 +64,15 @@ class VirtualNetwork:
 
     def send(self, source: str, sent: Sent) -> None:
         """Carry what a node sends."""
-        for target, data in sent:
-            self.largest = max(self.largest, SEAL + len(data))
-            if SEAL + len(data) > LIMIT:
-                raise ValueError(f"{source} sends a datagram of {SEAL + len(data)} bytes")
-            if self._rng.random() >= self.loss and self.side.get(source) == self.side.get(target):
+        for letter in sent:
+            size = SEAL + len(letter.data)
+            self.largest = max(self.largest, size)
+            if size > LIMIT:
+                raise ValueError(f"{source} sends a datagram of {size} bytes")
+            lost = self._rng.random() < self.loss or (source, letter.to) in self.barred
+            if (letter.surely or not lost) and self.side.get(source) == self.side.get(letter.to):
                 delay = DELAY * self._rng.uniform(1, 4)
-                self.at(self.now + delay, lambda target=target, data=data: self._arrive(target, data))  # type: ignore[misc]
+                self.at(self.now + delay, lambda letter=letter: self._arrive(source, letter))  # type: ignore[misc]
 
     def ages(self) -> Iterator[float]:
         """Yield the age of what each node knows of each other."""
@@ -78,12 +81,12 @@ class VirtualNetwork:
                 if node != gossip.id:
                     yield self.now - born
 
-    def _arrive(self, target: str, data: bytes) -> None:
-        if (until := self.paused.get(target, 0.0)) > self.now:
-            self.at(until, lambda: self._arrive(target, data))
-        elif (gossip := self.nodes.get(target)) is not None:
-            self.send(target, gossip.receive(data))
-            self._wake(target, gossip)
+    def _arrive(self, source: str, letter: Letter) -> None:
+        if (until := self.paused.get(letter.to, 0.0)) > self.now:
+            self.at(until, lambda: self._arrive(source, letter))
+        elif (gossip := self.nodes.get(letter.to)) is not None:
+            self.send(letter.to, gossip.receive(letter.data, source, letter.surely))
+            self._wake(letter.to, gossip)
 
     def _wake(self, name: str, gossip: Gossip) -> None:
         due = max(gossip.due, self.paused.get(name, 0.0))

@@ -68,16 +68,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure farhome on this machine.")
     parser.add_argument("name", choices=NAMES, help="what to measure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--real", action="store_true", help="in a lab of real daemons, where the bench is a simulation otherwise")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as end:
         return EXIT_USAGE if end.code else 0
+    name = f"bench.{arguments.name}_real" if arguments.real else f"bench.{arguments.name}"
     try:
-        module = importlib.import_module(f"bench.{arguments.name}")
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != f"bench.{arguments.name}":
+        if error.name != name:
             raise
-        print(f"bench: there is no bench {arguments.name} yet", file=sys.stderr)
+        print(f"bench: there is no bench {arguments.name}{' --real' if arguments.real else ''} yet", file=sys.stderr)
         return EXIT_UNAVAILABLE
     # Asked to end, a bench takes its nodes with it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -99,6 +99,8 @@ def _status(options: argparse.Namespace) -> int:
     cluster = answer["cluster"] or "none (mosctl cluster init, or join)"
     print(f"node {answer['name']} at {answer['address']}:{answer['port']}, up {format_age(answer['uptime'])}, {lending}")
     print(f"cluster {cluster}: {len(answer['peers'])} other nodes known, {len(answer['connected'])} connected")
+    if answer["no_datagrams"]:
+        print(f"datagrams (UDP) do not get through to or from {', '.join(answer['no_datagrams'])}: they are spoken to over TCP")
     balancing = "on" if answer["balance"] else "off"
     print(f"{answer['processes']} processes, {answer['away']} away; {answer['guests']} guests; balancing {balancing}")
     return OK

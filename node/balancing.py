@@ -12,7 +12,7 @@ from typing import Any
 
 from balancer.admission import recheck
 from balancer.decide import PERIOD, decide, next_interval
-from balancer.gossip import Gossip, Sent
+from balancer.gossip import Gossip
 from balancer.journal import Journal
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
 from balancer.placement import place, placings
@@ -21,19 +21,22 @@ from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
 from node.config import Config
+from node.gossiping import Gossiping
 from node.guest import Guest
 from node.guests import Guests
 from node.habits import Habits
+from node.lending import Lending
 from node.moves import MoveFailed, Mover
 from node.peers import PROTOCOL_VERSION, PeerError, Peers
 from node.periodic import periodically
+from node.pressure import Waits
+from node.processors import Processors
 from node.registry import HOME, HomeProcess, Registry
 
 REST = 5
 """How many times as long as a sample takes there is none."""
 GOSSIP_TICK = 0.1
 PRESSURE_PERIOD = 1.0
-GOSSIP_TIMEOUT = 3.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
 BEST = "best"
@@ -45,19 +48,23 @@ class Balancer:
     """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
 
     def __init__(
-        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, speed: float,
-        seed: int | None = None,
+        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, lending: Lending,
+        processors: Processors, speed: float, life: int, seed: int | None = None,
     ) -> None:  # fmt: skip
         self._config = config
         self._registry = registry
         self._mover = mover
         self._guests = guests
         self._peers = peers
+        self._lending = lending
+        self._processors = processors
+        self._waits = Waits()
         self._rng = random.Random(seed)
         self._clock = time.monotonic
         self.gossip = Gossip(config().name, self._clock, self._rng)
+        self.gossiping = Gossiping(self.gossip, peers)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
-        self._incarnation = int(time.time())
+        self._incarnation = life
         self._counter = sampling.RunnableCounter()
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
@@ -69,10 +76,11 @@ class Balancer:
     def start(self) -> None:
         """Runs the loops until close()."""
         self._sample()
+        self._feel()
         self._tell_gossip()
         self._spawn(periodically("the load", self._sample, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
         self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
-        self._spawn(periodically("gossip", self._gossip_once, lambda: GOSSIP_TICK))
+        self._spawn(periodically("gossip", self.speak, lambda: GOSSIP_TICK))
         self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
         self._spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
         self._spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True))
@@ -93,7 +101,7 @@ class Balancer:
         self._sampling_took = self._clock() - begun
 
     def _feel(self) -> None:
-        self.estimator.feel(sampling.pressure())
+        self.estimator.feel(self._waits.look())
 
     def _tell_gossip(self) -> None:
         config = self._config()
@@ -101,32 +109,22 @@ class Balancer:
             self.estimator.vector(
                 name=config.name, incarnation=self._incarnation, address=config.address, port=config.port,
                 guests=len(self._guests.all()), lending=self._guests.lends() is None, blocked=self._guests.blocked,
-                version=PROTOCOL_VERSION,
+                version=PROTOCOL_VERSION, stage=self._lending.state.stage, owner_idle=self._lending.sight.idle,
+                processor=self._processors.own.digest,
             )
         )  # fmt: skip
 
-    def _gossip_once(self) -> None:
+    def speak(self) -> None:
+        """Tells gossip of how it is here, and sends what is due; what is urgent is."""
+        if not self._tasks:
+            return                               # nothing has been seen of this node yet
         self._tell_gossip()
-        self._send_all(self.gossip.tick())
-
-    def _send_all(self, sent: Sent) -> None:
-        for name, payload in sent:
-            self._spawn(self._send(name, payload))
-
-    def hear(self, payload: bytes) -> None:
-        """Takes what a peer gossips. Errors: ValueError, one sentence."""
-        self._send_all(self.gossip.receive(payload))
+        self.gossiping.tick()
 
     def greet(self, name: str) -> None:
         """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
         self._tell_gossip()
-        self._send_all(self.gossip.introduce(name))
-
-    async def _send(self, name: str, payload: bytes) -> None:
-        try:
-            await self._peers.call(name, "gossip", {"payload": payload}, GOSSIP_TIMEOUT)
-        except PeerError as error:
-            log.debug("gossip to %s: %s", name, error)
+        self.gossiping.send(self.gossip.introduce(name))
 
     async def _ask_all_usage(self) -> None:
         """Asks the nodes that our processes are on how much of their processors those have used."""
@@ -185,8 +183,8 @@ class Balancer:
 
     # -- hands ---------------------------------------------------------------------------------------------------------
 
-    def _figures(self, entry: HomeProcess) -> Process:
-        """The process as the decisions see it; their clock is ours, monotonic."""
+    def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
+        """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
         offset = self._clock() - time.time()
         stat = process.read_stat(entry.pid) if entry.where == HOME else None
         resident, habit = stat.resident if stat else entry.resident, self.habits.of(entry)
@@ -196,7 +194,7 @@ class Balancer:
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
             runnable=entry.runnable(), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
-            unfit=self._peers.unfit(), files={HOME: habit.moved}, calls=habit.calls,
+            unfit=unfit, files={HOME: habit.moved}, calls=habit.calls,
         )  # fmt: skip
 
     def settings(self) -> Settings:
@@ -205,7 +203,8 @@ class Balancer:
 
     def place(self, entry: HomeProcess, away: bool) -> Decision:
         """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
-        decision = place(self.view(), self._figures(entry), self._rng, self.settings(), away)
+        view = self.view()
+        decision = place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings(), away)
         self.journal.record(time.time(), decision, entry.where)
         return decision
 
@@ -220,8 +219,10 @@ class Balancer:
         if not self._config().balance:
             # What its user wants is done even where nothing is balanced.
             entries = [entry for entry in entries if entry.wanted]
-        mine = [self._figures(entry) for entry in entries]
-        made = decide(self.view(), mine, self._clock(), self._rng, self.settings())
+        view = self.view()
+        unfit = self._processors.unfit(view) if entries else {}
+        mine = [self._figures(entry, unfit) for entry in entries]
+        made = decide(view, mine, self._clock(), self._rng, self.settings())
         self.decisions = {decision.pid: decision for decision in made}
         for decision, figures in zip(made, mine, strict=True):
             self.journal.record(time.time(), decision, figures.where)
@@ -238,7 +239,8 @@ class Balancer:
 
     async def _place_best(self, entry: HomeProcess) -> None:
         """Asks one node after the other until one takes it."""
-        for decision in placings(self.view, self._figures(entry), self._rng, self.settings()):
+        figures = self._figures(entry, self._processors.unfit(self.view()))
+        for decision in placings(self.view, figures, self._rng, self.settings()):
             self.journal.record(time.time(), decision, entry.where)
             if decision.target is None or self._mover.is_moving(entry.pid) or not await self._act(decision):
                 break
@@ -265,3 +267,4 @@ class Balancer:
         """Stops the loops."""
         for task in self._tasks:
             task.cancel()
+        self.gossiping.close()

@@ -268,6 +268,7 @@ class Commands:
             "owner": node.lending.state.stage.value,
             "balance": node.config.balance, "interception": node.config.interception, "engine": node.config.engine,
             "peers": sorted(node.balancer.gossip.peers()), "connected": sorted(node.peers.connected()),
+            "no_datagrams": node.balancer.gossip.membership.deaf(), "dropped_datagrams": dict(node.balancer.gossiping.dropped),
         }  # fmt: skip
 
     async def _nodes(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import time
 from typing import Any
 
 from balancer.policy import LendingPolicy
-from engine.processor import Processor, own_processor, why_unfit
+from engine.processor import own_processor
 from kernel_helpers.errors import FarhomeError
 from node import config as configuration
-from node import join, sampling
+from node import join, life, sampling
 from node import programs as starting
 from node.accounts import PERIOD as ACCOUNTS_PERIOD
 from node.accounts import Accounts
@@ -35,6 +35,7 @@ from node.peer_server import Caller, PeerServer
 from node.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
 from node.periodic import periodically
 from node.pki import KeyStore, PkiError
+from node.processors import Processors
 from node.programs import Programs
 from node.registry import HOME, HomeProcess, Registry
 from node.watching import Watching
@@ -75,8 +76,8 @@ class Daemon:
         self.started = time.time()
         self.stopping = asyncio.Event()
         self.registry = Registry(paths.registry, self._process_ended)
-        self.processor = own_processor().restricted(config.cpu_flags)
-        self.peers = Peers(self.keys, self._hello, self._peer_address, self._why_unfit)
+        self.processors = Processors(own_processor().restricted(config.cpu_flags), time.monotonic, self._get_acquainted)
+        self.peers = Peers(self.keys, self._hello, self._peer_address, self.processors.judge)
         self.peer_server = PeerServer(self.keys, self._on_peer, self._on_join)
         self._peer_server_runs = False
         self._remembered: dict[str, tuple[str, int]] = {}
@@ -88,9 +89,12 @@ class Daemon:
         )  # fmt: skip
         self.ledger = Ledger(paths.ledger)
         self.accounts = Accounts(self.ledger, self.guests, self.registry)
-        self.lending = Lending(paths, lambda: self.policy, self.guests, self._own_programs, self._checkpoint_at_home)
+        self.lending = Lending(paths, lambda: self.policy, self.guests, self._own_programs, self._checkpoint_at_home, self._speak)
         speed = config.speed if config.speed is not None else sampling.calibrate_speed()
-        self.balancer = Balancer(lambda: self.config, self.registry, self.mover, self.guests, self.peers, speed)
+        self.life = life.begin(paths.life)
+        self.balancer = Balancer(
+            lambda: self.config, self.registry, self.mover, self.guests, self.peers, self.lending, self.processors, speed, self.life
+        )
         self.control = ControlServer(paths.socket, Commands(self).handle)
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialled: set[tuple[str, int]] = set()
@@ -153,6 +157,7 @@ class Daemon:
         for task in self._tasks:
             task.cancel()
         await self.control.close()
+        await self.balancer.gossiping.leave()
         self.balancer.close()
         self.lending.close()
         await self.peer_server.close()
@@ -183,9 +188,10 @@ class Daemon:
         self.peers.reload()
         if self._peer_server_runs:
             self.peer_server.reload()
-            return
         try:
-            self.peer_server.start(self.config.address, self.config.port)
+            self.balancer.gossiping.open(self.keys, self.life, self.config.address, self.config.port)
+            if not self._peer_server_runs:
+                self.peer_server.start(self.config.address, self.config.port)
         except OSError as error:
             where = format_endpoint(self.config.address, self.config.port)
             raise ConfigError(f"{self.paths.config}: cannot listen at {where}: {error.strerror}") from None
@@ -305,18 +311,23 @@ class Daemon:
     def _hello(self) -> dict[str, Any]:
         return {
             "version": PROTOCOL_VERSION, "name": self.config.name, "address": self.config.address, "port": self.config.port,
-            "processor": self.processor.to_wire(),
+            "processor": self.processors.own.to_wire(),
         }  # fmt: skip
 
-    def _why_unfit(self, name: str, hello: dict[str, Any]) -> str | None:
-        """Why a process of this node could not go on on that peer's processor."""
+    def _get_acquainted(self, name: str) -> None:
+        self.spawn(self._say_hello(name))
+
+    async def _say_hello(self, name: str) -> None:
         try:
-            return why_unfit(name, Processor.from_wire(hello.get("processor")), self.processor)
-        except ValueError as error:
-            return f"{name} cannot be judged: {error}"
+            await self.peers.connection(name)
+        except PeerError as error:
+            log.debug("%s is not asked about its processor: %s", name, error)
+
+    def _speak(self) -> None:
+        self.balancer.speak()
 
     def _peer_address(self, name: str) -> tuple[str, int] | None:
-        return self.balancer.gossip.peers().get(name)
+        return self.balancer.gossip.address_of(name)
 
     async def _on_join(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -338,8 +349,7 @@ class Daemon:
             payload = parameters.get("payload")
             if not isinstance(payload, bytes):
                 raise ValueError("gossip without a payload")
-            self.balancer.hear(payload)
-            return True
+            return self.balancer.gossiping.hear(caller.name, payload)
         if method == "reserve":
             return await self._reserve(caller, parameters)
         if method == "usage":

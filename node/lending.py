@@ -43,14 +43,15 @@ class Lending:
 
     def __init__(
         self, paths: Paths, policy: Callable[[], LendingPolicy], guests: Guests, own: Callable[[], Iterable[int]],
-        last_resort: Callable[[str, str], Any],
+        last_resort: Callable[[str, str], Any], changed: Callable[[], None],
     ) -> None:  # fmt: skip
         """own: pids of farhome's own programs besides the daemon. last_resort: asks the home of a guest (its key, and the reason) to take
-        it, and to make a checkpoint of it."""
+        it, and to make a checkpoint of it. changed: is called when there is another stage."""
         self._paths = paths
         self._policy = policy
         self._guests = guests
         self._last_resort = last_resort
+        self._changed = changed
         self.state = OwnerState()
         self.sight = Sight()
         self._wake = asyncio.Event()
@@ -195,6 +196,8 @@ class Lending:
             self._hold_still(now)
         elif before.is_frozen:
             self._guests.stand_still(False)
+        if self.state.stage is not before.stage:
+            self._changed()
         leaves = self.state.stage in (Stage.EVICTING, Stage.LATE)
         if self._evicting is not None and (self._evicting.done() or not leaves):
             self._evicting.cancel()

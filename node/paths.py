@@ -69,6 +69,11 @@ class Paths:
         return self.run / "peers.json"
 
     @property
+    def life(self) -> Path:
+        """How often a daemon has begun here, as a number that grows."""
+        return self.state / "life"
+
+    @property
     def images(self) -> Path:
         """CRIU images on their way."""
         return self.run / "images"

@@ -257,10 +257,6 @@ class Peers:
         """Why no process of this node can go on there, in one sentence, or None. Errors: PeerError."""
         return (await self.connection(name)).unfit
 
-    def unfit(self) -> dict[str, str]:
-        """The same of all peers that are known to be unfit now."""
-        return {name: c.unfit for name, c in self._connections.items() if c.unfit is not None and not c.closed}
-
     def connected(self) -> set[str]:
         """Names of the peers that there is a connection to."""
         return {name for name, connection in self._connections.items() if not connection.closed}

@@ -160,10 +160,26 @@ class KeyStore:
 
     def name(self) -> str:
         """The node that the certificate here names. Errors: PkiError."""
+        return common_name(self.certificate())
+
+    def certificate(self) -> x509.Certificate:
+        """This node's own, which names it. Errors: PkiError."""
         try:
-            return common_name(x509.load_pem_x509_certificate(self.node_certificate.read_bytes()))
+            certificate = x509.load_pem_x509_certificate(self.node_certificate.read_bytes())
+            common_name(certificate)
         except (OSError, ValueError) as error:
             raise PkiError(f"{self.node_certificate}: {error}") from None
+        return certificate
+
+    def private_key(self) -> ec.EllipticCurvePrivateKey:
+        """This node's own. Errors: PkiError."""
+        try:
+            key = serialization.load_pem_private_key(self.node_key.read_bytes(), None)
+        except (OSError, ValueError) as error:
+            raise PkiError(f"{self.node_key}: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise PkiError(f"{self.node_key}: it is no key of an elliptic curve")
+        return key
 
     @staticmethod
     def request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:

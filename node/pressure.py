@@ -12,9 +12,11 @@ import os
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from balancer.load import Pressure
 from node.cgroups import hierarchies
 
 STALL_US, WINDOW_US = 150_000, 2_000_000
@@ -39,14 +41,42 @@ def file_of(resource: str, at: Path | None) -> Path:
     return at / f"{resource}.pressure" if at is not None else Path("/proc/pressure") / resource
 
 
-def figures(path: Path) -> tuple[float, int] | None:
-    """Share of the last 10 s in which something waited, and µs in all; None if it does not tell."""
+def figures(path: Path, who: str = "some") -> tuple[float, int] | None:
+    """Share of the last 10 s in which something waited ("some") or all did ("full"), and µs in all; None if it does not tell."""
     try:
-        words = path.read_text(encoding="ascii").split("\n", 1)[0].split()
-        told = dict(word.split("=") for word in words[1:])
+        lines = {words[0]: words[1:] for words in map(str.split, path.read_text(encoding="ascii").splitlines()) if words}
+        told = dict(word.split("=") for word in lines[who])
         return float(told["avg10"]) / 100, int(told["total"])
     except (OSError, ValueError, KeyError):
         return None
+
+
+class Waits:
+    """How much of the time things wait on this node, for the load vector."""
+
+    def __init__(self, at: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._at = at or directory()
+        self._clock = clock
+        self._seen: tuple[float, int] | None = None
+
+    def look(self) -> Pressure:
+        """Of processors since the last look: who moves cannot wait until an average has come to know of it. Of the rest over 10 s."""
+        memory = self._average("memory", "some"), self._average("memory", "full")
+        return Pressure(self._of_processors(), *memory, self._average("io", "full"))
+
+    def _average(self, resource: str, who: str) -> float | None:
+        told = figures(file_of(resource, self._at), who)
+        return told[0] if told is not None else None
+
+    def _of_processors(self) -> float | None:
+        told = figures(file_of("cpu", self._at))
+        if told is None:
+            return None
+        now, total = self._clock(), told[1]
+        before, self._seen = self._seen, (now, total)
+        if before is None or now <= before[0]:
+            return told[0]
+        return min(1.0, max(0.0, (total - before[1]) / 1e6 / (now - before[0])))
 
 
 class PressureWatch:

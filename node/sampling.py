@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from balancer.load import CALIBRATION_SECONDS, Pressure, effective_cores, speed_of, yardstick_round
+from balancer.load import CALIBRATION_SECONDS, effective_cores, speed_of, yardstick_round
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
@@ -85,15 +85,3 @@ def memory() -> tuple[int, int]:
     """Bytes that are free to use, and bytes in all."""
     figures = psutil.virtual_memory()
     return int(figures.available), int(figures.total)
-
-
-def pressure() -> Pressure:
-    """How long things wait on this machine, by the kernel (PSI, the last ten seconds); nothing where it does not say."""
-    return Pressure(*(_some(_read(f"/proc/pressure/{resource}")) for resource in ("cpu", "memory", "io")))
-
-
-def _some(text: str | None) -> float:
-    try:
-        return float((text or "").split("avg10=")[1].split()[0]) / 100
-    except (IndexError, ValueError):
-        return 0.0

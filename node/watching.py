@@ -12,7 +12,6 @@ import pwd
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.errors import FarhomeError
@@ -32,7 +31,6 @@ LONGEST_COMMAND = 120
 ANSWER_TIMEOUT = 3.0
 NOBODY = -1
 """The user id of who has none here."""
-PRESSURE = Path("/proc/pressure/memory")
 
 
 class NoAnswer(FarhomeError):
@@ -96,10 +94,8 @@ class Watching:
         return [row | {"command": row["command"][:LONGEST_COMMAND]} for row in (await self._node.guests.rows())[:MOST_GUESTS]]
 
     def _own(self) -> dict[str, Any]:
-        """What a node knows of itself alone: its owner's policy, and what waiting for memory costs it."""
-        return {
-            "closed_why": self._node.guests.lends() or "", "owner_idle": self._node.lending.sight.idle, "utilisability": utilisability(),
-        }  # fmt: skip
+        """What a node knows of itself better than others do: why it lends nothing, in the words of its policy."""
+        return {"closed_why": self._node.guests.lends() or "", "owner_idle": self._node.lending.sight.idle}
 
     def _process(self, client: Client, entry: HomeProcess, now: float) -> dict[str, Any]:
         decision = self._node.balancer.decisions.get(entry.pid) if client.may_act_on(entry.uid) else None
@@ -134,14 +130,3 @@ def events(entries: list[HomeProcess]) -> Iterator[dict[str, Any]]:
     for entry in entries:
         for happening in entry.history.recent:
             yield {"pid": entry.pid, **asdict(happening)}
-
-
-def utilisability(path: Path = PRESSURE) -> float | None:
-    """The share of the last ten seconds (0 to 1) in which not all that wanted to run waited for memory; None if no kernel tells."""
-    try:
-        for line in path.read_text().splitlines():
-            if line.startswith("full "):
-                return max(0.0, 1.0 - float(line.split()[1].removeprefix("avg10=")) / 100)
-    except (OSError, ValueError, IndexError):
-        pass
-    return None

@@ -29,6 +29,10 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+def log(node: Node) -> list[str]:
+    return (node.root / "run/farhome/mosd.log").read_text(errors="replace").splitlines()
+
+
 @pytest.mark.timeout(180)
 def test_every_node_knows_all_their_loads_and_states(lab3: Lab) -> None:
     n1, n2, n3 = (lab3.node(name) for name in ("n1", "n2", "n3"))
@@ -49,6 +53,12 @@ def test_every_node_knows_all_their_loads_and_states(lab3: Lab) -> None:
     wait_for(lambda: nodes(n1)["n3"]["state"] == "blocked", "the state of n3 at n1")
     n3.run(["mosctl", "unblock"], timeout=20, check=True)
     wait_for(lambda: nodes(n1)["n3"]["state"] == "lends", "the state of n3 at n1")
+
+    n3.stop_mosd()
+    wait_for(lambda: set(nodes(n1)) == {"n1", "n2"} and not n1.ask_mosd("watch")["dead"], "n3 gone")
+    assert any("node n3 has left" in line for line in log(n1))
+    n3.start_mosd()
+    wait_for(lambda: nodes(n1).get("n3", {}).get("state") == "lends", "n3 again at n1")
 
     lab3.kill("n3")
     wait_for(lambda: nodes(n1).get("n3", {}).get("state") == "silent" or "n3" in n1.ask_mosd("watch")["dead"], "silence of n3")

@@ -52,6 +52,9 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 3), node("n2", blocked=True)), {}, "no guests"),
         (view_of(node("n1", 3), node("n2"), ages={"n2": 11}), {}, "nothing has been heard"),
         (view_of(node("n1", 3), node("n2", memory_free=200 << 20)), {}, "memory"),
+        (view_of(node("n1", 3), node("n2", memory_full=0.12)), {}, "all on n2 waits for memory 12% of the time"),
+        (view_of(node("n1", 3), node("n2", io_full=0.6)), {"wanted": "n2"}, "waits for a disk 60%"),
+        (view_of(node("n1", 3, cpu_pressure=0.01), node("n2")), {}, "too little to gain"),
         (view_of(node("n1", 3), node("n2")), {"locked": True}, "locked"),
         (view_of(node("n1", 3), node("n2")), {"unfit": {"n2": "n2's processor lacks avx2"}}, "lacks avx2"),
         (view_of(node("n1", 3), node("n2")), {"unfit": {"n2": "n2's processor lacks avx2"}, "wanted": "n2"}, "lacks avx2"),
@@ -70,6 +73,11 @@ def test_process_stays_and_the_reason_says_why(view: View, changes: dict[str, An
     decision = one(view, process(**changes))
     assert decision.target is None
     assert word in decision.reason
+
+
+@pytest.mark.parametrize("there", [{"cpu_pressure": 0.5, "memory_full": 0.05, "io_full": 0.3}, {"memory_full": 0.0}])
+def test_waiting_for_processors_confirms_a_load_and_some_waiting_keeps_nobody_away(there: dict[str, float]) -> None:
+    assert one(view_of(node("n1", 3, cpu_pressure=0.9), node("n2", **there)), process()).target == "n2"
 
 
 def test_slow_node_is_worth_it_only_when_home_is_slower_still() -> None:

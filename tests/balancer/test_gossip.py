@@ -8,9 +8,10 @@ from statistics import fmean
 
 import pytest
 
-from balancer.datagram import ENTRY, LIMIT, SEAL, Card, Seal, Update, Word, unpack
+from balancer.datagram import ENTRY, LIMIT, Card, Update, Word, unpack
 from balancer.gossip import BYTES_PER_SECOND, FORGET_AFTER, Gossip
 from balancer.load import LoadVector
+from balancer.owner import Stage
 from balancer.virtual import VirtualNetwork
 from tests.balancer.vectors import node
 
@@ -70,7 +71,7 @@ def test_traffic_and_datagrams_stay_small_though_windows_double() -> None:
     cluster.run(13)
     sent = sum(gossip.bytes_sent for gossip in cluster.nodes.values()) - before
     assert sent / 5 / 256 <= BYTES_PER_SECOND * 1.03
-    windows = [unpack(data) for _, data in cluster.nodes["n1"].introduce("n2")]
+    windows = [unpack(data) for _, data, _ in cluster.nodes["n1"].introduce("n2")]
     assert [len(window.entries) // ENTRY for window in windows] == [32, 32]
     assert windows[0].entries[2:8] == cluster.nodes["n1"].id
 
@@ -79,7 +80,7 @@ def test_window_is_of_the_freshest() -> None:
     cluster = Cluster(80)
     cluster.run(20)
     gossip = cluster.nodes["n7"]
-    (window,) = [unpack(data) for _, data in gossip.introduce("n2")]
+    (window,) = [unpack(data) for _, data, _ in gossip.introduce("n2")]
     told = {window.entries[at + 2 : at + 8] for at in range(ENTRY, len(window.entries), ENTRY)}
     births = sorted((born for born, _, _ in gossip.freshest), reverse=True)
     assert len(told) == 31
@@ -95,10 +96,10 @@ def test_age_grows_where_an_entry_rests_and_is_carried_on() -> None:
     first.learn("n2", "10.0.0.2", 7226)
     second.learn("n3", "10.0.0.3", 7226)
     now[0] += 2
-    for _, data in first.introduce("n2"):
+    for _, data, _ in first.introduce("n2"):
         second.receive(data)
     now[0] += 3
-    for _, data in second.introduce("n3"):
+    for _, data, _ in second.introduce("n3"):
         third.receive(data)
     third.membership.learn(second.membership.members[first.id].card)
     assert third.view().entries["n1"].age == pytest.approx(5.0, abs=0.03)
@@ -110,9 +111,9 @@ def test_old_news_does_not_replace_newer() -> None:
     receiver = Gossip("n2", lambda: now[0], random.Random(1))
     sender.learn("n2", "10.0.0.2", 7226)
     sender.update_self(node("n1", 1.0))
-    ((_, old),) = sender.introduce("n2")
+    ((_, old, _),) = sender.introduce("n2")
     sender.update_self(node("n1", 2.0))
-    ((_, new),) = sender.introduce("n2")
+    ((_, new, _),) = sender.introduce("n2")
     for data in (new, old):
         receiver.receive(data)
     assert receiver.view().entries["n1"].vector.runnable == 2.0
@@ -154,7 +155,7 @@ def test_new_address_or_size_of_a_running_node_reaches_all() -> None:
         assert gossip.peers().get("n3", ("10.7.7.7", 7226)) == ("10.7.7.7", 7226)
 
 
-@pytest.mark.parametrize("change", [{"owner_active": True}, {"memory_short": True}, {"lending": False}, {"runnable": 0.0}])
+@pytest.mark.parametrize("change", [{"stage": Stage.THROTTLED}, {"memory_short": True}, {"lending": False}, {"runnable": 0.0}])
 def test_what_is_urgent_reaches_all_at_once(change: dict[str, object]) -> None:
     cluster = Cluster(64)
     cluster.acquaint()
@@ -177,7 +178,7 @@ def test_owner_who_comes_and_goes_all_the_time_does_not_flood() -> None:
     gossip = cluster.nodes["n1"]
     before = gossip.bytes_sent
     for step in range(100):
-        gossip.update_self(replace(cluster.vectors["n1"], owner_active=step % 2 == 0))
+        gossip.update_self(replace(cluster.vectors["n1"], stage=Stage.OWNER if step % 2 else Stage.LENDING))
         cluster.run(20 + step / 10)
         cluster.send("n1", gossip.tick())
     assert gossip.bytes_sent - before < 10 * BYTES_PER_SECOND
@@ -202,7 +203,8 @@ def test_view_has_what_the_wire_carries_and_exactly_what_is_our_own() -> None:
     cluster = Cluster(2)
     vector = node(
         "n2", 3.3, incarnation=4, address="10.0.0.2", port=99, cores=2.5, speed=1.25, memory_free=3 << 30, guests=300, blocked=True,
-        load=3.3 / 2.5 / 1.25, version=3, owner=1.1, cpu_pressure=0.25, memory_pressure=0.5, io_pressure=1.0, forecast=2.5,
+        load=3.3 / 2.5 / 1.25, version=3, owner=1.1, cpu_pressure=0.25, memory_full=0.5, io_full=1.0, forecast=2.5,
+        stage=Stage.FROZEN, owner_idle=400.0, processor=0xFEDCBA98,
     )  # fmt: skip
     cluster.vectors["n2"] = vector
     cluster.run(5)
@@ -214,8 +216,10 @@ def test_view_has_what_the_wire_carries_and_exactly_what_is_our_own() -> None:
     assert seen.owner == pytest.approx(1.1, abs=0.05)
     assert seen.memory_free == pytest.approx(3 << 30, rel=1e-4)
     assert seen.forecast == 2.5
-    assert (seen.cpu_pressure, seen.memory_pressure, seen.io_pressure) == pytest.approx((0.25, 0.5, 1.0), abs=0.005)
-    for key in ("name", "address", "port", "cores", "speed", "memory_total", "guests", "lending", "blocked", "version"):
+    assert (seen.cpu_pressure, seen.memory_full, seen.io_full) == pytest.approx((0.25, 0.5, 1.0), abs=0.005)
+    assert seen.owner_idle == pytest.approx(400, rel=0.05)
+    keys = ("name", "address", "port", "cores", "speed", "memory_total", "guests", "lending", "blocked", "version", "stage", "processor")
+    for key in keys:
         assert getattr(seen, key) == getattr(vector, key), key
 
 
@@ -229,23 +233,12 @@ def test_run_is_repeated_from_its_seed() -> None:
     assert ages(4) != ages(5)
 
 
-def test_seal_is_that_of_members_alone() -> None:
-    seal, data = Seal(b"k" * 32), b"datagram"
-    assert seal.open(seal.close(data)) == data
-    assert len(seal.close(data)) == len(data) + SEAL
-    for wrong in (b"", data, seal.close(data)[:-1], bytes([seal.close(data)[0] ^ 1]) + seal.close(data)[1:], Seal(b"l" * 32).close(data)):
-        with pytest.raises(ValueError, match="not by a member"):
-            seal.open(wrong)
-    with pytest.raises(ValueError, match="16 bytes"):
-        Seal(b"short")
-
-
 def sample_datagram() -> bytes:
     cluster = Cluster(6)
     cluster.run(20)
     gossip = cluster.nodes["n2"]
     gossip.membership.tell(Update(Word.SUSPECT, cluster.nodes["n4"].id, 1, gossip.id, age=0.5))
-    ((_, data),) = gossip.introduce("n3")
+    ((_, data, _),) = gossip.introduce("n3")
     return data
 
 

@@ -132,9 +132,9 @@ def test_owner_is_what_is_not_of_guests() -> None:
 def test_memory_is_short_when_little_is_free_or_something_waits_for_it(free: int, pressure: float, short: bool) -> None:
     estimator = LoadEstimator(1, 1.0, Clock())
     estimator.sample(0, free << 20, 100 << 20)
-    estimator.feel(Pressure(cpu=0.5, memory=pressure, io=0.1))
+    estimator.feel(Pressure(cpu=0.5, memory=pressure, memory_full=0.05, io_full=0.1))
     vector = make(estimator)
-    assert (vector.memory_short, vector.cpu_pressure, vector.memory_pressure, vector.io_pressure) == (short, 0.5, pressure, 0.1)
+    assert (vector.memory_short, vector.cpu_pressure, vector.memory_full, vector.io_full) == (short, 0.5, 0.05, 0.1)
 
 
 def make(estimator: LoadEstimator) -> LoadVector:

@@ -246,7 +246,8 @@ def test_member_that_does_not_answer_is_asked_again_and_through_others_before_it
     alone.machine.tick()
     ping = alone.machine.ping(node_id("a"))
     sends = [(to, probe) for to, probe in alone.wait(0.9) if probe.number == ping.number]
-    assert [to for to, probe in sends if probe.call is Call.PING] == [node_id("a")] * 3
+    pings = [(to, probe.surely) for to, probe in sends if probe.call is Call.PING]
+    assert pings == [(node_id("a"), surely) for surely in (False, False, True, False)]
     helpers = [to for to, probe in sends if probe.call is Call.ASK]
     assert len(set(helpers)) == 3
     assert node_id("a") not in helpers
@@ -347,3 +348,35 @@ def test_time_in_which_the_node_itself_did_not_run_counts_against_nobody() -> No
     assert (alone.word("a"), alone.word("b")) == (Word.ALIVE, Word.SUSPECT)
     alone.wait(6)
     assert alone.word("b") is Word.DEAD
+
+
+@pytest.mark.parametrize("count", [2, 6])
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_node_that_no_datagram_gets_through_to_is_there_all_the_same(count: int, both_ways: bool) -> None:
+    cluster = Cluster(count)
+    cluster.run(10)
+    others = [name for name in cluster.nodes if name != "n2"]
+    ways = {(name, "n2") for name in others} | ({("n2", name) for name in others} if both_ways else set())
+    cluster.barred |= ways
+    seen: set[Word] = set()
+    for moment in range(20, 120):
+        cluster.run(moment / 2 + 10)
+        seen |= {cluster.nodes[name].membership.members[node_id("n2")].word for name in others}
+    assert Word.DEAD not in seen
+    for name in others:
+        assert cluster.nodes[name].membership.deaf() == ["n2"]
+        assert cluster.nodes[name].view().entries["n2"].age < 4
+    assert all(entry.age < 6 for entry in cluster.nodes["n2"].view().entries.values())
+    cluster.barred.clear()
+    cluster.run(cluster.now + 2 * count + 2)
+    assert all(gossip.membership.deaf() == [] for gossip in cluster.nodes.values())
+
+
+def test_node_that_is_gone_is_not_kept_alive_by_the_surer_way() -> None:
+    cluster = Cluster(4)
+    cluster.run(10)
+    cluster.barred |= {("n1", "n2"), ("n2", "n1")}
+    cluster.run(40)
+    cluster.remove("n2")
+    cluster.run(80)
+    assert all(gossip.membership.members[node_id("n2")].word is Word.DEAD for gossip in cluster.nodes.values())

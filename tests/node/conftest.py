@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from node.pki import KeyStore
 from tests.node.nodes import Cluster
 
 if os.geteuid() != 0:
@@ -30,3 +31,11 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path, 3)
     yield cluster
     cluster.down()
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> KeyStore:
+    """The keys of n1, which has made a cluster."""
+    keys = KeyStore(tmp_path / "first")
+    keys.init("test", "n1")
+    return keys

@@ -34,7 +34,8 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     paths.make_run_directories()
     made = Daemon(paths, load(tmp_path / "node.toml"))
     add(made, os.getpid(), wanted="best")
-    vectors = [node("n1", 8), *(node(name) for name in ("n2", "n3", "n4", "n5"))]
+    own = made.processors.own.digest
+    vectors = [node("n1", 8), *(node(name, processor=own) for name in ("n2", "n3", "n4", "n5"))]
     made.balancer.view = lambda: View("n1", {vector.name: Entry(vector, 0.5) for vector in vectors})  # type: ignore[method-assign]
     yield made
     made.balancer.close()

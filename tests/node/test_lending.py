@@ -48,7 +48,7 @@ class Node:
             paths, lambda: config, lambda: self.policy, Programs(), lambda: self.lending.surroundings((1 << 30, 1 << 30), 0.0),
             lambda _: None, lambda slowdown, runnable: None,
         )  # fmt: skip
-        self.lending = Lending(paths, lambda: self.policy, self.guests, lambda: (), lambda key, reason: None)
+        self.lending = Lending(paths, lambda: self.policy, self.guests, lambda: (), lambda key, reason: None, lambda: None)
         self.guests.groups.prepare()
         self.guests.groups.create(KEY)
         for group in self.guests.groups.directories(f"{BASE}/{KEY}"):

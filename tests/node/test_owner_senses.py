@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from balancer.load import Pressure
 from node import pressure
 from node.owner import WINDOW, InputWatch, OwnLoad, Programs, battery
 from node.pressure import PressureWatch
@@ -111,6 +112,28 @@ def test_where_no_trigger_can_be_armed_the_counters_are_looked_at(tmp_path: Path
 
     assert asyncio.run(watch()) == [False, True]
     assert pressure.figures(tmp_path / "io.pressure") == (0.125, 1000 + pressure.STALL_US)
+
+
+def test_waits_of_processors_are_those_since_the_last_look_and_of_memory_an_average(tmp_path: Path) -> None:
+    now = [10.0]
+    waits = pressure.Waits(tmp_path, lambda: now[0])
+    assert waits.look() == Pressure()
+
+    def tell(cpu_us: int) -> None:
+        (tmp_path / "cpu.pressure").write_text(f"some avg10=50.00 avg60=1.00 avg300=0.00 total={cpu_us}\n")
+
+    for name in ("memory", "io"):
+        lines = "some avg10=40.00 avg60=1.00 avg300=0.00 total=7\nfull avg10=12.50 avg60=1.00 avg300=0.00 total=5\n"
+        (tmp_path / f"{name}.pressure").write_text(lines)
+    tell(1_000_000)
+    assert waits.look() == Pressure(cpu=0.5, memory=0.4, memory_full=0.125, io_full=0.125)
+    now[0] += 2
+    tell(1_500_000)
+    assert waits.look().cpu == 0.25
+    now[0] += 2
+    assert waits.look().cpu == 0.0
+    (tmp_path / "memory.pressure").write_text("nonsense\n")
+    assert waits.look().memory_full is None
 
 
 def test_the_kernel_here_arms_triggers_over_two_seconds() -> None:

@@ -24,7 +24,7 @@ from node.daemon import Daemon
 from node.paths import Paths
 from node.registry import HomeProcess
 from node.tally import Tally
-from node.watching import NoAnswer, Watching, utilisability
+from node.watching import NoAnswer, Watching
 from tests.node.nodes import Cluster, Node, wait_for
 
 ASK = "import json; from cli.client import Client; print(json.dumps(Client().call('{}'{})))"
@@ -135,7 +135,9 @@ def test_a_picture_has_nodes_processes_guests_moves_and_counts(pair: Cluster) ->
     own, other = seen.nodes
     assert own.self
     assert own.closed_why == ""
-    assert other.utilisability is None
+    assert other.closed_why == ""
+    assert (own.owner_state, other.owner_state) == ("lending", "lending")
+    assert other.utilisability is not None and 0 <= other.utilisability <= 1
     process = seen.process(pid)
     assert process is not None
     assert (process.where, process.state, process.moves) == ("n2", "away", 1)
@@ -149,6 +151,7 @@ def test_a_picture_has_nodes_processes_guests_moves_and_counts(pair: Cluster) ->
     counters = watched(pair[1]).counters
     assert (counters.out, counters.home, counters.failed) == (1, 1, 1)
     assert watched(pair[2]).nodes[1].closed_why != ""
+    assert wait_for(lambda: watched(pair[1]).nodes[1].closed_why) == "it is blocked by hand"
 
 
 def test_counts_are_by_the_kind_of_move() -> None:
@@ -159,12 +162,3 @@ def test_counts_are_by_the_kind_of_move() -> None:
     row = tally.row()
     assert (row["out"], row["hop"], row["home"], row["failed"]) == (2, 1, 1, 1)
     assert (row["frozen_seconds"], row["moved_bytes"]) == (1.0, 4000)
-
-
-def test_utilisability_is_what_waiting_for_memory_leaves(tmp_path: Path) -> None:
-    file = tmp_path / "memory"
-    file.write_text("some avg10=40.00 avg60=1.00 avg300=0.00 total=7\nfull avg10=12.50 avg60=1.00 avg300=0.00 total=5\n")
-    assert utilisability(file) == 0.875
-    file.write_text("nonsense\n")
-    assert utilisability(file) is None
-    assert utilisability(tmp_path / "none") is None

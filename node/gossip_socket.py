@@ -1,0 +1,220 @@
+"""The UDP socket of a node's gossip: sealed datagrams out and in, and introductions of nodes that have not met.
+
+What is garbled, forged, old or of a stranger is dropped and counted, with a line in the log now and then. A stranger is asked
+who it is; nothing that is sent in answer is longer than what a member would have sent, nor comes often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from balancer.datagram import UDP
+from node.pki import KeyStore
+from node.seals import ASKING, TELLING, Seals, Unopened
+
+ASK_PERIOD = 0.2
+"""Seconds before a node that has not told who it is is asked again."""
+WAITING = 4
+"""Datagrams that wait for that, to each such node."""
+WAIT = 1.0
+"""Seconds that they do: no time is counted in the ages that they tell."""
+INTRODUCTIONS = 50.0
+"""Certificates that are looked at, and strangers that are answered, in a second."""
+AT_ONCE = 64
+"""Datagrams that are taken before the daemon does something else."""
+LONGEST = 2048
+LOG_PERIOD = 60.0
+NAMES_KEPT = 60.0
+"""Seconds that the address of a host's name is good for."""
+
+log = logging.getLogger("mosd.gossip")
+
+Endpoint = tuple[str, int]
+
+
+class Allowance:
+    """So many of something a second, and no more than that at once."""
+
+    def __init__(self, each_second: float) -> None:
+        self._rate = each_second
+        self._left = each_second
+        self._at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether there is one left."""
+        self._left = min(self._rate, self._left + self._rate * (now - self._at))
+        self._at = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+class GossipSocket:
+    """Sends to nodes by name; what they send is given to `hear` with the name that its seal proves."""
+
+    def __init__(
+        self, keys: KeyStore, life: int, address: Callable[[str], Endpoint | None], hear: Callable[[str, bytes], None],
+        spend: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """life: greater with each start of the daemon; address: of a node; spend: is told of bytes that introductions take.
+        Errors: PkiError."""
+        self._keys = keys
+        self._address = address
+        self._hear = hear
+        self._spend = spend
+        self._seals = Seals(keys, life << 32)
+        self._waiting: dict[str, list[tuple[float, bytes]]] = {}
+        self._asked: dict[str, float] = {}
+        self._hosts: dict[str, tuple[str | None, float]] = {}
+        self._allowance = Allowance(INTRODUCTIONS)
+        self._socket: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.dropped: Counter[str] = Counter()
+        """Datagrams that nothing was taken of, by why."""
+        self._told: Counter[str] = Counter()
+        self._told_at = float("-inf")
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    def start(self, address: str, port: int) -> None:
+        """Binds. Errors: OSError."""
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.setblocking(False)
+            sock.bind((address, port))
+        except BaseException:
+            sock.close()
+            raise
+        self._socket = sock
+        asyncio.get_running_loop().add_reader(sock, self._receive, sock)
+
+    def reload(self) -> None:
+        """Reads keys and certificates again. Errors: PkiError."""
+        self._seals = Seals(self._keys, self._seals.number)
+
+    def close(self) -> None:
+        """Hears and says nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def send(self, name: str, data: bytes) -> None:
+        """Sends to a node, as soon as it has told who it is; if it cannot be sent it is lost."""
+        endpoint = self._address(name)
+        if endpoint is None:
+            return
+        if self._seals.has_met(name):
+            self._put(self._seals.close(name, data), endpoint)
+            return
+        now = asyncio.get_running_loop().time()
+        self._waiting.setdefault(name, []).append((now, data))
+        del self._waiting[name][:-WAITING]
+        if now - self._asked.get(name, float("-inf")) >= ASK_PERIOD:
+            self._asked[name] = now
+            self._introduce(ASKING, endpoint)
+
+    def _put(self, datagram: bytes, endpoint: Endpoint) -> None:
+        host, port = endpoint
+        if self._socket is not None and (number := self._number_of(host)) is not None:
+            try:
+                self._socket.sendto(datagram, (number, port))
+            except OSError as error:
+                # The way is barred, or our own buffer full: the membership sees to who does not answer.
+                log.debug("nothing is sent to %s: %s", host, error)
+
+    def _number_of(self, host: str) -> str | None:
+        """The numeric address of a host; None while it is looked up."""
+        try:
+            return str(ipaddress.ip_address(host))
+        except ValueError:
+            pass
+        now = asyncio.get_running_loop().time()
+        number, until = self._hosts.get(host, (None, 0.0))
+        if now >= until:
+            self._hosts[host] = number, now + NAMES_KEPT
+            task = asyncio.get_running_loop().create_task(self._look_up(host))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return number
+
+    async def _look_up(self, host: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            found = (await loop.getaddrinfo(host, None, type=socket.SOCK_DGRAM))[0][4][0]
+        except OSError:
+            del self._hosts[host]
+        else:
+            self._hosts[host] = str(found), loop.time() + NAMES_KEPT
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def _receive(self, sock: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                data, source = sock.recvfrom(LONGEST)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.debug("%s", error)
+                return
+            self._take(data, source)
+
+    def _take(self, data: bytes, source: Any) -> None:
+        try:
+            if data[:1] in (ASKING, TELLING):
+                self._introduced(data, source)
+                return
+            name, opened = self._seals.open(data)
+        except Unopened as unopened:
+            self._count(unopened.why, source[0])
+            if unopened.why == "unknown" and self._may_spend():
+                self._introduce(ASKING, source[:2])
+            return
+        try:
+            self._hear(name, opened)
+        except ValueError as error:
+            self._count("nonsense", f"{name}: {error}")
+
+    def _introduced(self, data: bytes, source: Any) -> None:
+        name = self._seals.is_met(data)
+        if (name is None or data[:1] == ASKING) and not self._may_spend():
+            self._count("unexamined", source[0])
+            return
+        name = name or self._seals.meet(data)
+        if data[:1] == ASKING:
+            self._introduce(TELLING, source[:2])
+        self._asked.pop(name, None)
+        now = asyncio.get_running_loop().time()
+        for since, waiting in self._waiting.pop(name, []):
+            if now - since < WAIT:
+                self.send(name, waiting)
+
+    def _may_spend(self) -> bool:
+        return self._allowance.take(asyncio.get_running_loop().time())
+
+    def _introduce(self, form: bytes, endpoint: Endpoint) -> None:
+        introduction = self._seals.introduction(form)
+        self._spend(UDP + len(introduction))
+        self._put(introduction, endpoint)
+
+    def _count(self, why: str, example: str) -> None:
+        self.dropped[why] += 1
+        now = asyncio.get_running_loop().time()
+        if why == "unknown" or now - self._told_at < LOG_PERIOD:
+            return
+        self._told_at = now
+        news = self.dropped - self._told
+        self._told = Counter(self.dropped)
+        log.warning("dropped datagrams: %s; such as from %s", ", ".join(f"{count} {what}" for what, count in sorted(news.items())), example)

@@ -1,0 +1,117 @@
+"""Gossip with the other nodes: what the pure part wants to have sent goes out, what comes is given to it.
+
+It goes by datagrams; where those do not get through, by the call `gossip` of the peers, whose answer has what is to go back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from balancer.datagram import Word
+from balancer.gossip import Gossip, Letter, Sent
+from node.gossip_socket import GossipSocket
+from node.peers import PeerError, Peers
+from node.pki import KeyStore
+
+CALL_TIMEOUT = 3.0
+LEAVE_TIMEOUT = 1.0
+CALLS = 32
+"""Calls that are under way at most; further ones are lost as datagrams may be."""
+
+_WORDS = {
+    Word.ALIVE: "is there again", Word.SUSPECT: "does not answer", Word.DEAD: "counts as dead", Word.LEFT: "has left",
+}  # fmt: skip
+
+log = logging.getLogger("mosd.gossip")
+
+
+class Gossiping:
+    """Carries the letters of one node's gossip."""
+
+    def __init__(self, gossip: Gossip, peers: Peers) -> None:
+        self.gossip = gossip
+        self._peers = peers
+        self._socket: GossipSocket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deaf: set[str] = set()
+
+    def open(self, keys: KeyStore, life: int, address: str, port: int) -> None:
+        """Speaks by datagrams from now on; if it does so already, with keys that are read anew. Errors: OSError, PkiError."""
+        if self._socket is not None:
+            self._socket.reload()
+            return
+        made = GossipSocket(keys, life, self.gossip.address_of, self._hear_datagram, self.gossip.spend)
+        made.start(address, port)
+        self._socket = made
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Datagrams that nothing was taken of, by why."""
+        return self._socket.dropped if self._socket is not None else Counter()
+
+    def tick(self) -> None:
+        """Sends what is due."""
+        self.send(self.gossip.tick())
+        self._tell_of_changes()
+        self._tell_of_the_deaf()
+
+    def send(self, letters: Sent) -> None:
+        """Sends letters of our gossip."""
+        for letter in letters:
+            if not letter.surely and self._socket is not None:
+                self._socket.send(letter.to, letter.data)
+            elif len(self._tasks) < CALLS:
+                self._spawn(self._call(letter))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, letter: Letter) -> None:
+        try:
+            answer = await self._peers.call(letter.to, "gossip", {"payload": letter.data}, CALL_TIMEOUT)
+            for payload in answer if isinstance(answer, list) else ():
+                self.send(self.gossip.receive(payload if isinstance(payload, bytes) else b"", letter.to, surely=True))
+        except (PeerError, ValueError) as error:
+            log.debug("gossip to %s: %s", letter.to, error)
+
+    def _hear_datagram(self, name: str, data: bytes) -> None:
+        self.send(self.gossip.receive(data, name))
+
+    def hear(self, name: str, payload: bytes) -> list[bytes]:
+        """Takes what a peer says in a call; returns what to answer. Errors: ValueError, one sentence."""
+        letters = self.gossip.receive(payload, name, surely=True)
+        self.send([letter for letter in letters if letter.to != name])
+        return [letter.data for letter in letters if letter.to == name]
+
+    def _tell_of_changes(self) -> None:
+        changes = self.gossip.membership.changes
+        while changes:
+            name, word = changes.popleft()
+            log.log(logging.WARNING if word is Word.DEAD else logging.INFO, "node %s %s", name, _WORDS[word])
+
+    def _tell_of_the_deaf(self) -> None:
+        deaf = set(self.gossip.membership.deaf())
+        for name in sorted(deaf - self._deaf):
+            log.warning("datagrams (UDP) to or from %s do not get through; it is spoken to over TCP, which is slower", name)
+        for name in sorted(self._deaf - deaf):
+            log.info("datagrams to and from %s get through again", name)
+        self._deaf = deaf
+
+    async def leave(self) -> None:
+        """Tells peers that this node goes, so that it is not looked for; within a moment."""
+        self.send(self.gossip.leave())
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LEAVE_TIMEOUT)
+
+    def close(self) -> None:
+        """Says and hears nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        if self._socket is not None:
+            self._socket.close()
