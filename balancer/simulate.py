@@ -314,7 +314,7 @@ class Simulation:
             self.refused += 1
             job.not_before = self.now + retry_after(fresh.accepts_guests, self.rng, settings)
             self._tell(self.gossips[target])
-            self.network.send(name, self.gossips[target].introduce(self.names[job.home]))
+            self.network.send(name, self.gossips[target].tell(self.names[job.home]))
             return False
         self.estimators[target].inflate(id(job), hold=self._settings[target].cost.takes(memory))
         self._start_move(job, target, memory)

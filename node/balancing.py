@@ -126,6 +126,11 @@ class Balancer:
         self._tell_gossip()
         self.gossiping.send(self.gossip.introduce(name))
 
+    def correct(self, name: str) -> None:
+        """Tells a node that has thought better of this one than it is."""
+        self._tell_gossip()
+        self.gossiping.send(self.gossip.tell(name))
+
     async def _ask_all_usage(self) -> None:
         """Asks the nodes that our processes are on how much of their processors those have used."""
         away: dict[str, list[HomeProcess]] = {}

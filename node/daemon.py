@@ -369,7 +369,7 @@ class Daemon:
         try:
             return await self.guests.reserve(caller, parameters)
         except PeerRefused:
-            self.balancer.greet(caller.name)     # it has thought better of us than we are: now it knows
+            self.balancer.correct(caller.name)
             raise
 
     async def _expelled(self, caller: Caller, parameters: dict[str, Any]) -> bool:
