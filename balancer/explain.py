@@ -65,7 +65,7 @@ def _what(policy: LendingPolicy, state: LendingState) -> list[Line]:
         lines.append(Line("cores", f"up to {policy.cores:g} processors"))
     if policy.cpu_share < 1:
         lines.append(Line("cpu share", f"up to {100 * policy.cpu_share:g}% of the processors"))
-    weight = "only what nobody else wants" if policy.weight == "idle" else "a fifth of the weight of others"
+    weight = "only what nobody else wants" if policy.weight == "idle" else "a twentieth of the weight of others"
     lines.append(Line("weight", weight))
     return lines
 

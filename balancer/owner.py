@@ -1,10 +1,11 @@
 """The owner of a node comes back, and goes away: what becomes of guests, and when. A pure state machine: time is passed in.
 
-    OWNER -> LENDING -> THROTTLED -> FROZEN -> EVICTING -> LATE
-      ^________|___________|___________|__________|__________|
+    OWNER -> LENDING -> [SUSPECTED ->] THROTTLED -> FROZEN -> EVICTING -> LATE
+      ^________|____________________________|___________|__________|__________|
 
 Each step is taken only if the policy goes that far, and the one after it only while the reason lasts. Guests are held back at once
-(THROTTLED), so that the owner feels nothing of what comes after; what is LATE has not gone within the policy's deadline.
+(THROTTLED), so that the owner feels nothing of what comes after; what is LATE has not gone within the policy's deadline. A load that is
+seen for a moment only holds them back as well (SUSPECTED), and if it was no more than that they have lost next to nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from balancer.values import Table, format_seconds
 
 LAST_STEPS = ("checkpoint", "keep", "kill")
 GOES_AS_FAR_AS = ("nothing", "throttle", "freeze", "evict")
+SUSPICION = 0.2
+"""Seconds for which it lasts at least, so that guests are not held back and let go forty times a second."""
 
 
 class Stage(Enum):
@@ -24,6 +27,8 @@ class Stage(Enum):
     OWNER = "owner"
     """the owner has the node: no guests are taken"""
     LENDING = "lending"
+    SUSPECTED = "suspected"
+    """the owner may have begun something; what he has begun is not known to last"""
     THROTTLED = "throttled"
     FROZEN = "frozen"
     EVICTING = "evicting"
@@ -101,6 +106,8 @@ class Sight:
 
     idle: float | None = None
     load: float | None = None
+    surge: float | None = None
+    """the same of the last moment, which may be over at once"""
     is_pressed: bool = False
     is_called: bool = False
     """by hand: mosctl owner back"""
@@ -137,7 +144,7 @@ class OwnerState:
     @property
     def is_throttled(self) -> bool:
         """Whether guests are to be held back."""
-        return self.stage in (Stage.THROTTLED, Stage.FROZEN, Stage.EVICTING, Stage.LATE)
+        return self.stage in (Stage.SUSPECTED, Stage.THROTTLED, Stage.FROZEN, Stage.EVICTING, Stage.LATE)
 
     @property
     def is_frozen(self) -> bool:
@@ -147,7 +154,12 @@ class OwnerState:
     @property
     def withholds(self) -> str | None:
         """Why no guest is taken now."""
-        return None if self.stage is Stage.LENDING else self.reason or "the owner has had the node until now"
+        return None if self.stage in (Stage.LENDING, Stage.SUSPECTED) else self.reason or "the owner has had the node until now"
+
+
+def _is_suspect(rules: OwnerRules, sight: Sight) -> bool:
+    """Whether the owner's programs, at this moment, use as much as would be a reason if it lasted."""
+    return rules.busy_load is not None and sight.surge is not None and sight.surge > rules.busy_load and rules.goes_to("throttle")
 
 
 def step(state: OwnerState, sight: Sight, rules: OwnerRules, idle_after: float, now: float) -> OwnerState:
@@ -159,19 +171,26 @@ def step(state: OwnerState, sight: Sight, rules: OwnerRules, idle_after: float, 
     elif state.calm_since is None:
         state = replace(state, calm_since=now)
     stage = _next_stage(state, sight, rules, reason is None, now)
-    return state if stage is state.stage else replace(state, stage=stage, since=now)
+    if stage is state.stage:
+        return state
+    # Who was suspected rightly has been held back since then.
+    return replace(state, stage=stage, since=state.since if state.stage is Stage.SUSPECTED and stage is Stage.THROTTLED else now)
 
 
 def _next_stage(state: OwnerState, sight: Sight, rules: OwnerRules, is_calm: bool, now: float) -> Stage:
     stage, here = state.stage, now - state.since
+    if is_calm and stage in (Stage.LENDING, Stage.SUSPECTED):
+        if sight.guests and _is_suspect(rules, sight):
+            return Stage.SUSPECTED
+        return stage if stage is Stage.SUSPECTED and here < SUSPICION else Stage.LENDING
     if is_calm:
         # Whom only hours or the keyboard keep away has been away long enough already; load comes and goes.
         wait = rules.calm if rules.busy_load is not None or rules.pressure else 0.0
         calm_for = now - (state.calm_since if state.calm_since is not None else now)
-        return Stage.LENDING if stage is Stage.LENDING or calm_for >= wait else stage
+        return Stage.LENDING if calm_for >= wait else stage
     if sight.guests == 0 or rules.on_return == "nothing":
         return Stage.OWNER
-    if stage in (Stage.OWNER, Stage.LENDING):
+    if stage in (Stage.OWNER, Stage.LENDING, Stage.SUSPECTED):
         return Stage.THROTTLED
     if stage is Stage.THROTTLED and rules.goes_to("freeze") and here >= rules.freeze_after:
         return Stage.FROZEN

@@ -228,8 +228,10 @@ def _owner(options: argparse.Namespace) -> int:
 
 
 _STAGES = {
-    "owner": "the owner has the node", "lending": "the node lends", "throttled": "guests are held back",
-    "frozen": "guests stand still", "evicting": "guests are being sent away", "late": "guests that have not gone in time stand still",
+    "owner": "the owner has the node", "lending": "the node lends",
+    "suspected": "the node lends; guests are held back for a moment, as the owner may have begun something",
+    "throttled": "guests are held back", "frozen": "guests stand still", "evicting": "guests are being sent away",
+    "late": "guests that have not gone in time stand still",
 }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 Version 1 hierarchies, the unified one, and both at once (hybrid) occur; a group is made in each that there is. Nothing here
 takes memory away from a guest by force: a kill for want of memory would be one that it had not seen at home. What is above
-the policy's max_memory is throttled (memory.high) where the kernel can, and sent away by the daemon.
+the policy's max_memory is throttled (memory.high) where the kernel can, or reclaimed first when memory is short (version 1, which knows
+a soft limit only), and sent away by the daemon.
 
 Nothing but guests is in these groups: who supervises them must answer while they stand still.
 """
@@ -22,8 +23,8 @@ PERIOD_US = 20_000
 NANOSECONDS, MICROSECONDS = 1e-9, 1e-6
 LEAST_QUOTA_US = 1000
 """What the kernel takes."""
-LOW_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
-"""A fifth of an ordinary group: the owner's own programs come first even while guests are here."""
+LOW_WEIGHT = {"cpu.weight": "5", "cpu.shares": "51"}
+"""A twentieth of an ordinary group: where the owner's own programs want all of a processor, guests take no more than that of it."""
 
 log = logging.getLogger("mosd.cgroups")
 
@@ -118,10 +119,17 @@ class GuestGroups:
                 _write(top / "cpu.cfs_quota_us", str(quota))
             if (top / "cpu.max").exists():
                 _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
-            if (top / "memory.high").exists():
-                _write(top / "memory.high", "max" if bounds.memory is None else str(bounds.memory))
-            elif (top / "memory.soft_limit_in_bytes").exists():
-                _write(top / "memory.soft_limit_in_bytes", "-1" if bounds.memory is None else str(bounds.memory))
+        self._bound_memory(TOP, bounds.memory)
+
+    def bound_memory(self, key: str, most: int | None) -> None:
+        """Bounds the memory of one guest, besides that of all together; None: without limit."""
+        self._bound_memory(f"{BASE}/{key}", most)
+
+    def _bound_memory(self, name: str, most: int | None) -> None:
+        for directory in self.directories(name):
+            for file, none in (("memory.high", "max"), ("memory.soft_limit_in_bytes", "-1")):
+                if (directory / file).exists():
+                    _write(directory / file, none if most is None else str(most))
 
     def freeze(self, key: str, frozen: bool) -> bool:
         """Has the processes of one guest stand still, or go on; False if nothing here can.

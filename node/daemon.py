@@ -198,10 +198,12 @@ class Daemon:
 
     async def _keep_to_lent_memory(self) -> None:
         """Keeps guests within the memory that the owner lends: the greatest goes home."""
-        key = self.guests.in_excess()
-        if key is not None:
-            log.info("guest %s goes home: the guests use more memory than this node lends", key)
-            await self.guests.expel(key, f"the guests on {self.config.name} use more memory than it lends")
+        if (found := self.guests.in_excess()) is not None:
+            key, kind = found
+            those = f"the guests of class {kind}" if kind else "the guests"
+            why = f"{those} on {self.config.name} use more memory than it lends"
+            log.info("guest %s goes home: %s", key, why)
+            await self.guests.expel(key, why)
 
     async def _dial_seeds(self) -> None:
         """Dials seeds until their names are known; gossip keeps what it brings."""

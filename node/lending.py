@@ -106,6 +106,7 @@ class Lending:
         self._closed_at = float("-inf")
         self._bounds = None
         self._bound()
+        self._guests.bound_memory()
         self._wake.set()
 
     def _used(self) -> None:
@@ -167,10 +168,12 @@ class Lending:
     def _look_around(self) -> Sight:
         guests, policy = self._guests, self._policy()
         used = self._input.last_use()
+        load, surge = self._own_load.sample(time.monotonic())
         self._slow_senses()
         return Sight(
             idle=max(0.0, time.time() - used) if used is not None else None,
-            load=self._own_load.sample(time.monotonic()),
+            load=load,
+            surge=surge,
             is_pressed=self._pressure is not None and self._pressure.is_pressed(),
             is_called=self.is_called,
             closed=self._closed(policy),
@@ -209,7 +212,9 @@ class Lending:
 
     def _tell(self, before: OwnerState) -> None:
         why = f": {self.state.reason}" if self.state.stage is not Stage.LENDING else ""
-        log.info("%s -> %s with %d guests%s", before.stage.value, self.state.stage.value, self.sight.guests, why)
+        # A suspicion is nothing to tell of, as long as it is no more than that.
+        level = logging.DEBUG if {before.stage, self.state.stage} == {Stage.LENDING, Stage.SUSPECTED} else logging.INFO
+        log.log(level, "%s -> %s with %d guests%s", before.stage.value, self.state.stage.value, self.sight.guests, why)
 
     def _bound(self) -> None:
         policy, cores = self._policy(), self._cores

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.owner import OwnerRules, OwnerState, Sight, Stage, step, why_back
+from balancer.owner import SUSPICION, OwnerRules, OwnerState, Sight, Stage, step, why_back
 
 IDLE = Sight(idle=1e6, load=0.0, guests=2)
 TYPED = replace(IDLE, idle=0.0)
@@ -49,6 +49,37 @@ def test_a_reason_that_passes_at_once_freezes_nobody() -> None:
     busy, quiet = replace(IDLE, load=0.9), IDLE
     stages = run([(0.0, busy), (0.05, quiet), (0.2, quiet), (1.0, quiet), (2.04, quiet), (2.1, quiet)], rules, idle_after=0.0)
     assert stages == [Stage.THROTTLED] * 5 + [Stage.LENDING]
+
+
+BUSY = replace(IDLE, load=0.9, surge=1.0)
+SURGE = replace(IDLE, load=0.2, surge=1.0)
+
+
+def test_what_the_owner_may_have_begun_holds_guests_back_and_freezes_nobody() -> None:
+    rules = replace(RULES, busy_load=0.5)
+    unknown = replace(IDLE, surge=None)
+    stages = run([(0.0, SURGE), (0.1, IDLE), (0.15, unknown), (SUSPICION, IDLE), (3.0, SURGE), (3.1, SURGE), (3.5, SURGE)], rules, 0.0)
+    assert stages == [Stage.SUSPECTED] * 3 + [Stage.LENDING] + [Stage.SUSPECTED] * 3
+    held_back = OwnerState(Stage.SUSPECTED)
+    assert (held_back.is_throttled, held_back.is_frozen, held_back.withholds) == (True, False, None)
+
+
+def test_who_was_suspected_rightly_has_been_held_back_since_then() -> None:
+    rules = replace(RULES, busy_load=0.5)
+    assert run([(0.0, SURGE), (0.04, BUSY), (0.09, BUSY), (0.1, BUSY), (0.59, BUSY), (0.6, BUSY)], rules, 0.0) == [
+        Stage.SUSPECTED, Stage.THROTTLED, Stage.THROTTLED, Stage.FROZEN, Stage.FROZEN, Stage.EVICTING,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sight", "rules"),
+    [
+        (SURGE, RULES), (replace(SURGE, guests=0), replace(RULES, busy_load=0.5)), (SURGE, replace(RULES, busy_load=1.5)),
+        (SURGE, replace(RULES, busy_load=0.5, on_return="nothing")), (replace(SURGE, surge=None), replace(RULES, busy_load=0.5)),
+    ],
+)  # fmt: skip
+def test_nobody_is_suspected_without_guests_or_rules_about_it(sight: Sight, rules: OwnerRules) -> None:
+    assert run([(0.0, sight)], rules, 0.0) == [Stage.LENDING]
 
 
 def test_whoever_waits_for_calm_begins_anew_with_every_reason() -> None:

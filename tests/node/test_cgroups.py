@@ -76,11 +76,8 @@ def test_version_1_freezes_where_there_is_no_other(groups: GuestGroups, burner: 
     wait_for(lambda: not groups.stands_still(KEY), message="it goes on")
 
 
-def _read(name: str) -> str:
-    for point in set(hierarchies().values()):
-        if (point / TOP / name).exists():
-            return (point / TOP / name).read_text().strip()
-    return ""
+def _read(name: str, group: str = TOP) -> str:
+    return next((path.read_text().strip() for point in set(hierarchies().values()) if (path := point / group / name).exists()), "")
 
 
 def test_bounds_are_those_of_all_guests_together(groups: GuestGroups) -> None:
@@ -93,7 +90,32 @@ def test_bounds_are_those_of_all_guests_together(groups: GuestGroups) -> None:
     groups.bound(Bounds())
     assert _read("cpu.idle") == "0"
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) in ("-1", "max")
-    assert (_read("cpu.shares") or _read("cpu.weight")) in ("205", "20")
+    assert (_read("cpu.shares") or _read("cpu.weight")) in ("51", "5")
+
+
+def test_a_guest_has_a_bound_of_its_own_besides_that_of_all(groups: GuestGroups) -> None:
+    file = next((name for name in ("memory.high", "memory.soft_limit_in_bytes") if _read(name)), "")
+    if not file:
+        pytest.skip("no memory controller here")
+    groups.bound(Bounds(memory=256 << 20))
+    groups.bound_memory(KEY, 64 << 20)
+    assert (_read(file), _read(file, f"{BASE}/{KEY}")) == (str(256 << 20), str(64 << 20))
+    groups.bound_memory(KEY, None)
+    assert _read(file) == str(256 << 20)
+    assert _read(file, f"{BASE}/{KEY}") == "max" or int(_read(file, f"{BASE}/{KEY}")) > 1 << 60
+
+
+def test_memory_is_throttled_where_version_2_has_it(tmp_path: Path) -> None:
+    groups = GuestGroups([tmp_path])
+    for name in (TOP, f"{BASE}/{KEY}"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "memory.high").write_text("max\n")
+    groups.bound(Bounds(memory=1 << 20))
+    groups.bound_memory(KEY, 4096)
+    assert (tmp_path / TOP / "memory.high").read_text() == str(1 << 20)
+    assert (tmp_path / BASE / KEY / "memory.high").read_text() == "4096"
+    groups.bound(Bounds())
+    assert (tmp_path / TOP / "memory.high").read_text() == "max"
 
 
 def test_the_time_of_all_is_told_too(groups: GuestGroups) -> None:
