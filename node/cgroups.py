@@ -5,18 +5,21 @@ takes memory away from a guest by force: a kill for want of memory would be one 
 the policy's max_memory is throttled (memory.high) where the kernel can, or reclaimed first when memory is short (version 1, which knows
 a soft limit only), and sent away by the daemon.
 
-Nothing but guests is in these groups: who supervises them must answer while they stand still.
+Nothing but guests is in these groups: who supervises them must answer while they stand still. While they send guests away
+because the owner is back they have a group of their own beside, `farhome-remotes`: that is not to be felt either.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 TOP = "farhome"
 BASE = f"{TOP}/guests"
+REMOTES = "farhome-remotes"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer")
 PERIOD_US = 20_000
 """Of the cpu quota: short, so that who is held back is slow evenly, and a move that begins then need not wait long for its guest."""
@@ -25,6 +28,9 @@ LEAST_QUOTA_US = 1000
 """What the kernel takes."""
 LOW_WEIGHT = {"cpu.weight": "5", "cpu.shares": "51"}
 """A twentieth of an ordinary group: where the owner's own programs want all of a processor, guests take no more than that of it."""
+
+REMOTES_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
+"""A fifth: guests are to go soon, even where the owner wants all processors."""
 
 log = logging.getLogger("mosd.cgroups")
 
@@ -120,6 +126,19 @@ class GuestGroups:
             if (top / "cpu.max").exists():
                 _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
         self._bound_memory(TOP, bounds.memory)
+
+    def hold_back_remotes(self, pids: Iterable[int]) -> None:
+        """Gives those who supervise guests less of the processors than the owner's programs have, from now on."""
+        for point in self._points:
+            group = point / REMOTES
+            with suppress(OSError):
+                group.mkdir(exist_ok=True)
+            weighed = [_write(group / file, value) for file, value in REMOTES_WEIGHT.items() if (group / file).exists()]
+            for pid in pids if any(weighed) else ():
+                _write(group / "cgroup.procs", str(pid))
+            if not any(weighed):                     # it is about something else than processors
+                with suppress(OSError):
+                    group.rmdir()
 
     def bound_memory(self, key: str, most: int | None) -> None:
         """Bounds the memory of one guest, besides that of all together; None: without limit."""
@@ -221,11 +240,9 @@ class GuestGroups:
     def remove_all(self) -> None:
         """Removes the groups above the guests' too, if no guest is left."""
         for point in self._points:
-            for name in (BASE, TOP):
-                try:
+            for name in (BASE, TOP, REMOTES):
+                with suppress(OSError):
                     (point / name).rmdir()
-                except OSError:
-                    break
 
 
 def _remove_tree(directory: Path) -> bool:

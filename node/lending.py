@@ -244,6 +244,7 @@ class Lending:
         rules, guests, reason = self._policy().owner, self._guests, self.state.reason
         is_late, turns = self.state.stage is Stage.LATE, asyncio.Semaphore(AT_ONCE)
         end = time.monotonic() + rules.deadline
+        guests.groups.hold_back_remotes(guests.remotes())
 
         async def one(key: str) -> None:
             async with turns:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.cgroups import BASE, TOP, Bounds, GuestGroups, hierarchies
+from node.cgroups import BASE, REMOTES, TOP, Bounds, GuestGroups, hierarchies
 from tests.node.nodes import wait_for
 
 KEY = "test-4194304"
@@ -74,6 +74,20 @@ def test_version_1_freezes_where_there_is_no_other(groups: GuestGroups, burner: 
     wait_for(lambda: groups.stands_still(KEY), message="it stands still")
     groups.freeze(KEY, False)
     wait_for(lambda: not groups.stands_still(KEY), message="it goes on")
+
+
+def test_who_supervises_guests_has_less_weight_than_the_owner(groups: GuestGroups) -> None:
+    program = subprocess.Popen(["sleep", "60"])
+    try:
+        groups.hold_back_remotes([program.pid])
+        if not any((point / REMOTES).exists() for point in set(hierarchies().values())):
+            pytest.skip("no cpu controller here")
+        assert (_read("cpu.shares", REMOTES) or _read("cpu.weight", REMOTES)) in ("205", "20")
+        assert f"/{REMOTES}" in {line.rpartition(":")[2] for line in Path(f"/proc/{program.pid}/cgroup").read_text().splitlines()}
+    finally:
+        program.kill()
+        program.wait(10)
+    wait_for(lambda: groups.remove_all() or not any((point / REMOTES).exists() for point in set(hierarchies().values())))
 
 
 def _read(name: str, group: str = TOP) -> str:
