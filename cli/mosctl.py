@@ -203,7 +203,7 @@ def _policy(options: argparse.Namespace) -> int:
     if options.json:
         print_json(answer)
         return OK
-    marks = {True: "yes", False: "no", None: ""}
+    marks = {True: "ok", False: "no", None: ""}
     print(table(("RULE", "NOW", "SAYS"), [(line["rule"], marks[line["holds"]], line["text"]) for line in answer["lines"]]))
     who = f"a process of {options.borrower}" if options.borrower else "a guest"
     print(f"{who} would not be taken now: {answer['refusal']}" if answer["refusal"] else f"{who} would be taken now")
