@@ -29,6 +29,7 @@ LEAST_QUOTA_US = 1000
 LOW_WEIGHT = {"cpu.weight": "5", "cpu.shares": "51"}
 """A twentieth of an ordinary group: where the owner's own programs want all of a processor, guests take no more than that of it."""
 
+FULL_WEIGHT = {"cpu.weight": "100", "cpu.shares": "1024"}
 REMOTES_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
 """A fifth: guests are to go soon, even where the owner wants all processors."""
 
@@ -37,12 +38,13 @@ log = logging.getLogger("mosd.cgroups")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of all guests together. processors: None is no limit; is_idle: they get only what nobody else wants (SCHED_IDLE); memory in bytes,
-    above which the kernel reclaims (None: no limit)."""
+    """Of all guests together. processors: None is no limit; is_idle: they get only what nobody else wants (SCHED_IDLE); is_prompt: what
+    they may have they get at once; memory in bytes, above which the kernel reclaims (None: no limit)."""
 
     processors: float | None = None
     is_idle: bool = False
     memory: int | None = None
+    is_prompt: bool = False
 
 
 def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
@@ -116,7 +118,7 @@ class GuestGroups:
             top = point / TOP
             if (top / "cpu.idle").exists():
                 _write(top / "cpu.idle", str(int(bounds.is_idle)))
-            for file, value in LOW_WEIGHT.items():
+            for file, value in (FULL_WEIGHT if bounds.is_prompt else LOW_WEIGHT).items():
                 if not bounds.is_idle and (top / file).exists():
                     _write(top / file, value)
             if (top / "cpu.cfs_quota_us").exists():
@@ -178,13 +180,15 @@ class GuestGroups:
         return False
 
     def is_held_back(self) -> bool:
-        """Whether guests get only what nobody else wants."""
+        """Whether guests get only a share of the processors, or what nobody else wants."""
         for point in self._points:
-            try:
-                if (point / TOP / "cpu.idle").read_text().strip() == "1":
+            for file in ("cpu.idle", "cpu.cfs_quota_us", "cpu.max"):
+                try:
+                    word = (point / TOP / file).read_text().split()[0]
+                except OSError:
+                    continue
+                if word not in ("0", "-1", "max"):
                     return True
-            except OSError:
-                continue
         return False
 
     def cpu(self, key: str | None = None) -> float | None:

@@ -219,9 +219,11 @@ class Lending:
     def _bound(self) -> None:
         policy, cores = self._policy(), self._cores
         if self.state.is_throttled:
-            # Who leaves has work to do, and in the idle class it might never come to it beside an owner who uses all processors.
-            leaves = self.state.stage in (Stage.EVICTING, Stage.LATE)
-            bounds = Bounds(min(policy.owner.throttle * cores, policy.processors(cores) or cores), not leaves, policy.max_memory)
+            # Who is to stand still must run for a moment to do so, and who leaves has work to do: in the idle class they might never come
+            # to it beside an owner who uses all processors. More than their share they cannot take.
+            is_prompt = self.state.is_frozen
+            most = min(policy.owner.throttle * cores, policy.processors(cores) or cores)
+            bounds = Bounds(most, not is_prompt, policy.max_memory, is_prompt)
         else:
             bounds = Bounds(policy.processors(cores), policy.weight == "idle", policy.max_memory)
         if bounds != self._bounds:

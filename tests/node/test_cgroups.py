@@ -98,13 +98,17 @@ def test_bounds_are_those_of_all_guests_together(groups: GuestGroups) -> None:
     groups.bound(Bounds(0.5, True, 64 << 20))
     if not _read("cpu.idle"):
         pytest.skip("no cpu controller here")
-    assert _read("cpu.idle") == "1"
+    assert _read("cpu.idle") == "1" and groups.is_held_back()
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) == "10000"
     assert (_read("memory.soft_limit_in_bytes") or _read("memory.high")) == str(64 << 20)
     groups.bound(Bounds())
     assert _read("cpu.idle") == "0"
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) in ("-1", "max")
+    assert not groups.is_held_back()
     assert (_read("cpu.shares") or _read("cpu.weight")) in ("51", "5")
+    groups.bound(Bounds(0.05, is_prompt=True))
+    assert (_read("cpu.shares") or _read("cpu.weight")) in ("1024", "100")
+    assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) == "1000" and groups.is_held_back()
 
 
 def test_a_guest_has_a_bound_of_its_own_besides_that_of_all(groups: GuestGroups) -> None:
