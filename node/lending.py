@@ -246,7 +246,7 @@ class Lending:
         rules, guests, reason = self._policy().owner, self._guests, self.state.reason
         is_late, turns = self.state.stage is Stage.LATE, asyncio.Semaphore(AT_ONCE)
         end = time.monotonic() + rules.deadline
-        guests.groups.hold_back_remotes(guests.remotes())
+        await asyncio.to_thread(guests.groups.hold_back_remotes, guests.remotes())    # some ms for each
 
         async def one(key: str) -> None:
             async with turns:
