@@ -165,7 +165,8 @@ def _is_suspect(rules: OwnerRules, sight: Sight) -> bool:
 def step(state: OwnerState, sight: Sight, rules: OwnerRules, idle_after: float, now: float) -> OwnerState:
     """The state after what is seen now; the same one if nothing changes."""
     # Guests may be here before anything is known of the owner: after a restart of the daemon.
-    reason = why_back(rules, idle_after, sight, state.stage is not Stage.OWNER or sight.guests > 0)
+    is_lending = state.stage in (Stage.LENDING, Stage.SUSPECTED) or (state.stage is Stage.OWNER and sight.guests > 0)
+    reason = why_back(rules, idle_after, sight, is_lending)
     if reason is not None:
         state = replace(state, reason=reason, calm_since=None)
     elif state.calm_since is None:

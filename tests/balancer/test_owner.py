@@ -96,6 +96,13 @@ def test_to_lend_again_less_load_is_allowed_than_to_go_on() -> None:
     assert run([(0.0, middling), (1.0, quiet)], rules, 0.0, OwnerState()) == [Stage.OWNER, Stage.LENDING]
 
 
+def test_an_owner_whose_load_becomes_a_little_less_is_still_there() -> None:
+    rules = replace(RULES, busy_load=0.5, idle_load=0.2, calm=0.5)
+    busy, middling, quiet = (replace(IDLE, load=load) for load in (0.6, 0.4, 0.1))
+    sights = [(0.0, busy), (0.2, middling), (0.8, middling), (3.0, middling), (3.1, quiet), (3.5, quiet), (3.7, quiet)]
+    assert run(sights, rules, 0.0) == [Stage.THROTTLED, Stage.FROZEN] + [Stage.EVICTING] * 4 + [Stage.LENDING]
+
+
 def test_guests_that_are_found_when_the_owner_is_there_already_go_like_any_other() -> None:
     assert run([(0.0, TYPED), (0.2, TYPED), (1.0, TYPED)], state=OwnerState()) == [Stage.THROTTLED, Stage.FROZEN, Stage.EVICTING]
     rules = replace(RULES, busy_load=0.5, idle_load=0.2)
