@@ -326,7 +326,7 @@ class Daemon:
         self.balancer.speak()
 
     def _peer_address(self, name: str) -> tuple[str, int] | None:
-        return self.balancer.gossip.address_of(name)
+        return self.balancer.gossip.membership.address_of(name)
 
     async def _on_join(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
