@@ -140,6 +140,8 @@ class OwnerState:
     since: float = 0.0
     calm_since: float | None = None
     reason: str = ""
+    may_return: bool = True
+    """whether the reason is one that comes and goes, and not the owner's own word"""
 
     @property
     def is_throttled(self) -> bool:
@@ -154,7 +156,11 @@ class OwnerState:
     @property
     def withholds(self) -> str | None:
         """Why no guest is taken now."""
-        return None if self.stage in (Stage.LENDING, Stage.SUSPECTED) else self.reason or "the owner has had the node until now"
+        if self.stage in (Stage.LENDING, Stage.SUSPECTED):
+            return None
+        if self.calm_since is not None or not self.reason:
+            return "the owner has had the node until a moment ago" + (f": {self.reason}" if self.reason else "")
+        return self.reason
 
 
 def _is_suspect(rules: OwnerRules, sight: Sight) -> bool:
@@ -168,7 +174,7 @@ def step(state: OwnerState, sight: Sight, rules: OwnerRules, idle_after: float, 
     is_lending = state.stage in (Stage.LENDING, Stage.SUSPECTED) or (state.stage is Stage.OWNER and sight.guests > 0)
     reason = why_back(rules, idle_after, sight, is_lending)
     if reason is not None:
-        state = replace(state, reason=reason, calm_since=None)
+        state = replace(state, reason=reason, calm_since=None, may_return=not sight.is_called)
     elif state.calm_since is None:
         state = replace(state, calm_since=now)
     stage = _next_stage(state, sight, rules, reason is None, now)
@@ -186,7 +192,7 @@ def _next_stage(state: OwnerState, sight: Sight, rules: OwnerRules, is_calm: boo
         return stage if stage is Stage.SUSPECTED and here < SUSPICION else Stage.LENDING
     if is_calm:
         # Whom only hours or the keyboard keep away has been away long enough already; load comes and goes.
-        wait = rules.calm if rules.busy_load is not None or rules.pressure else 0.0
+        wait = rules.calm if state.may_return and (rules.busy_load is not None or rules.pressure) else 0.0
         calm_for = now - (state.calm_since if state.calm_since is not None else now)
         return Stage.LENDING if calm_for >= wait else stage
     if sight.guests == 0 or rules.on_return == "nothing":

@@ -25,8 +25,8 @@ from node.owner import InputWatch, OwnLoad, Programs, battery
 from node.paths import Paths
 from node.pressure import PressureWatch, directory, figures, file_of
 
-QUICK, SLOW = 0.025, 1.0
-"""Seconds between two looks while guests are here whose owner the policy watches, and otherwise."""
+QUICK, LEAVING, SLOW = 0.025, 0.1, 1.0
+"""Seconds between two looks while guests are here whose owner the policy watches, while they leave, and otherwise."""
 BREATH, BREATH_PERIOD = 0.02, 1.0
 AT_ONCE = 2
 """Guests that leave at a time: they share the network."""
@@ -82,15 +82,19 @@ class Lending:
 
     async def _run(self) -> None:
         while True:
-            quick = self.state.is_throttled or (self._policy().watches_owner and bool(self._guests.all()))
             with suppress(TimeoutError):
-                async with asyncio.timeout(QUICK if quick else SLOW):
+                async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
             self._wake.clear()
             try:
                 self.look()
             except Exception:
                 log.exception("the look at the owner met a fault")
+
+    def _pause(self) -> float:
+        if self.state.stage in (Stage.EVICTING, Stage.LATE):
+            return LEAVING
+        return QUICK if self.state.is_throttled or (self._policy().watches_owner and self._guests.all()) else SLOW
 
     def apply_policy(self) -> None:
         """The policy is another one."""

@@ -96,6 +96,15 @@ def test_to_lend_again_less_load_is_allowed_than_to_go_on() -> None:
     assert run([(0.0, middling), (1.0, quiet)], rules, 0.0, OwnerState()) == [Stage.OWNER, Stage.LENDING]
 
 
+def test_an_owner_who_says_that_he_is_away_is_believed_and_one_whose_load_has_gone_is_waited_for() -> None:
+    rules = replace(RULES, busy_load=0.5)
+    called, busy = replace(IDLE, is_called=True, guests=0), replace(IDLE, load=0.9, guests=0)
+    assert run([(0.0, called), (0.1, IDLE)], rules, 0.0) == [Stage.OWNER, Stage.LENDING]
+    assert run([(0.0, busy), (0.1, IDLE)], rules, 0.0) == [Stage.OWNER, Stage.OWNER]
+    waiting = step(step(LENDING, busy, rules, 0.0, 0.0), replace(IDLE, guests=0), rules, 0.0, 0.1)
+    assert str(waiting.withholds).startswith("the owner has had the node until a moment ago: ")
+
+
 def test_an_owner_whose_load_becomes_a_little_less_is_still_there() -> None:
     rules = replace(RULES, busy_load=0.5, idle_load=0.2, calm=0.5)
     busy, middling, quiet = (replace(IDLE, load=load) for load in (0.6, 0.4, 0.1))

@@ -17,7 +17,7 @@ WRITES = f"""python3 -c '
 with open("lines", "w") as file:
     for number in range({LINES}):
         print(number, file=file, flush=True)
-        sum(range(5000))
+        sum(range(30000))
 ' > out 2>&1"""
 
 
