@@ -47,6 +47,8 @@ AWHILE = 2.0
 """Seconds that guests compute before the owner returns."""
 WORK = 10.0
 """Seconds of the owner's work that are looked at."""
+QUIET = 0.05
+"""Processors."""
 INPUT = "run/owner-input"
 POLICY = f"""
 [balance]
@@ -135,6 +137,12 @@ def _lends(node: Node) -> bool:
     return bool(node.ask_mosd("owner")["stage"] == "lending")
 
 
+def _is_quiet(node: Node) -> bool:
+    """Whether it lends, and has nothing of its own to do any more: it has just been started."""
+    told = node.ask_mosd("owner")
+    return told["stage"] == "lending" and told["load"] is not None and told["load"] < QUIET
+
+
 @contextmanager
 def guests(lab: Lab, program: str) -> Iterator[list[str]]:
     """Has guests compute on n2; gives their keys. Afterwards they are at home, and have found their memory as it should be.
@@ -220,6 +228,8 @@ def run() -> list[Result]:
         try:
             for kind in ("input", "load"):
                 times = Times()
+                _use(lab.node("n2"), 3600.0)
+                wait_until(lambda: _is_quiet(lab.node("n2")), "n2's lending", 60)
                 times.alone += _work_alone(lab.node("n2"), work)
                 for _ in range(rounds):
                     returns(lab, kind, guest, work, times)
