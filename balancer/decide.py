@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from balancer.load import LoadVector, slowdown
+from balancer.nearness import stretch, told
 from balancer.opportunity import memory_price, price
 from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_now, why_not_there
+from balancer.targets import sampled
 from balancer.ushering import usher
 from balancer.view import View
 
-ALIKE = 0.1
-"""Slowdowns that are told apart when a process is placed."""
+PERIOD = 1.0
+"""Seconds between two decisions of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,59 +76,6 @@ def next_interval(period: float, rng: random.Random) -> float:
     return period * rng.uniform(0.8, 1.2)
 
 
-def place(
-    view: View, process: Process, rng: random.Random, settings: Settings | None = None, away: bool = False
-) -> Decision:
-    """Return the best node for a process that asked for it (``mosrun -b``), without the rule of age.
-
-    With `away` (``migrate PID out``) the place it is at and its home do not count.
-    """
-    settings = settings or Settings()
-    own = view.own
-    if own is None:
-        return Decision(process.pid, None, "the load of the home node is not known yet")
-    found: list[tuple[float, float, float, str]] = []
-    refused = "no other node is known"
-    for entry in view.others():
-        refusal = why_not_there(entry, process, settings)
-        if entry.vector.name == process.where:
-            refusal = None if not away else f"it is on {process.where} already"
-        if refusal:
-            refused = refusal
-            continue
-        more = 0.0 if entry.vector.name == process.where else process.runnable
-        memory = 0 if entry.vector.name == process.where else process.memory
-        slow = price(entry.vector, more, memory, len(view.entries)) * _stretch(process, entry.vector.name, settings)
-        # Nodes that differ by less than their averages wander are the same: not all are to find the same best one.
-        found.append((round(slow / ALIKE), rng.random(), slow, entry.vector.name))
-    found.sort()
-    at_home = own.slowdown_with(0.0 if process.where == HOME else process.runnable) * _stretch(process, HOME, settings)
-    if found and (away or found[0][2] < at_home):
-        _, _, slow, name = found[0]
-        if name == process.where:
-            return Decision(process.pid, None, f"{process.where} is the best node for it")
-        # The target refuses if it is no longer better than the next best.
-        next_best = max(slow, min([at_home, *(other[2] for other in found[1:2])]))
-        slowdown = None if away else next_best + 2 * settings.margin / own.speed
-        return Decision(process.pid, name, f"{name} is the best node for it", at_home - slow, slowdown=slowdown)
-    if away:
-        return Decision(process.pid, None, refused)
-    if process.where == HOME:
-        return Decision(process.pid, None, "home is the best node for it")
-    return Decision(process.pid, HOME, "home is the best node for it")
-
-
-def recheck(
-    vector: LoadVector, source_slowdown: float, runnable: float, settings: Settings | None = None
-) -> str | None:
-    """Return why the target, by its own fresh vector, finds a balancer's move no longer worth it, or None."""
-    settings = settings or Settings()
-    there = vector.slowdown_with(runnable)
-    if (source_slowdown - there) * vector.speed > settings.margin:
-        return None
-    return f"{vector.name} is busier than was known: a slowdown of {there:.2f} there, {source_slowdown:.2f} where it is"
-
-
 def _wish(view: View, process: Process, settings: Settings) -> Decision:
     wanted = process.wanted or ""
     if wanted == view.name:
@@ -152,12 +101,12 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
     # All in seconds of a core of home, in which the process's age is (mostly) measured too.
     absolute = slowdown(max(here.contending, process.runnable), here.cores, here.speed)
     nodes = len(view.entries)
-    stretched = absolute * _stretch(process, process.where, settings) - memory_price(here, -process.memory, nodes)
+    stretched = absolute * stretch(process, process.where, settings) - memory_price(here, -process.memory, nodes)
     slowdown_here = stretched * own.speed
     candidates: list[_Candidate] = []
     best_no: tuple[float, str] = (-math.inf, "no other node is known")
     for target, vector, refusal in _targets(view, own, process, rng, settings):
-        there = price(vector, process.runnable, process.memory, nodes) * _stretch(process, target, settings)
+        there = price(vector, process.runnable, process.memory, nodes) * stretch(process, target, settings)
         gain = slowdown_here - there * own.speed
         saved = process.cpu_seconds * gain - settings.cost.of(process.memory)
         candidate = _Candidate(target, vector, gain, saved)
@@ -172,7 +121,7 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
     place_here = "at home" if process.where == HOME else f"on {process.where}"
     reason = (
         f"a slowdown of {slowdown_here - best.gain:.2f} {_at(best.target)} instead of {slowdown_here:.2f} {place_here}"
-        f" saves about {best.saved:.1f} s"
+        f" saves about {best.saved:.1f} s{told(process, best.target, settings)}"
     )
     return Decision(process.pid, best.target, reason, best.gain, best.saved, absolute)
 
@@ -180,41 +129,19 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
 def _targets(
     view: View, own: LoadVector, process: Process, rng: random.Random, settings: Settings
 ) -> list[tuple[str, LoadVector, str | None]]:
-    """Return (target, vector, why it cannot go there) of home, if it is away, and of a few random nodes, an idle one
-    among them.
-
-    A few at random and not the best of all: with figures that are seconds old, all nodes would find the same best one.
-    """
-    found: list[tuple[str, LoadVector, str | None]] = []
-    if process.where != HOME:
-        found.append((HOME, own, why_no_memory(own, process, settings)))
-    possible: list[LoadVector] = []
-    for entry in view.others():
-        if entry.vector.name == process.where:
-            continue
-        refusal = why_not_there(entry, process, settings)
-        if refusal:
-            found.append((entry.vector.name, entry.vector, refusal))
-        else:
-            possible.append(entry.vector)
-    chosen = rng.sample(possible, min(settings.sample, len(possible)))
-    idle = [vector for vector in possible if vector.runnable < 0.5]
-    if idle and not any(vector in chosen for vector in idle):
-        chosen.append(rng.choice(idle))
-    found.extend((vector.name, vector, None) for vector in chosen)
-    return found
-
-
-def _stretch(process: Process, place: str, settings: Settings) -> float:
-    """Return how many times as long all takes there because what the process reads and writes is at other places."""
-    return 1 + settings.seconds_per_byte * sum(rate for where, rate in process.files.items() if where != place)
+    """Return (target, vector, why it cannot go there) of home, if it is away, and of the nodes that are looked at."""
+    possible, refused = sampled(view, process, rng, settings)
+    found: list[tuple[str, LoadVector, str | None]] = [(vector.name, vector, None) for vector in possible]
+    found += [(vector.name, vector, refusal) for vector, refusal in refused]
+    return [(HOME, own, why_no_memory(own, process, settings)), *found] if process.where != HOME else found
 
 
 def _why_no_gain(candidate: _Candidate, process: Process, slowdown_here: float, settings: Settings) -> str | None:
     margin = settings.home_margin if candidate.target == HOME else settings.margin
     if candidate.gain <= margin:
         there = f"{slowdown_here - candidate.gain:.2f} {_at(candidate.target)}"
-        return f"a slowdown of {slowdown_here:.2f} here and {there} is too little to gain"
+        near = told(process, candidate.target, settings)
+        return f"a slowdown of {slowdown_here:.2f} here and {there}{near} is too little to gain"
     if candidate.saved <= 0:
         cost = settings.cost.of(process.memory)
         used = f"{process.cpu_seconds:.1f} s of cpu"

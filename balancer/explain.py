@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from balancer.formats import format_days, format_hours, format_seconds, format_size
 from balancer.lending import OTHERS, Borrower, class_of
 from balancer.policy import LendingPolicy, LendingState
-from balancer.values import format_days, format_hours, format_seconds, format_size
 
 
 @dataclass(frozen=True, slots=True)

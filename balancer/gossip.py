@@ -239,6 +239,12 @@ class Gossip:
         node = node_id(name)
         return [datagram for window in self._windows() for datagram in self._datagram(node, window)]
 
+    def tell(self, name: str) -> Sent:
+        """Return what to send to a node that has thought something else of this one: its own entry, and nothing besides."""
+        own = self._own()
+        entry = pack_entry(self._clock() - self._updated, self.id, own) if own is not None else b""
+        return self._datagram(node_id(name), entry, updates=())
+
     def leave(self) -> Sent:
         """Return what to send when this node leaves the cluster for good; it says nothing after that."""
         left = Update(Word.LEFT, self.id, self.incarnation, self.id)

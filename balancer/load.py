@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -162,9 +162,14 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class _Correction:
+    of: Hashable
     weight: float
     until: float
     decay: float
+
+    def at(self, now: float) -> float:
+        """Return what is left of it."""
+        return self.weight * math.exp(-max(0.0, now - self.until) / self.decay)
 
 
 class LoadEstimator:
@@ -214,13 +219,24 @@ class LoadEstimator:
         """Take the kernel's newest word on how long things wait."""
         self._pressure = pressure
 
-    def inflate(self, weight: float = 1.0, hold: float = 1.0) -> None:
-        """Count a guest (or a process that comes home) that has been accepted and does not run yet."""
-        self._corrections.append(_Correction(weight, self._clock() + hold, RISE_SECONDS))
+    def inflate(self, of: Hashable, weight: float = 1.0, hold: float = 1.0) -> None:
+        """Count a guest that has been accepted and does not run yet, or a process that has just begun or comes home; `of`: which."""
+        self._corrections.append(_Correction(of, weight, self._clock() + hold, RISE_SECONDS))
 
-    def relieve(self, weight: float = 1.0) -> None:
-        """Count a process that has just left, or a guest that was accepted and did not come, as gone at once."""
-        self._corrections.append(_Correction(-weight, self._clock(), FALL_SECONDS))
+    def relieve(self, of: Hashable, weight: float = 1.0) -> None:
+        """Count a process that has just left, or a guest that was accepted and did not come, as gone at once.
+
+        What the average does not know of it yet has never been more than a correction; the rest falls as the average does.
+        """
+        rest = weight - self.forget(of)
+        self._corrections.append(_Correction(of, -rest, self._clock(), FALL_SECONDS))
+
+    def forget(self, of: Hashable) -> float:
+        """Drop what was counted of a process that has ended, and the average does not know of yet; return how much that was."""
+        now = self._clock()
+        dropped = sum(one.at(now) for one in self._corrections if one.of == of and one.weight > 0)
+        self._corrections = [one for one in self._corrections if one.of != of or one.weight <= 0]
+        return dropped
 
     @property
     def runnable(self) -> float:
@@ -233,7 +249,7 @@ class LoadEstimator:
         total = 0.0
         kept = []
         for correction in self._corrections:
-            left = correction.weight * math.exp(-max(0.0, now - correction.until) / correction.decay)
+            left = correction.at(now)
             if abs(left) > 0.02:
                 kept.append(correction)
                 total += left

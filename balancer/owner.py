@@ -13,12 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from balancer.values import Table, format_seconds
+from balancer.formats import format_seconds
+from balancer.values import Table
 
 LAST_STEPS = ("checkpoint", "keep", "kill")
 GOES_AS_FAR_AS = ("nothing", "throttle", "freeze", "evict")
 SUSPICION = 0.2
 """Seconds for which it lasts at least, so that guests are not held back and let go forty times a second."""
+AT_ONCE = 2
+"""Guests that leave at a time: they share the network."""
 
 
 class Stage(Enum):

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from balancer.conditions import Condition, Values
+from balancer.formats import format_clock, format_days, format_hours, format_size
 from balancer.lending import Borrower, Borrowers, Denied, GuestClass, Present, class_of, classes_from, make_room
 from balancer.owner import OwnerRules
-from balancer.values import Table, format_clock, format_days, format_hours, format_size
+from balancer.values import Table
 
 __all__ = ["LendingPolicy", "LendingState", "format_size"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from balancer.cost import MoveCost
+from balancer.formats import format_size
 from balancer.load import LoadVector
-from balancer.policy import format_size
 from balancer.view import Entry
 
 HOME = "home"
@@ -20,7 +20,8 @@ class Process:
     `where` is "home" or the node it is on; `arrived` when it came there (or started); `moved` the times of its moves
     of the last minute or more, the newest last; `runnable` how many of its threads usually want to run; `moving` that
     a move is under way; `not_before` before when no move is to be tried, after one that failed or was refused; `unfit` says
-    of nodes why it cannot go on there; `files` at which place ("home" or a node) it reads and writes how many bytes a second.
+    of nodes why it cannot go on there; `files` at which place ("home" or a node) it reads and writes how many bytes, and `calls`
+    how many calls home alone can answer, both for each second of processor time that it uses.
     """
 
     pid: int
@@ -38,20 +39,24 @@ class Process:
     immovable: str | None = None
     unfit: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, float] = field(default_factory=dict)
+    calls: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The figures of the rules; gains in units of slowdown, times in seconds, memory in bytes.
 
-    `seconds_per_byte` is how long a byte takes that is read or written at another place than where the process is. Where
-    memory is short, processes leave until there is `memory_relief` times as much free as is called short. None goes where all waits
-    for memory or for a disk for more than `memory_stall` or `io_stall` of the time.
+    `sample` is how many nodes are looked at for one process, `placings` how many are asked for one that is to be placed. A node
+    takes one guest at a time that a balancer sends, but for small ones: together they may have up to `arriving` bytes.
+    `seconds_per_byte` and `seconds_per_call` are how long a byte takes that is read or written at another place than where the
+    process is, and a call that home answers. Where memory is short, processes leave until there is `memory_relief` times as
+    much free as is called short. None goes where all waits for memory or for a disk for more than `memory_stall` or `io_stall` of
+    the time.
     """
 
     margin: float = 0.15
     home_margin: float = 0.1
-    residency: float = 8.0
+    residency: float = 11.0
     residency_costs: float = 3.0
     residency_limit: float = 120.0
     quick: float = 300.0
@@ -60,7 +65,12 @@ class Settings:
     memory_floor: int = 256 << 20
     memory_floor_share: float = 0.05
     cost: MoveCost = field(default_factory=MoveCost)
+    placings: int = 3
+    arriving: int = 64 << 20
+    retry_busy: float = 2.0
+    retry_failed: float = 10.0
     seconds_per_byte: float = 1 / 50e6
+    seconds_per_call: float = 1e-4
     memory_relief: float = 2.0
     memory_stall: float = 0.1
     io_stall: float = 0.5

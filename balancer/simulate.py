@@ -1,7 +1,10 @@
-"""A cluster under virtual time that runs the very code of the nodes: estimator, gossip, membership, placement and decisions.
+"""A cluster under virtual time that runs the very code of the nodes: estimator, gossip, membership, placement, decisions and
+admission.
 
-Processes share the cores of the node they are on. A move takes the time that its memory takes, in which the process goes
-on; it stands still for a part of that only (`Transfer`), as live moves are measured to do.
+What node/ does around it is done here in the same order: what is counted at which end of a move, what home knows of a process
+that is away (its use of processors, once a second), what a refusal tells. Processes share the cores of the node they are on. A
+move takes the time that its memory takes, in which the process goes on; it stands still for a part of that only (`Transfer`),
+as live moves are measured to do.
 """
 
 from __future__ import annotations
@@ -11,19 +14,22 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from balancer.decide import decide, next_interval, place, recheck
-from balancer.gossip import PERIOD, Gossip
+from balancer.admission import recheck, retry_after
+from balancer.decide import PERIOD, decide, next_interval
+from balancer.gossip import Gossip
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator, LoadVector
-from balancer.owner import Stage
+from balancer.owner import AT_ONCE, Stage
+from balancer.placement import placings
 from balancer.process import HOME, Decision, Process, Settings
+from balancer.view import View
 from balancer.virtual import VirtualNetwork
 
 TICK = 1.0 / SAMPLES_PER_SECOND
 GIB = 1 << 30
-PLACINGS = 3
-"""Nodes that are asked for a process that is to be placed before it stays at home."""
-RETRY = 2.0
-"""Seconds after which a move that was refused is tried again."""
+BEGUN = 8 << 20
+"""Bytes of memory of a program that has just begun."""
+USAGE_TICKS = SAMPLES_PER_SECOND
+"""Between two times that home asks what its processes that are away have used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,10 @@ class Machine:
 class Transfer:
     """What moves really take: seconds in all, and seconds in which the process stands still; a little by chance."""
 
-    fixed: float = 0.3
+    fixed: float = 0.2
     per_byte: float = 1 / 110e6
-    still: float = 0.05
-    still_per_byte: float = 0.03 / GIB
+    still: float = 0.025
+    still_per_byte: float = 0.01 / GIB
     spread: float = 0.2
 
     def of(self, memory: int, rng: random.Random) -> tuple[float, float]:
@@ -65,9 +71,10 @@ STOPPED = Transfer(0.4, 1 / 110e6, 0.4, 1 / 110e6)
 
 @dataclass(slots=True)
 class Job:
-    """A process of a simulation: `work` in seconds of yardstick cpu, `home` and `where` indexes of machines.
+    """A process of a simulation: `work` in seconds of yardstick cpu, `home` and `where` indexes of machines, `cpu` the seconds of
+    processor time that it has used, and `told` those that home knows of.
 
-    `placed`: its user wants the best node at its start, when it has no memory yet.
+    `placed`: its user wants the best node at its start, when it has little memory yet.
     """
 
     home: int
@@ -77,6 +84,8 @@ class Job:
     placed: bool = False
     where: int = -1
     done: float = 0.0
+    cpu: float = 0.0
+    told: float = 0.0
     ended: float | None = None
     arrived: float = 0.0
     moved: list[float] = field(default_factory=list)
@@ -85,6 +94,7 @@ class Job:
     still_from: float = 0.0
     moving_until: float = 0.0
     not_before: float = 0.0
+    coming: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +187,7 @@ class Simulation:
             job.where, job.arrived = job.home, self.now
             self.present[job.home].append(job)
             self._homes[job.home].append(job)
+            self.estimators[job.home].inflate(id(job), hold=0.0)
             if job.placed:
                 self._place(job)
         for job in [job for job in self._moving if self.now >= job.moving_until]:
@@ -185,13 +196,15 @@ class Simulation:
     def _end_move(self, job: Job) -> None:
         assert job.moving_to is not None
         self._moving.remove(job)
-        self.estimators[job.where].relieve()
+        self.estimators[job.where].relieve(id(job))
         self.present[job.where].remove(job)
-        job.where, job.moving_to, job.arrived = job.moving_to, None, self.now
+        job.where, job.moving_to, job.arrived, job.not_before, job.told = job.moving_to, None, self.now, 0.0, job.cpu
         self.present[job.where].append(job)
         job.moved.append(self.now)
         home = job.home
-        cost = self._settings[home].cost.learn(job.moving_until - job.still_from, job.moving_until - job.moving_from, job.memory)
+        if job.where == home:
+            self.estimators[home].inflate(id(job), hold=0.0)
+        cost = self._settings[home].cost.learn(job.moving_until - job.still_from, job.moving_until - job.moving_from, job.coming)
         self._settings[home] = replace(self._settings[home], cost=cost)
 
     def _work(self) -> None:
@@ -202,6 +215,9 @@ class Simulation:
                 # Guests get what the owner leaves, of each core a little at least.
                 share = min(1.0, max(machine.cores - owner, 0.02 * machine.cores) / len(active))
                 job.done += TICK * machine.speed * share
+                job.cpu += TICK * share
+                if job.where == job.home or self._ticks % USAGE_TICKS == 0:
+                    job.told = job.cpu
                 if job.done >= job.work:
                     self._end(job)
 
@@ -211,9 +227,12 @@ class Simulation:
         self._homes[job.home].remove(job)
         if job.moving_to is not None:
             self._moving.remove(job)
-            self.estimators[job.moving_to].relieve()
+            if job.moving_to != job.home:
+                self.estimators[job.moving_to].relieve(id(job))
         if job.where != job.home:
-            self.estimators[job.where].relieve()  # mosd learns at once of the end of a guest
+            self.estimators[job.where].relieve(id(job))  # mosd learns at once of the end of a guest
+        else:
+            self.estimators[job.home].forget(id(job))
 
     def _sample(self, index: int) -> None:
         machine, present = self.machines[index], self.present[index]
@@ -236,7 +255,7 @@ class Simulation:
         )  # fmt: skip
 
     def _owner(self, index: int, machine: Machine) -> None:
-        """Send guests home, one after the other, when the owner is back."""
+        """Send guests home, a few at a time, when the owner is back."""
         if not machine.owner:
             return
         guests = [job for job in self.present[index] if job.home != index]
@@ -249,65 +268,63 @@ class Simulation:
         elif self._owned[index] != math.inf and not guests:
             self._vacated.append(self.now - (self._owned[index] or 0.0))
             self._owned[index] = math.inf
-        if guests and not any(job.moving_to is not None for job in guests):
-            self._start_move(guests[0], guests[0].home)
+        going = sum(job.moving_to is not None for job in guests)
+        for job in [job for job in guests if job.moving_to is None][: max(0, AT_ONCE - going)]:
+            self._start_move(job, job.home, job.memory)
 
     def _process(self, number: int, job: Job, index: int) -> Process:
         return Process(
-            pid=number, cpu_seconds=job.done / self.machines[index].speed, memory=job.memory,
+            pid=number, cpu_seconds=job.told, memory=job.memory,
             where=HOME if job.where == index else self.names[job.where], arrived=job.arrived, moved=tuple(job.moved),
             moving=job.moving_to is not None, not_before=job.not_before,
         )  # fmt: skip
 
     def _place(self, job: Job) -> None:
-        gossip = self.gossips[job.home]
-        self._tell(gossip)
-        # It does not run yet, and so is in no average.
-        process = replace(self._process(0, job, job.home), memory=0)
-        self.estimators[job.home].inflate(hold=0.0)
-        for _ in range(PLACINGS):
-            decision = place(gossip.view(), process, self.rng, self._settings[job.home])
-            if decision.target is None or self._act(job, decision, 0):
+        process = replace(self._process(0, job, job.home), memory=min(BEGUN, job.memory))
+        for decision in placings(lambda: self._view(job.home), process, self.rng, self._settings[job.home]):
+            if decision.target is None or self._act(job, decision, process.memory):
                 break
-        job.not_before = 0.0
+
+    def _view(self, index: int) -> View:
+        self._tell(self.gossips[index])
+        return self.gossips[index].view()
 
     def _decide(self, index: int) -> None:
         mine = self._homes[index]
         if not mine:
             return
-        self._tell(self.gossips[index])
         processes = [self._process(number, job, index) for number, job in enumerate(mine)]
-        for decision in decide(self.gossips[index].view(), processes, self.now, self.rng, self._settings[index]):
+        for decision in decide(self._view(index), processes, self.now, self.rng, self._settings[index]):
             if decision.target is not None:
                 self._act(mine[decision.pid], decision, mine[decision.pid].memory)
 
     def _act(self, job: Job, decision: Decision, memory: int) -> bool:
-        """Ask the target, which looks at its own figures of now, and has one guest come at a time; returns whether it takes it."""
-        home = self.gossips[job.home]
+        """Make the move that was decided if its target takes the guest; returns whether it does."""
         if decision.target == HOME:
-            self._start_move(job, job.home)
+            self._start_move(job, job.home, memory)
             return True
-        name = decision.target or ""
+        name, settings = decision.target or "", self._settings[job.home]
+        self.gossips[job.home].note(name, 1.0)
         target = self._index[name]
-        fresh = self._vector(target)
-        busy = memory and any(other.moving_to == target for other in self._moving)
-        refusal = recheck(fresh, decision.slowdown, 1.0) if decision.slowdown is not None else None
-        if busy or refusal or not fresh.accepts_guests:
+        fresh, coming = self._vector(target), sum(other.coming for other in self._moving if other.moving_to == target)
+        refusal = None
+        if decision.slowdown is not None:
+            refusal = recheck(fresh, decision.slowdown, 1.0, memory, coming, self._settings[target])
+        if refusal or not fresh.accepts_guests:
             self.refused += 1
-            job.not_before = self.now + RETRY * self.rng.uniform(0.5, 1.5)
+            job.not_before = self.now + retry_after(fresh.accepts_guests, self.rng, settings)
             self._tell(self.gossips[target])
-            home.hear_of(self.gossips[target].own_vector())
+            self.network.send(name, self.gossips[target].tell(self.names[job.home]))
             return False
-        home.note(name, 1.0)
+        self.estimators[target].inflate(id(job), hold=self._settings[target].cost.takes(memory))
         self._start_move(job, target, memory)
         return True
 
-    def _start_move(self, job: Job, target: int, memory: int | None = None) -> None:
-        taken, still = self._transfer.of(job.memory if memory is None else memory, self.rng)
-        job.moving_to, job.moving_from = target, self.now
+    def _start_move(self, job: Job, target: int, memory: int) -> None:
+        taken, still = self._transfer.of(memory, self.rng)
+        job.moving_to, job.moving_from, job.coming = target, self.now, memory
         job.moving_until, job.still_from = self.now + taken, self.now + taken - still
         self._moving.append(job)
-        self.estimators[target].inflate(hold=taken)
 
     def _outcome(self) -> Outcome:
         speed = sum(m.cores * m.speed for m in self.machines)

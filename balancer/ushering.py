@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from balancer.formats import format_size
 from balancer.load import MEMORY_SHORT, LoadVector
-from balancer.policy import format_size
 from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_there
 from balancer.view import View
 

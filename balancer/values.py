@@ -10,11 +10,10 @@ import re
 from typing import Any
 
 from balancer.conditions import Condition
+from balancer.formats import DAYS, UNITS
 from balancer.mistakes import Mistake, Where, named
 
 MINUTES_A_DAY = 24 * 60
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -87,7 +86,7 @@ class Table:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62:
             return value
         if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())) and len(value) < 24:
-            return int(float(match[1]) * _UNITS[match[2].upper()])
+            return int(float(match[1]) * UNITS[match[2].upper()])
         raise self.wrong(key, 'is neither a number of bytes nor a size such as "2G"')
 
     def seconds(self, key: str, default: float) -> float:
@@ -203,40 +202,3 @@ class Table:
                 near = difflib.get_close_matches(str(key), self._asked, 1)
                 hint = f"; is {near[0]} meant?" if near else f"; it may have {', '.join(self._asked)}"
                 raise Mistake((*self.where, key), f"{named(self.where)} has no key {key!r}{hint}")
-
-
-def format_size(size: int) -> str:
-    """Bytes as people write them, such as "1.5G"."""
-    for unit in ("T", "G", "M", "K"):
-        if size >= _UNITS[unit]:
-            return f"{size / _UNITS[unit]:.1f}".removesuffix(".0") + unit
-    return str(max(0, size))
-
-
-def format_clock(minute: int) -> str:
-    """A minute of the day as clocks show it."""
-    return f"{minute // 60}:{minute % 60:02d}"
-
-
-def format_hours(hours: tuple[tuple[int, int], ...]) -> str:
-    """Spans of minutes of the day as people write them."""
-    return ", ".join(f"from {format_clock(start)} to {format_clock(end)}" for start, end in hours) or "at any hour"
-
-
-def format_days(days: frozenset[int]) -> str:
-    """Days as they are written in the policy: "mon-fri, sun"."""
-    runs: list[list[int]] = []
-    for day in sorted(days):
-        if runs and runs[-1][-1] == day - 1:
-            runs[-1].append(day)
-        else:
-            runs.append([day])
-    return ", ".join(DAYS[run[0]] + (f"-{DAYS[run[-1]]}" if len(run) > 1 else "") for run in runs)
-
-
-def format_seconds(seconds: float) -> str:
-    """A time as people write it, such as "10 m" or "0.1 s"."""
-    for unit, size in (("h", 3600), ("m", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g} {unit}"
-    return f"{seconds:g} s"

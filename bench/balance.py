@@ -2,7 +2,8 @@
 
 Batches: equal jobs that are all born at one node, against the least makespan that any schedule could have. Streams: jobs of
 Pareto's sizes born mostly at a quarter of the nodes, at 70 % of what all can do, against the ideal sharing of all cores
-without any cost. Each job asks for the best node at its start (`mosrun -b`) and is moved afterwards. Medians of seeds.
+without any cost. Each job asks for the best node at its start (`mosrun -b`) and is moved afterwards. Medians of seeds, and the worst
+of them. The rules were tuned on other seeds (from 101 on).
 """
 
 from __future__ import annotations
@@ -81,31 +82,30 @@ def ideal_response(machines: Sequence[Machine], jobs: Sequence[Job]) -> float:
     return total / len(waiting)
 
 
-def _moves(name: str, outcomes: Sequence[Outcome], target: Target) -> list[Result]:
-    most = [max(outcome.moves) for outcome in outcomes]
-    again = [outcome.moved_again / max(1, sum(outcome.moves)) for outcome in outcomes]
-    return [
-        Result.of(f"{name}, most moves of a process", most, [target.moves], unit="moves", baseline_name="target"),
-        Result.of(f"{name}, moved again in 10 s", again, [target.moved_again], unit="share", baseline_name="target"),
-    ]
+def _results(name: str, what: str, ratios: Sequence[float], outcomes: Sequence[Outcome], target: Target) -> list[Result]:
+    most = max(max(outcome.moves) for outcome in outcomes)
+    again = max(outcome.moved_again / max(1, sum(outcome.moves)) for outcome in outcomes)
+    cases: list[tuple[str, Sequence[float], float, str]] = [
+        (what, ratios, target.ratio, "ratio"), (f"{what}, worst seed", [max(ratios)], target.ratio, "ratio"),
+        ("most moves of a process, worst seed", [most], target.moves, "moves"),
+        ("moved again in 10 s, worst seed", [again], target.moved_again, "share"),
+    ]  # fmt: skip
+    return [Result.of(f"{name}: {case}", ours, [most], unit=unit, baseline_name="target") for case, ours, most, unit in cases]
 
 
-def run() -> list[Result]:
+def run(seeds: Sequence[int] = SEEDS) -> list[Result]:
     """Simulate all cases; some minutes."""
     results: list[Result] = []
     for name, machines, target in (("equal", EQUAL, Target(1.05)), ("mixed speeds", MIXED, Target(1.10))):
-        outcomes = [Simulation(machines, batch(machines, seed), seed, loss=LOSS).run() for seed in SEEDS]
-        case = f"{name}: makespan over bound"
-        results.append(Result.of(case, [o.over_bound for o in outcomes], [target.ratio], unit="ratio", baseline_name="target"))
-        results += _moves(name, outcomes, target)
+        outcomes = [Simulation(machines, batch(machines, seed), seed, loss=LOSS).run() for seed in seeds]
+        results += _results(name, "makespan over bound", [o.over_bound for o in outcomes], outcomes, target)
     for name, machines, target in (("equal, stream", EQUAL, Target(1.20)), ("mixed speeds, stream", MIXED, Target(1.55))):
         outcomes, ratios = [], []
-        for seed in SEEDS:
+        for seed in seeds:
             jobs = stream(machines, seed)
             ideal = ideal_response(machines, jobs)
             outcome = Simulation(machines, jobs, seed, loss=LOSS).run()
             outcomes.append(outcome)
             ratios.append(sum(outcome.responses) / len(outcome.responses) / ideal)
-        results.append(Result.of(f"{name}: response over ideal", ratios, [target.ratio], unit="ratio", baseline_name="target"))
-        results += _moves(name, outcomes, target)
+        results += _results(name, "response over ideal", ratios, outcomes, target)
     return results

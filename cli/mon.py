@@ -8,7 +8,6 @@ import curses
 import locale
 import math
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -16,10 +15,10 @@ from dataclasses import asdict
 
 from cli import exit_codes
 from cli.client import Client, CommandError
-from cli.command import Parser, print_json, run
+from cli.command import Parser, print_json, run, terminal_size
 from monitor import frames, styles
 from monitor.outlook import Outlook
-from monitor.picture import Nonsense, Picture, picture_of
+from monitor.picture import Listing, Nonsense, Picture, listing_of, picture_of
 from monitor.pieces import text_of
 from monitor.source import Trouble
 from monitor.table import render
@@ -46,6 +45,15 @@ class DaemonSource:
             return fetch()
         except CommandError as error:
             raise Trouble(str(error)) from None
+
+    def listing(self, node: str) -> Listing:
+        """Errors: Trouble."""
+        try:
+            return listing_of(self._call("processes", ANSWER_SECONDS, node=node))
+        except CommandError as error:
+            raise Trouble(str(error)) from None
+        except Nonsense as error:
+            raise Trouble(f"{node} does not speak as it should: {error}") from None
 
     def why(self, pid: int) -> list[str]:
         """Errors: Trouble."""
@@ -131,7 +139,7 @@ def body(arguments: Sequence[str] | None) -> int:
         except OSError as error:
             raise CommandError(f"no page can be served at port {options.web}: {error.strerror}", exit_codes.FAILED) from None
     elif options.once or not sys.stdout.isatty() or not sys.stdin.isatty():
-        for line in render(fetch().living(), shutil.get_terminal_size((80, 24)).columns, 1 << 20, blocks):
+        for line in render(fetch().living(), terminal_size().columns, 1 << 20, blocks):
             print(text_of(line).rstrip())
     else:
         live(options.n, blocks)
@@ -142,7 +150,7 @@ def live(interval: float, blocks: bool) -> None:
     """Shows it until q or Ctrl-C. Errors: CommandError: no daemon, told before the screen is taken, or no terminal."""
     source, picture, colour = DaemonSource(), fetch(), not os.environ.get("NO_COLOR")
     _check_terminal()
-    size = shutil.get_terminal_size((80, 24))
+    size = terminal_size()
     first = frames.nodes(picture, Outlook(), size.columns, size.lines, blocks)
     try:
         # The first picture is there in the time that textual takes to be loaded, and takes the screen over.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from balancer.formats import format_size
 from cli.client import Client
 from cli.command import Parser, format_age, print_json, process_id, run, table
 from cli.exit_codes import NOT_PERMITTED, OK, REFUSED, USAGE, CommandError
@@ -191,6 +192,9 @@ def _why(options: argparse.Namespace) -> int:
     print(f"process {answer['pid']} ({command}) {'was' if ended else 'is'} {place}, {times}{used}")
     if answer["why"]:
         print(f"last: {answer['why']}")
+    if answer.get("calls_rate", 0.0) >= 1:
+        size = format_size(int(answer["bytes_rate"]))
+        print(f"for each second of cpu: {answer['calls_rate']:.0f} calls that read, write or go home, {size}")
     print(f"balancer: {answer['decision']}")
     for note in answer.get("decisions", []):
         print(_note(note))

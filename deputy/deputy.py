@@ -237,7 +237,13 @@ class Deputy:
     def _on_message(self, message: Message) -> None:
         operation, number = message.get("op"), message.get("id")
         if operation == "status":
-            self.server.tell({"id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None})
+            calls, carried = (self.link.home.calls[0], self.link.home.carried_bytes) if self.link is not None else (0, 0)
+            self.server.tell(
+                {
+                    "id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None,
+                    "calls": calls, "carried": carried,
+                }
+            )  # fmt: skip
         elif operation in ("move", "home") and self._must_wait:
             self._later.append(message)
         elif operation in ("move", "home") and self.shares_memory:

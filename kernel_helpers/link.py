@@ -217,6 +217,11 @@ class SessionLink:
         """Bytes that would be sent again after a break."""
         return int(_native().session_statistic(self._session(), 0))
 
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes of all frames, both ways, those that were sent again too."""
+        return int(_native().session_statistic(self._session(), 5))
+
     def close(self) -> None:
         """Ends the threads and the connection. Once is enough, twice is no error."""
         if self._handle is not None:

@@ -46,7 +46,7 @@ struct session {
     int silence;                /* ms, 0: never */
     struct timespec heard, spoken;
     char reason[120];
-    uint64_t kept, frames_in, frames_out;
+    uint64_t kept, frames_in, frames_out, carried;
     /* the receiver's own */
     struct looking looking;
     unsigned char buffer[BUFFER];
@@ -199,6 +199,7 @@ static void drain(struct session *s, int wait) {
             if (o->frame.number > s->sent)
                 s->sent = o->frame.number;
             pthread_mutex_unlock(&s->lock);
+            s->carried += sizeof o->frame + o->head + o->body_length;
             struct iovec parts[2] = {{&o->frame, sizeof o->frame + o->head}, {o->body, o->body_length}};
             int failed = send_all(descriptor, parts, o->body_length ? 2 : 1);
             pthread_mutex_lock(&s->lock);
@@ -380,6 +381,7 @@ static int take_frame(struct session *s) {
     }
     pthread_mutex_lock(&s->lock);
     s->frames_in++;
+    s->carried += sizeof frame + frame.length;
     if (s->broken) {        /* what is dropped now comes again */
         pthread_mutex_unlock(&s->lock);
         return -1;
@@ -550,11 +552,11 @@ int session_flush(struct session *s, int milliseconds) {
     }
 }
 
-/* 0: bytes kept for sending again; 1, 2: frames in, out; 3: connected; 4: last number received. */
+/* 0: bytes kept for sending again; 1, 2: frames in, out; 3: connected; 4: last number received; 5: bytes in and out. */
 uint64_t session_statistic(struct session *s, int which) {
     pthread_mutex_lock(&s->lock);
-    uint64_t values[] = {s->kept, s->frames_in, s->frames_out, s->ready, s->received};
-    uint64_t value = which >= 0 && which < 5 ? values[which] : 0;
+    uint64_t values[] = {s->kept, s->frames_in, s->frames_out, s->ready, s->received, s->carried};
+    uint64_t value = which >= 0 && which < 6 ? values[which] : 0;
     pthread_mutex_unlock(&s->lock);
     return value;
 }

@@ -13,7 +13,7 @@ from textual.worker import get_current_worker
 
 from monitor import screens
 from monitor.outlook import Outlook
-from monitor.picture import Picture
+from monitor.picture import Listing, Picture
 from monitor.source import Source, Trouble
 
 SAID_SECONDS = 8.0
@@ -39,6 +39,11 @@ class Monitor(App[None]):
         self.colour = colour
         self.outlook = Outlook()
         self.trouble = ""
+        self.listing: Listing | None = None
+        self._visitor: screens.Processes | None = None
+        """of another node"""
+        self.untold = ""
+        """why it does not tell of them"""
         self._said: tuple[float, str] = (0.0, "")
         self._looking = False
 
@@ -60,6 +65,16 @@ class Monitor(App[None]):
         self._said = (time.monotonic() + SAID_SECONDS, sentence)
         self.redraw()
 
+    def visit(self, screen: screens.Processes) -> None:
+        """From now on the processes of the other node that it shows are asked for, too."""
+        self._visitor, self.listing, self.untold = screen, None, ""
+        self.action_look()
+
+    def leave(self, screen: screens.Processes) -> None:
+        """Not any more."""
+        if self._visitor is screen:
+            self._visitor, self.listing, self.untold = None, None, ""
+
     def redraw(self) -> None:
         """Draws the screen that is on show anew, where it has changed."""
         if isinstance(self.screen, screens.Drawn):
@@ -77,16 +92,22 @@ class Monitor(App[None]):
             picture, trouble = self.source.picture(), ""
         except Trouble as error:                 # a daemon that restarts comes back
             picture, trouble = self.picture, str(error)
-        self._tell(lambda: self._seen(picture, trouble))
+        listing, untold = None, ""
+        if (visitor := self._visitor) is not None and not trouble:
+            try:
+                listing = self.source.listing(visitor.node)
+            except Trouble as error:             # that node may be dead; the others are to be seen all the same
+                untold = str(error)
+        self._tell(lambda: self._seen(picture, trouble, listing, untold))
 
     def _tell(self, what: Callable[[], None]) -> None:
         """From a thread; nobody listens any more when the monitor is ending."""
         if not get_current_worker().is_cancelled and self.is_running:
             self.call_from_thread(what)
 
-    def _seen(self, picture: Picture, trouble: str) -> None:
+    def _seen(self, picture: Picture, trouble: str, listing: Listing | None, untold: str) -> None:
         self._looking = False
-        self.picture, self.trouble = picture, trouble
+        self.picture, self.trouble, self.listing, self.untold = picture, trouble, listing, untold
         self.redraw()
 
     @work(thread=True, group="move")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from monitor import chart, processes, timeline
 from monitor.outlook import KEYS, Outlook
-from monitor.picture import Node, Picture
+from monitor.picture import Listing, Node, Picture
 from monitor.pieces import Line, Piece, clip, compact, fill, format_age
 from monitor.table import summary, totals
 
@@ -71,13 +71,15 @@ def _about(picture: Picture, node: Node) -> list[str]:
 
 
 def process_list(
-    picture: Picture, node: str, wanted: str, chosen: int, width: int, height: int, foot: str = ""
+    picture: Picture, node: str, wanted: str, chosen: int, width: int, height: int, foot: str = "", listing: Listing | None = None,
 ) -> Frame:  # fmt: skip
-    """The processes of a node, and why the chosen one is where it is."""
-    rows = processes.listed(picture, node, wanted)
-    whose = "home processes and guests" if node == picture.node else f"processes of {picture.node} that are there"
+    """The processes of a node, and why the chosen one is where it is; of another node as far as it has told them (`listing`)."""
+    rows = processes.listed(picture, node, wanted, listing)
+    known = node == picture.node or (listing is not None and listing.node == node)
+    whose = "home processes and guests" if known else f"processes of {picture.node} that are there"
     only = f", only with {wanted!r}" if wanted else ""
-    unseen = f", {picture.unseen} more are not shown" if picture.unseen else ""
+    more = picture.unseen if node == picture.node else listing.unseen if listing is not None and known else 0
+    unseen = f", {more} more are not shown" if more else ""
     head: list[Line] = [[Piece(f"{node}: {len(rows)} {whose}{only}{unseen}", "title")], [Piece(processes.COLUMNS, "title")]]
     pane = list(processes.reasons(picture, rows[chosen])) if chosen < len(rows) else []
     body = _list([processes.line(row) for row in rows], chosen, width, max(1, height - len(head) - PANE - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 STALE_SECONDS = 10.0
@@ -72,7 +72,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Process:
-    """A home process of the node that was asked. `decision` is what its balancer last thought of it, for who may know."""
+    """A home process of the node that was asked, or of `home` if that is named. `decision` is what its balancer last thought of it,
+    for who may know."""
 
     pid: int
     user: str
@@ -89,6 +90,7 @@ class Process:
     decision: str = ""
     share: float | None = None
     """of its memory that has gone ahead, while it moves"""
+    home: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,16 @@ class Picture:
         return next((process for process in self.processes if process.pid == pid), None)
 
 
+@dataclass(frozen=True)
+class Listing:
+    """What another node tells of its own home processes and its guests. `unseen`: those there was no room for."""
+
+    node: str
+    processes: tuple[Process, ...]
+    guests: tuple[Guest, ...]
+    unseen: int = 0
+
+
 _Made = TypeVar("_Made", Node, Process, Guest, Event, Counters)
 _NAMES = {Node: "node", Process: "process", Guest: "guest", Event: "move", Counters: "count"}
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -201,6 +213,18 @@ def picture_of(answer: Mapping[str, Any]) -> Picture:
         guests=tuple(made_of(Guest, row) for row in _rows(answer, "guests")),
         events=tuple(sorted((made_of(Event, row) for row in _rows(answer, "events")), key=lambda event: event.at)),
         counters=made_of(Counters, answer.get("counters", {})), unseen=unseen,
+    )  # fmt: skip
+
+
+def listing_of(answer: Mapping[str, Any]) -> Listing:
+    """The listing of a daemon's answer to `processes`. Errors: Nonsense."""
+    node, unseen = answer.get("node"), answer.get("unseen", 0)
+    if not isinstance(node, str) or not isinstance(unseen, int):
+        raise Nonsense("it did not say of which node it tells")
+    home = printable(node)
+    return Listing(
+        home, tuple(replace(made_of(Process, row), home=home) for row in _rows(answer, "processes")),
+        tuple(made_of(Guest, row) for row in _rows(answer, "guests")), unseen,
     )  # fmt: skip
 
 

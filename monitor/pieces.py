@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from balancer.policy import format_size
+from balancer.formats import format_size
 
 BARS = " ▁▂▃▄▅▆▇█"
 

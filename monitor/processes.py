@@ -1,12 +1,12 @@
-"""The processes of a node as a list: on the node that is asked its home processes, wherever they are, and its guests; on another
-node those home processes that are there (of its other processes nobody else knows)."""
+"""The processes of a node as a list: its home processes, wherever they are, and its guests. Of another node than the one that is asked
+those of ours that are there come first, then what it tells of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from monitor.picture import HOME, Guest, Picture, Process
+from monitor.picture import HOME, Guest, Listing, Picture, Process
 from monitor.pieces import format_age, shorten
 
 COLUMNS = f"{'PID':>7} {'USER':<9} {'WHERE':<12} {'STATE':<12} {'SINCE':>5} {'MOVES':>5}  COMMAND"
@@ -20,11 +20,16 @@ class Target:
     told: str
 
 
-def listed(picture: Picture, node: str, wanted: str = "") -> list[Process | Guest]:
-    """Return the processes of a node, guests last, those alone that have the wanted text in what is shown of them."""
+def listed(picture: Picture, node: str, wanted: str = "", listing: Listing | None = None) -> list[Process | Guest]:
+    """Return the processes of a node, guests last, those alone that have the wanted text in what is shown of them. `listing`: what that
+    node tells, if it is another one."""
     rows: list[Process | Guest] = [process for process in picture.processes if node in (picture.node, process.where)]
     if node == picture.node:
         rows += picture.guests
+    elif listing is not None and listing.node == node:
+        ours = {process.pid for process in rows if isinstance(process, Process)}
+        rows += listing.processes
+        rows += [guest for guest in listing.guests if guest.home != picture.node or guest.pid not in ours]
     return [row for row in rows if wanted.lower() in line(row).lower()]
 
 

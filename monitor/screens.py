@@ -237,23 +237,41 @@ class Processes(Filtered, List):
         """Only these processes."""
         self._wanted = text
 
+    def on_mount(self) -> None:
+        """Another node is asked, too, by way of our daemon."""
+        super().on_mount()
+        if self.node != self.monitor.picture.node:
+            self.monitor.visit(self)
+
+    def on_unmount(self) -> None:
+        """It need not tell any more."""
+        self.monitor.leave(self)
+
+    def foot(self) -> str:
+        """Also why the node does not tell of its processes."""
+        return super().foot() or self.monitor.untold
+
     def rows(self) -> list[Process | Guest]:
         """What is listed now."""
-        return processes.listed(self.monitor.picture, self.node, self._wanted)
+        return processes.listed(self.monitor.picture, self.node, self._wanted, self.monitor.listing)
 
     def keys(self) -> list[object]:
-        """A guest is another than the home process with its id."""
-        return [(row.pid, isinstance(row, Guest) and row.home) for row in self.rows()]
+        """A guest, and a process of another node, is another than our home process with its id."""
+        return [(row.pid, row.home, type(row)) for row in self.rows()]
 
     def frame(self, width: int, height: int) -> Frame:
         """The list, and why the chosen one is where it is."""
-        return frames.process_list(self.monitor.picture, self.node, self._wanted, self.chosen, width, height, self.foot())
+        shown = self.monitor
+        return frames.process_list(shown.picture, self.node, self._wanted, self.chosen, width, height, self.foot(), shown.listing)
 
     def _chosen_process(self) -> Process | None:
         rows = self.rows()
         row = rows[self.chosen] if self.chosen < len(rows) else None
         if isinstance(row, Guest):
             self.monitor.say(f"{row.pid} is a guest: {row.home} decides where it goes; mosctl expel sends it home")
+            return None
+        if row is not None and row.home:
+            self.monitor.say(f"{row.pid} is a process of {row.home}, and is moved from there")
             return None
         return row
 

@@ -150,6 +150,8 @@ class Handler(BaseHTTPRequestHandler):
             return _json({"moves": self.server.moves, "token": self.server.token, "interval": self.server.interval})
         if url.path == "/picture":
             return _json(row_of(self.server.latest.picture()))
+        if url.path == "/processes":
+            return _json(asdict(self.server.source.listing((parse_qs(url.query).get("node") or [""])[0])))
         if url.path == "/why":
             return _json({"lines": self.server.source.why(_pid((parse_qs(url.query).get("pid") or [""])[0]))})
         raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from monitor.picture import Picture
+from monitor.picture import Listing, Picture
 
 
 class Trouble(Exception):
@@ -16,6 +16,9 @@ class Source(Protocol):
 
     def picture(self) -> Picture:
         """The cluster now."""
+
+    def listing(self, node: str) -> Listing:
+        """What another node tells of its processes."""
 
     def why(self, pid: int) -> list[str]:
         """What became of a process, in lines."""

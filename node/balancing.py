@@ -10,19 +10,23 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from balancer.decide import decide, next_interval, place, recheck
+from balancer.admission import recheck
+from balancer.decide import PERIOD, decide, next_interval
 from balancer.gossip import Gossip
 from balancer.journal import Journal
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
+from balancer.placement import place, placings
 from balancer.process import Decision, Process, Settings
 from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
 from node.config import Config
 from node.gossiping import Gossiping
+from node.guest import Guest
 from node.guests import Guests
+from node.habits import Habits
 from node.lending import Lending
-from node.moves import Mover
+from node.moves import MoveFailed, Mover
 from node.peers import PROTOCOL_VERSION, PeerError, Peers
 from node.periodic import periodically
 from node.pressure import Waits
@@ -31,7 +35,6 @@ from node.registry import HOME, HomeProcess, Registry
 
 REST = 5
 """How many times as long as a sample takes there is none."""
-DECISION_PERIOD = 1.0
 GOSSIP_TICK = 0.1
 PRESSURE_PERIOD = 1.0
 USAGE_PERIOD = 1.0
@@ -66,6 +69,7 @@ class Balancer:
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
+        self.habits = Habits(registry, mover)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sampling_took = 0.0
 
@@ -78,7 +82,8 @@ class Balancer:
         self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
         self._spawn(periodically("gossip", self.speak, lambda: GOSSIP_TICK))
         self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
-        self._spawn(periodically("the balancer", self.decide, lambda: next_interval(DECISION_PERIOD, self._rng), delayed=True))
+        self._spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
+        self._spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -121,6 +126,11 @@ class Balancer:
         self._tell_gossip()
         self.gossiping.send(self.gossip.introduce(name))
 
+    def correct(self, name: str) -> None:
+        """Tells a node that has thought better of this one than it is."""
+        self._tell_gossip()
+        self.gossiping.send(self.gossip.tell(name))
+
     async def _ask_all_usage(self) -> None:
         """Asks the nodes that our processes are on how much of their processors those have used."""
         away: dict[str, list[HomeProcess]] = {}
@@ -140,25 +150,36 @@ class Balancer:
             if 0 <= (cpu := told.get(entry.pid, -1.0)) < 1e12:
                 self._registry.used(entry, cpu)
 
-    def guest_accepted(self, runnable: float) -> None:
-        """A guest of so many runnable threads has been accepted or, negative, has gone: counts at once."""
-        if runnable > 0:
-            self.estimator.inflate(runnable)
-        elif runnable < 0:
-            self.estimator.relieve(-runnable)
+    def started(self, pid: int) -> None:
+        """A process of this node has begun: counts at once."""
+        self.estimator.inflate(pid, hold=0.0)
+
+    def ended(self, pid: int) -> None:
+        """A process of this node has ended."""
+        self.estimator.forget(pid)
+
+    def guest_accepted(self, guest: Guest) -> None:
+        """Counts at once, in full until it can have come."""
+        self.estimator.inflate(guest.key, guest.runnable, self._mover.cost.takes(guest.memory))
         self._tell_gossip()
 
-    def process_moved(self, before: str, after: str, runnable: float) -> None:
+    def guest_left(self, guest: Guest) -> None:
+        """A guest has gone, or has not come: counts at once."""
+        self.estimator.relieve(guest.key, guest.runnable)
+        self._tell_gossip()
+
+    def process_moved(self, pid: int, before: str, after: str, runnable: float) -> None:
         """A process of this node has moved, whoever wanted it; a hop changes nothing here."""
         if before == HOME != after:
-            self.estimator.relieve(runnable)
+            self.estimator.relieve(pid, runnable)
         elif before != HOME == after:
-            self.estimator.inflate(runnable, hold=0.0)      # it runs already
+            self.estimator.inflate(pid, runnable, hold=0.0)      # it runs already
 
-    def recheck(self, slowdown: float, runnable: float) -> str | None:
-        """Why a guest that somebody's balancer sends would be no better off here, by what this node knows of itself now."""
+    def recheck(self, slowdown: float, runnable: float, memory: int, coming: int) -> str | None:
+        """Why a guest that somebody's balancer sends would be no better off here, by what this node knows of itself now; coming: bytes
+        of guests that are on their way."""
         own = self.view().own
-        return None if own is None else recheck(own, slowdown, runnable, self.settings())
+        return None if own is None else recheck(own, slowdown, runnable, memory, coming, self.settings())
 
     def view(self) -> View:
         """What this node knows of all, itself as of now."""
@@ -171,14 +192,14 @@ class Balancer:
         """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
         offset = self._clock() - time.time()
         stat = process.read_stat(entry.pid) if entry.where == HOME else None
-        resident = stat.resident if stat else entry.resident
+        resident, habit = stat.resident if stat else entry.resident, self.habits.of(entry)
         return Process(
             pid=entry.pid, cpu_seconds=self._registry.cpu_seconds(entry, time.time()), memory=max(entry.memory, resident),
             where=entry.where,
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
             runnable=entry.runnable(), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
-            unfit=unfit,
+            unfit=unfit, files={HOME: habit.moved}, calls=habit.calls,
         )  # fmt: skip
 
     def settings(self) -> Settings:
@@ -188,14 +209,17 @@ class Balancer:
     def place(self, entry: HomeProcess, away: bool) -> Decision:
         """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
         view = self.view()
-        return place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings(), away)
+        decision = place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings(), away)
+        self.journal.record(time.time(), decision, entry.where)
+        return decision
 
     def decide(self) -> None:
         """Makes a decision for every home process and starts the one that is a move."""
         entries = [entry for entry in self._registry if entry.state in ("home", "leaving", "away", "hopping", "coming")]
         for entry in entries:
             if entry.wanted == BEST:
-                self._place_best(entry)
+                self._registry.update(entry.pid, wanted="")
+                self._spawn(self._place_best(entry))
         entries = [entry for entry in entries if entry.wanted != BEST]
         if not self._config().balance:
             # What its user wants is done even where nothing is balanced.
@@ -208,7 +232,7 @@ class Balancer:
         for decision, figures in zip(made, mine, strict=True):
             self.journal.record(time.time(), decision, figures.where)
             if decision.target is not None:
-                self._spawn(self._act(decision))
+                self._spawn(self._make(decision))
             else:
                 self._settle_wish(decision.pid)
 
@@ -218,23 +242,31 @@ class Balancer:
         if entry is not None and entry.wanted and entry.wanted == (self._config().name if entry.where == HOME else entry.where):
             self._registry.update(pid, wanted="")
 
-    def _place_best(self, entry: HomeProcess) -> None:
-        decision = self.place(entry, away=False)
-        self.journal.record(time.time(), decision, entry.where)
-        self._registry.update(entry.pid, wanted="")
-        if decision.target is not None and not self._mover.is_moving(entry.pid):
-            self._spawn(self._act(decision))
+    async def _place_best(self, entry: HomeProcess) -> None:
+        """Asks one node after the other until one takes it."""
+        figures = self._figures(entry, self._processors.unfit(self.view()))
+        for decision in placings(self.view, figures, self._rng, self.settings()):
+            self.journal.record(time.time(), decision, entry.where)
+            if decision.target is None or self._mover.is_moving(entry.pid) or not await self._act(decision):
+                break
 
-    async def _act(self, decision: Decision) -> None:
+    async def _make(self, decision: Decision) -> None:
+        await self._act(decision)
+
+    async def _act(self, decision: Decision) -> bool:
+        """Makes a move that was decided; returns whether another target might take the process where this one has not."""
         assert decision.target is not None
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
+        if (entry := self._registry.get(decision.pid)) is not None:
+            self.gossip.note(decision.target, entry.runnable())
         try:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown)
         except MoveRefused as error:                 # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
-        else:
-            self.journal.concluded(decision.pid, decision.target, "made")
-            self._settle_wish(decision.pid)
+            return isinstance(error, MoveFailed) and error.no_place
+        self.journal.concluded(decision.pid, decision.target, "made")
+        self._settle_wish(decision.pid)
+        return False
 
     def close(self) -> None:
         """Stops the loops."""

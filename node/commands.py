@@ -46,11 +46,12 @@ class Commands:
 
     def __init__(self, node: Daemon) -> None:
         self._node = node
+        watching = Watching(node)
         self._commands: dict[str, Command] = {
             "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
             "why": self._why, "check": self._check, "checkpoint": self._checkpoint, "restart": self._restart,
-            "watch": Watching(node).answer,
+            "watch": watching.answer, "processes": watching.of_node,
             **OwnerCommands(node).operations(),
         }  # fmt: skip
 
@@ -100,6 +101,7 @@ class Commands:
         if current is None or current.starttime != entry.starttime:
             return
         self._node.registry.update(entry.pid, state="home", command=process.command_line(entry.pid) or entry.command)
+        self._node.balancer.started(entry.pid)
         if entry.wanted:
             self._node.balancer.decide()
 
@@ -182,8 +184,11 @@ class Commands:
             self._node.spawn(self._move_quietly(entry.pid, target, manner))
             return {"pid": entry.pid, "where": entry.where, "target": target, "started": True}
         try:
-            return _told(await self._node.mover.move(entry.pid, target, manner=manner))
-        except MoveRefused:
+            report = await self._node.mover.move(entry.pid, target, manner=manner)
+            self._node.balancer.journal.concluded(entry.pid, target, "made")
+            return _told(report)
+        except MoveRefused as refusal:
+            self._node.balancer.journal.concluded(entry.pid, target, str(refusal))
             if is_new and wish != "balance":
                 self._let_go(entry)
             raise
@@ -316,9 +321,11 @@ class Commands:
             if not client.may_act_on(ended.uid):
                 raise NotPermitted(f"process {pid} belongs to {process.user_name(ended.uid)}")
             state = "ended" if ended.state != "lost" else "lost"
-            return {**ended.row(time.time()), **ended.history.row(), "state": state, "decision": "it has ended"}
+            decided = {"decision": "it has ended", "decisions": self._decisions(pid)}
+            return {**ended.row(time.time()), **ended.history.row(), "state": state} | decided
         entry = self._registered(client, pid)
         decision = self._node.balancer.decisions.get(entry.pid)
+        habit = self._node.balancer.habits.of(entry)
         none_yet = "nothing has been decided yet" if self._node.config.balance else "balancing is off"
         return {
             **entry.row(time.time()),
@@ -326,9 +333,11 @@ class Commands:
             "cpu_seconds": self._node.registry.cpu_seconds(entry, time.time()),
             "decision": decision.reason if decision else none_yet,
             "target": decision.target if decision else None,
-            "decisions": [asdict(note) for note in self._node.balancer.journal.of_process(entry.pid)],
+            "calls_rate": habit.calls, "bytes_rate": habit.moved, "decisions": self._decisions(entry.pid),
         }  # fmt: skip
 
+    def _decisions(self, pid: int) -> list[dict[str, Any]]:
+        return [asdict(note) for note in self._node.balancer.journal.of_process(pid)]
 
     def _why_node(self, client: Client, name: object) -> dict[str, Any]:
         view, registry = self._node.balancer.view(), self._node.registry

@@ -38,6 +38,7 @@ from node.pki import KeyStore, PkiError
 from node.processors import Processors
 from node.programs import Programs
 from node.registry import HOME, HomeProcess, Registry
+from node.watching import Watching
 
 ADOPT_PERIOD = 0.5
 SEED_PERIOD = 2.0
@@ -83,7 +84,7 @@ class Daemon:
         self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs, self._process_moved)
         self.checkpoints = Checkpoints(paths, self.registry, self.mover, self.spawn)
         self.guests = Guests(
-            paths, lambda: self.config, lambda: self.policy, programs, self._surroundings, self._guests_changed, self._recheck,
+            paths, lambda: self.config, lambda: self.policy, programs, self._surroundings, self._guest_accepted, self._recheck,
             lambda: self.keys.cluster() if self.keys.exists() else "", self._guest_left,
         )  # fmt: skip
         self.ledger = Ledger(paths.ledger)
@@ -275,21 +276,23 @@ class Daemon:
         except PeerError as error:
             log.warning("guest %s is not taken home: %s", key, error)
 
-    def _guests_changed(self, runnable: float) -> None:
-        self.balancer.guest_accepted(runnable)
+    def _guest_accepted(self, guest: Guest) -> None:
+        self.balancer.guest_accepted(guest)
 
     def _guest_left(self, guest: Guest) -> None:
         self.accounts.left(guest)
+        self.balancer.guest_left(guest)
 
-    def _recheck(self, slowdown: float, runnable: float) -> str | None:
-        return self.balancer.recheck(slowdown, runnable)
+    def _recheck(self, slowdown: float, guest: Guest, coming: int) -> str | None:
+        return self.balancer.recheck(slowdown, guest.runnable, guest.memory, coming)
 
-    def _process_moved(self, before: str, after: str, runnable: float) -> None:
-        self.balancer.process_moved(before, after, runnable)
+    def _process_moved(self, pid: int, before: str, after: str, runnable: float) -> None:
+        self.balancer.process_moved(pid, before, after, runnable)
 
     def _process_ended(self, entry: HomeProcess) -> None:
         self.mover.ended(entry.pid)
         self.accounts.ended(entry)
+        self.balancer.ended(entry.pid)
         if entry.where != HOME:
             log.info("process %d ended while it was on %s", entry.pid, entry.where)
             self.spawn(self._end_guest(entry))
@@ -350,7 +353,7 @@ class Daemon:
                 raise ValueError("gossip without a payload")
             return self.balancer.gossiping.hear(caller.name, payload)
         if method == "reserve":
-            return await self.guests.reserve(caller, parameters)
+            return await self._reserve(caller, parameters)
         if method == "usage":
             return await self.guests.usage(caller, parameters.get("pids"))
         if method == "cancel":
@@ -358,9 +361,18 @@ class Daemon:
             return True
         if method == "expel":
             return await self._expelled(caller, parameters)
+        if method == "processes":
+            return await Watching(self).for_peer(parameters)
         if method == "ping":
             return True
         raise PeerRefused("method", f"unknown method {method[:40]!r}")
+
+    async def _reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self.guests.reserve(caller, parameters)
+        except PeerRefused:
+            self.balancer.correct(caller.name)
+            raise
 
     async def _expelled(self, caller: Caller, parameters: dict[str, Any]) -> bool:
         """A node sends one of our processes home."""

@@ -21,7 +21,7 @@ from node.config import Config
 from node.guest import Guest, Surroundings, amount, recorded, requested
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller
-from node.peers import PeerRefused
+from node.peers import BUSY, PeerRefused
 from node.programs import Program, ProgramError, Programs
 from node.stillness import Stillness
 from wire import steps
@@ -31,7 +31,7 @@ SECRET = 32
 LISTEN_TIMEOUT = 15.0
 STALE_TIMEOUT = 3.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
-ARRIVALS = 4
+ARRIVALS = 8
 """Guests that may be on their way here at once."""
 EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT = 10.0, 3600.0
 USAGE_TIMEOUT = 1.0
@@ -47,12 +47,13 @@ class Guests:
 
     def __init__(
         self, paths: Paths, config: Callable[[], Config], policy: Callable[[], LendingPolicy], programs: Programs,
-        surroundings: Callable[[], Surroundings], accepted: Callable[[float], None], recheck: Callable[[float, float], str | None],
-        cluster: Callable[[], str] = str, left: Callable[[Guest], None] = lambda _: None,
+        surroundings: Callable[[], Surroundings], accepted: Callable[[Guest], None],
+        recheck: Callable[[float, Guest, int], str | None], cluster: Callable[[], str] = str,
+        left: Callable[[Guest], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """accepted is told how many runnable threads come (or, negative, have gone); recheck says why a guest, by the slowdown
-        of where it is and its runnable threads, would be no better off here. cluster: the name of the one that all peers are in.
-        left is told of guests that have gone, while their control groups are still there."""
+        """accepted is told of guests that have a place now; recheck says why a guest, by the
+        slowdown of where it is, would be no better off here, and is told of the bytes that are on their way already. cluster: the name of
+        the one that all peers are in. left is told of guests that have gone, while their control groups are still there."""
         self._paths = paths
         self._config = config
         self._policy = policy
@@ -108,14 +109,14 @@ class Guests:
 
     async def reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         """A place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
-        guest = requested(caller, parameters)
+        guest, kind = requested(caller, parameters), "refused"
         refusal = await self._why_not(guest)
         if refusal is None and parameters.get("slowdown") is not None:
-            refusal = self._recheck(amount(parameters, "slowdown", 1e9), guest.runnable)
+            kind, refusal = BUSY, self._recheck(amount(parameters, "slowdown", 1e9), guest, self._coming())
         if refusal is None and len(self._arriving) >= ARRIVALS:
-            refusal = "too many guests are on their way to it"
+            kind, refusal = BUSY, "too many guests are on their way to it"
         if refusal:
-            raise PeerRefused("refused", refusal)
+            raise PeerRefused(kind, refusal)
         if guest.key in self._arriving:
             raise PeerRefused("refused", "it is on its way here already")
         self._arriving.add(guest.key)
@@ -128,9 +129,13 @@ class Guests:
             raise PeerRefused("failed", f"the node could not make a place for it: {error}") from None
         finally:
             self._arriving.discard(guest.key)
-        self._accepted(guest.runnable)
+        self._accepted(guest)
         steps.reached("reserved")
         return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
+
+    def _coming(self) -> int:
+        """Bytes of guests that do not run here yet."""
+        return sum(guest.memory for guest in self._guests.values() if not self.stillness.is_here(guest))
 
     async def _why_not(self, guest: Guest) -> str | None:
         """Why the policy does not admit a guest, when those have gone that make room for it."""
@@ -221,7 +226,7 @@ class Guests:
         self._guests[guest.key], self._remotes[guest.key] = guest, program
         self.stillness.runs(guest.key)
         self._save(guest)
-        self._accepted(guest.runnable)
+        self._accepted(guest)
 
     async def _attach(self, path: Path, key: str) -> Program:
         """Errors: ProgramError."""
@@ -233,7 +238,6 @@ class Guests:
         self._forget(key)
         if guest is not None:                    # else it had never been accepted
             self._left(guest)
-            self._accepted(-guest.runnable)
 
     def _forget(self, key: str) -> None:
         guest = self._guests.pop(key, None)

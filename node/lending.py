@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from balancer.owner import OwnerState, Sight, Stage, step
+from balancer.owner import AT_ONCE, OwnerState, Sight, Stage, step
 from balancer.policy import LendingPolicy
 from node import sampling
 from node.cgroups import Bounds
@@ -28,8 +28,6 @@ from node.pressure import PressureWatch, directory, figures, file_of
 QUICK, LEAVING, SLOW = 0.025, 0.1, 1.0
 """Seconds between two looks while guests are here whose owner the policy watches, while they leave, and otherwise."""
 BREATH, BREATH_PERIOD = 0.02, 1.0
-AT_ONCE = 2
-"""Guests that leave at a time: they share the network."""
 RETRY = 0.5
 """Seconds before those are asked again to go who did not, or have come since."""
 SLOW_SENSES = 2.0

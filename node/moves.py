@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -16,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from balancer.admission import retry_after
 from balancer.cost import MoveCost
 from kernel_helpers.errors import MoveRefused
 from node import process
 from node.config import Config
 from node.paths import Paths
-from node.peers import PeerError, PeerRefused, Peers
+from node.peers import BUSY, PeerError, PeerRefused, Peers
 from node.programs import Program, ProgramError, Programs
 from node.registry import HOME, KEPT_MOVES, HomeProcess, Registry
 from node.tally import Tally
@@ -34,8 +36,6 @@ MOVE_TIMEOUT = 120.0
 SLOWEST = 1e6
 """Bytes of memory a second that a move is allowed to be as slow as, beyond MOVE_TIMEOUT: what is written while it goes ahead goes again."""
 EXIT_TIMEOUT = 5.0
-RETRY_AFTER = 10.0
-"""Seconds before the balancer tries a process again whose move failed or was refused."""
 RESERVE_TIMEOUT = 35.0
 RESUME_POLL = 0.2
 MOST_GROUPS = 64
@@ -51,12 +51,23 @@ log = logging.getLogger("mosd.moves")
 class MoveFailed(MoveRefused):
     """process {pid} stays where it is: {reason}"""
 
-    def __init__(self, pid: int, reason: str, where: str) -> None:
+    def __init__(self, pid: int, reason: str, where: str, no_place: bool = False) -> None:
         super().__init__(pid, reason)
         self.where = where
+        self.no_place = no_place
+        """its target did not take it: another may"""
 
     def __str__(self) -> str:
         return f"process {self.pid} stays {'at home' if self.where == HOME else f'on {self.where}'}: {self.reason}"
+
+
+class NoPlace(MoveRefused):
+    """process {pid} stays at home: {reason}"""
+
+    def __init__(self, pid: int, reason: str, passes: bool) -> None:
+        super().__init__(pid, reason)
+        self.passes = passes
+        """the target is only busy just now"""
 
 
 @dataclass(frozen=True)
@@ -110,11 +121,11 @@ class Mover:
 
     def __init__(
         self, paths: Paths, config: Callable[[], Config], registry: Registry, peers: Peers, programs: Programs,
-        moved: Callable[[str, str, float], None],
+        moved: Callable[[int, str, str, float], None],
     ) -> None:  # fmt: skip
         self.progress: dict[int, Progress] = {}
         """of moves that are under way"""
-        """moved is told of every move: from where, to where, and how many runnable threads that are."""
+        """moved is told of every move: of which process, from where, to where, and how many runnable threads that are."""
         self._paths = paths
         self._config = config
         self._registry = registry
@@ -126,12 +137,20 @@ class Mover:
         self._tasks: set[asyncio.Task[None]] = set()
         self._told: set[int] = set()
         """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
+        self._rng = random.Random()
         self.cost = MoveCost()
         self.tally = Tally()
 
     def deputies(self) -> dict[int, int]:
         """Process id of each deputy, and of the process that it is for."""
         return {deputy.pid: pid for pid, deputy in self._deputies.items()}
+
+    async def deputy_status(self, pid: int, timeout: float) -> Message:
+        """What the deputy of a process says of it. Errors: ProgramError."""
+        deputy = self._deputies.get(pid)
+        if deputy is None:
+            raise ProgramError(f"process {pid} has no deputy")
+        return await deputy.request("status", timeout)
 
     def is_moving(self, pid: int) -> bool:
         """Whether a move of that process is under way."""
@@ -207,12 +226,12 @@ class Mover:
                 # It came home for a call before the deputy heard of this move, which is still wanted, from there.
                 self._registry.update(pid, state="home")
                 return await self._move_locked(pid, target, reason, slowdown, manner)
-            self._failed(pid, target, sentence)
+            self._failed(pid, target, sentence, isinstance(error, NoPlace) and error.passes)
             if left is not None and left.where != HOME and pid not in self._deputies:
                 self._mourn(left, deputy)
-            raise MoveFailed(pid, sentence, left.where if left is not None else HOME) from None
+            raise MoveFailed(pid, sentence, left.where if left is not None else HOME, isinstance(error, NoPlace)) from None
         self._arrived(entry, report, begun, reason)
-        self._moved(entry.where, report.where, runnable)
+        self._moved(pid, entry.where, report.where, runnable)
         deputy = self._deputies.get(pid)
         if target == HOME and deputy is not None and not report.follows:
             await deputy.wait_gone(EXIT_TIMEOUT)
@@ -278,7 +297,7 @@ class Mover:
         try:
             place = await self._peers.call(target, "reserve", request, RESERVE_TIMEOUT)
         except PeerRefused as refusal:
-            raise MoveRefused(entry.pid, f"{target} refuses it: {refusal}") from None
+            raise NoPlace(entry.pid, f"{target} refuses it: {refusal}", refusal.kind == BUSY) from None
         if not isinstance(place, dict):
             raise MoveRefused(entry.pid, f"{target} did not answer as it should")
         return place
@@ -344,7 +363,7 @@ class Mover:
             pid, before.where, report.where, report.frozen_ms, report.total_ms, report.size, report.engine,
         )  # fmt: skip
 
-    def _failed(self, pid: int, target: str, sentence: str) -> None:
+    def _failed(self, pid: int, target: str, sentence: str, passes: bool) -> None:
         entry = self._registry.get(pid)
         if entry is None:
             return
@@ -352,7 +371,8 @@ class Mover:
         self.tally.not_made()
         now = time.time()
         self._registry.update(
-            pid, state="home" if entry.where == HOME else "away", why=sentence, not_before=now + RETRY_AFTER,
+            pid, state="home" if entry.where == HOME else "away", why=sentence,
+            not_before=now + retry_after(passes, self._rng),
             history=entry.history.not_moved(now, entry.where, target, sentence),
         )  # fmt: skip
 
@@ -421,7 +441,7 @@ class Mover:
         )  # fmt: skip
         self.tally.made(entry.where, where, float(frozen) if isinstance(frozen, (int, float)) else 0.0, 0)
         log.info("process %d: %s -> %s (%s)", entry.pid, entry.where, where, reason)
-        self._moved(entry.where, where, 1.0)
+        self._moved(entry.pid, entry.where, where, 1.0)
 
     def _executed(self, entry: HomeProcess, where: str) -> None:
         """A process that is away has executed another program, and is where it was."""

@@ -32,6 +32,10 @@ class PeerError(FarhomeError):
     exit_code = 75
 
 
+BUSY = "busy"
+"""The kind of a refusal that may be none soon."""
+
+
 class PeerRefused(PeerError):
     """The peer understood and said no; the message is its reason."""
 

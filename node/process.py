@@ -86,6 +86,16 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def read_traffic(pid: int) -> tuple[int, int] | None:
+    """How many calls a process has made that read or write, and how many bytes those were; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as source:
+            values = {name: int(value) for name, _, value in (line.partition(b":") for line in source)}
+        return values[b"syscr"] + values[b"syscw"], values[b"rchar"] + values[b"wchar"]
+    except (OSError, KeyError, ValueError):
+        return None
+
+
 def is_mosrun(pid: int) -> bool:
     """Whether a process is mosrun, which has not become its program yet."""
     try:

@@ -30,6 +30,10 @@ class Stillness:
         self._running.discard(key)
         self._on_the_way.discard(key)
 
+    def is_here(self, guest: Guest) -> bool:
+        """Whether it has arrived."""
+        return guest.key in self._running
+
     def is_held(self, guest: Guest) -> bool:
         """Whether it is to stand still now."""
         return guest.group in self._held

@@ -1,14 +1,23 @@
-"""The operation `watch`: in one answer all that a monitor shows, of those processes that its user may know of."""
+"""The operation `watch`: in one answer all that a monitor shows, of those processes that its user may know of; and `processes`: what
+another node tells of its own.
+
+That node goes by the name of who asks. Its answer is what he would see there: everybody's processes, as `mosps -a` shows them, and of
+those of his own user also what was decided; who has no user there learns nobody's commands. Root of a node is root on all.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import pwd
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from kernel_helpers.errors import FarhomeError
 from node import process
-from node.control import Client
+from node.control import BadRequest, Client
+from node.peers import PeerError
 from node.registry import HomeProcess
 
 if TYPE_CHECKING:
@@ -19,10 +28,19 @@ MOST_GUESTS = 200
 MOST_EVENTS = 300
 """Of each, so that an answer stays below the greatest frame; of processes those that are away or moved last."""
 LONGEST_COMMAND = 120
+ANSWER_TIMEOUT = 3.0
+NOBODY = -1
+"""The user id of who has none here."""
+
+
+class NoAnswer(FarhomeError):
+    """Another node cannot be asked now."""
+
+    exit_code = 69
 
 
 class Watching:
-    """Answers `watch`."""
+    """Answers both, and what other daemons ask for their clients."""
 
     def __init__(self, node: Daemon) -> None:
         self._node = node
@@ -42,10 +60,38 @@ class Watching:
             "dead": sorted(name for name in node.balancer.gossip.peers() if name not in view.entries),
             "processes": [self._process(client, entry, now) for entry in entries[:MOST_PROCESSES]],
             "unseen": max(0, len(entries) - MOST_PROCESSES),
-            "guests": [row | {"command": row["command"][:LONGEST_COMMAND]} for row in (await node.guests.rows())[:MOST_GUESTS]],
+            "guests": await self._guests(),
             "events": sorted(events(known), key=lambda event: event["at"])[-MOST_EVENTS:],
             "counters": node.mover.tally.row(),
         }  # fmt: skip
+
+    async def of_node(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """The processes of another node. Errors: BadRequest, NoAnswer."""
+        name = request.get("node")
+        if not isinstance(name, str) or name not in self._node.balancer.gossip.peers():
+            raise BadRequest(f"no other node {name} is known")
+        asks = {"user": process.user_name(client.uid), "root": client.uid == 0}
+        try:
+            told = await self._node.peers.call(name, "processes", asks, ANSWER_TIMEOUT)
+        except PeerError as error:
+            raise NoAnswer(f"{name} does not tell of its processes: {error}") from None
+        if not isinstance(told, dict):
+            raise NoAnswer(f"{name} did not answer as it should")
+        return {key: told.get(key) for key in ("processes", "guests", "unseen")} | {"node": name}
+
+    async def for_peer(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """The processes here, for somebody on another node. Errors: ValueError."""
+        viewer, now = _viewer(parameters), time.time()
+        self._node.registry.adopt_children()
+        entries = sorted(self._node.registry, key=lambda entry: (entry.state == "home", -entry.since))
+        rows = [self._process(viewer, entry, now) for entry in entries[:MOST_PROCESSES]]
+        guests = await self._guests()
+        if viewer.uid == NOBODY:
+            rows, guests = ([row | {"command": "", "why": ""} for row in told] for told in (rows, guests))
+        return {"processes": rows, "guests": guests, "unseen": max(0, len(entries) - MOST_PROCESSES)}
+
+    async def _guests(self) -> list[dict[str, Any]]:
+        return [row | {"command": row["command"][:LONGEST_COMMAND]} for row in (await self._node.guests.rows())[:MOST_GUESTS]]
 
     def _own(self) -> dict[str, Any]:
         """What a node knows of itself better than others do: why it lends nothing, in the words of its policy."""
@@ -61,6 +107,22 @@ class Watching:
             "decision": decision.reason if decision else "",
             "share": min(1.0, progress.sent / max(1, progress.total)) if progress else None,
         }  # fmt: skip
+
+
+def _viewer(parameters: dict[str, Any]) -> Client:
+    """Who looks from another node, as one of this node's users. Errors: ValueError."""
+    name = parameters.get("user")
+    if not isinstance(name, str):
+        raise ValueError("who asks for processes has a name")
+    uid = 0 if parameters.get("root") is True else _uid_of(name) or NOBODY
+    return Client(0, uid, asyncio.Event())
+
+
+def _uid_of(name: str) -> int | None:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return None
 
 
 def events(entries: list[HomeProcess]) -> Iterator[dict[str, Any]]:

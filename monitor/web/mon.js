@@ -11,7 +11,7 @@ const VIEWS = {
   m: { value: node => node.memory_used, top: nodes => Math.max(1, ...nodes.map(node => node.memory_total)), written: size },
   u: { value: node => node.utilisability, top: () => 1, written: value => Math.round(value * 100) + " %" },
 };
-const state = { view: "l", dead: false, totals: false, wanted: "", node: null, pid: null, picture: null, session: null, why: "" };
+const state = { view: "l", dead: false, totals: false, wanted: "", node: null, pid: null, picture: null, listing: null, untold: "", session: null, why: "" };
 
 const byId = id => document.getElementById(id);
 
@@ -91,7 +91,7 @@ function newBar(name) {
   const element = made("button", "node"), well = made("div", "well");
   well.append(made("div", "free"), made("div", "bar"));
   element.append(made("div", "value"), well, made("div", "name", name));
-  element.addEventListener("click", () => { state.node = name; draw(); });
+  element.addEventListener("click", () => { state.node = name; draw(); look(); });
   return element;
 }
 
@@ -128,23 +128,31 @@ function about(node) {
 
 function drawProcesses() {
   const picture = state.picture, node = chosenNode(), own = node && node.name === picture.node;
-  let rows = picture.processes.filter(one => node && (own || one.where === node.name)).map(one => ({
-    key: one.pid,
-    cells: [one.pid, one.user, one.where, one.share === null ? one.state : `${one.state} ${Math.round(100 * one.share)} %`,
-      age(one.seconds), one.moves, one.command],
-  }));
-  if (own) {
-    rows = rows.concat(picture.guests.map(one => ({
+  const ours = picture.processes.filter(one => node && (own || one.where === node.name));
+  const listing = !own && node && state.listing && state.listing.node === node.name ? state.listing : null;
+  const there = listing ? listing.processes : [];
+  const guests = own ? picture.guests : (listing ? listing.guests : [])
+    .filter(one => one.home !== picture.node || !ours.some(process => process.pid === one.pid));
+  let rows = [
+    ...ours.map(one => ({ key: one.pid, cells: processCells(one) })),
+    ...there.map(one => ({ key: `process of ${one.home}, ${one.pid}`, cells: processCells(one) })),
+    ...guests.map(one => ({
       key: `guest of ${one.home}, ${one.pid}`,
       cells: [one.pid, one.user, "here", "guest", age(one.seconds), "", `${one.home}: ${one.command}`],
-    })));
-  }
+    })),
+  ];
   if (state.wanted && !nodesMatch()) rows = rows.filter(row => has(row.cells.join(" ")));
-  byId("whose").textContent = own ? `processes of ${picture.node}, and guests` : `processes of ${picture.node} on ${node ? node.name : "?"}`;
+  byId("whose").textContent = own || listing ? `processes of ${node.name}, and guests`
+    : `processes of ${picture.node} on ${node ? node.name : "?"}${state.untold ? ` (${state.untold})` : ""}`;
   kept(byId("processes"), rows.map(row => row.key), newRow).forEach((line, index) => {
     line.classList.toggle("chosen", rows[index].key === state.pid);
     [...line.children].forEach((cell, column) => set(cell, String(rows[index].cells[column])));
   });
+}
+
+function processCells(one) {
+  return [one.pid, one.user, one.where, one.share === null ? one.state : `${one.state} ${Math.round(100 * one.share)} %`,
+    age(one.seconds), one.moves, one.command];
 }
 
 function newRow(key) {
@@ -263,12 +271,26 @@ async function look() {
   try {
     if (!state.session) state.session = await asked("/session");
     state.picture = await asked("/picture");
+    await askListing();
     byId("trouble").textContent = "";
   } catch (error) {
     state.session = null;
     byId("trouble").textContent = `${error.message} (what is shown is old)`;
   }
   if (state.session) draw();
+}
+
+async function askListing() {
+  const node = chosenNode();
+  let listing = null, untold = "";
+  if (node && !node.self && !node.dead) {
+    try {
+      listing = await asked(`/processes?node=${encodeURIComponent(node.name)}`);
+    } catch (error) {
+      untold = error.message;
+    }
+  }
+  Object.assign(state, { listing, untold });
 }
 
 async function live() {

@@ -132,3 +132,35 @@ def test_home_knows_how_much_cpu_a_process_uses_away(lab_name: Callable[[], str]
         assert used(n1, idle) < before + 1
         n1.run(["migrate", str(busy), "home"], timeout=60, check=True)
         assert used(n1, busy) > came + 2
+
+
+READER = """
+import os
+descriptor = os.open("/etc/passwd", os.O_RDONLY)
+while True:
+    os.pread(descriptor, 512, 0)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_process_that_reads_all_the_time_is_taken_home_to_a_busy_node_and_one_that_computes_is_not(lab_name: Callable[[], str]) -> None:
+    with Lab.up(2, name=lab_name()) as lab, contextlib.ExitStack() as stack:
+        n1 = lab.node("n1")
+        pids = []
+        for options, program in ((["-L"], LOOP), ([], READER)):
+            process = stack.enter_context(n1.popen(["mosrun", *options, "/usr/bin/python3", "-c", program]))
+            stack.callback(process.kill)
+            pids.append(process.node_pid)
+            wait_for(lambda: process.node_pid in {row["pid"] for row in n1.ask_mosd("ps")["processes"]}, "the process")  # noqa: B023
+        _, reader = pids
+        n1.run(["migrate", str(reader), "n2"], timeout=60, check=True)
+        wait_for(lambda: n1.ask_mosd("why", pid=reader)["where"] == "home", "the reader at home")
+        told = n1.ask_mosd("why", pid=reader)
+        assert told["calls_rate"] > 2000
+        assert any(note["target"] == "home" and "near what it reads and writes" in note["reason"] for note in told["decisions"])
+        moves = told["moves"]
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            assert n1.ask_mosd("why", pid=reader)["moves"] == moves
+            time.sleep(0.5)

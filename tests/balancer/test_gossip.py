@@ -77,6 +77,19 @@ def test_traffic_and_datagrams_stay_small_though_windows_double() -> None:
     assert windows[0].entries[2:8] == cluster.nodes["n1"].id
 
 
+def test_who_was_thought_better_of_than_it_is_tells_its_own_entry_alone() -> None:
+    cluster = Cluster(16)
+    cluster.acquaint()
+    cluster.run(10)
+    cluster.vectors["n2"] = node("n2", 7.0, address="10.0.0.2")
+    gossip = cluster.nodes["n2"]
+    gossip.update_self(cluster.vectors["n2"])
+    (letter,) = gossip.tell("n5")
+    assert len(letter.data) < 200
+    cluster.nodes["n5"].receive(letter.data)
+    assert cluster.nodes["n5"].view().entries["n2"].vector.runnable == pytest.approx(7.0, rel=0.05)
+
+
 def test_window_is_of_the_freshest() -> None:
     cluster = Cluster(80)
     cluster.run(20)

@@ -45,7 +45,7 @@ def test_accepted_guest_counts_at_once_and_is_never_counted_twice() -> None:
     clock = Clock()
     estimator = LoadEstimator(1, 1.0, clock)
     feed(estimator, clock, 1, 30)
-    estimator.inflate(hold=1.0)
+    estimator.inflate("a", hold=1.0)
     assert estimator.runnable == pytest.approx(2.0, abs=0.01)
     feed(estimator, clock, 1, 1.0)  # on its way
     for _ in range(100):
@@ -57,7 +57,7 @@ def test_departure_counts_at_once_and_load_does_not_sink_below_the_rest() -> Non
     clock = Clock()
     estimator = LoadEstimator(1, 1.0, clock)
     feed(estimator, clock, 3, 40)
-    estimator.relieve()
+    estimator.relieve("a")
     for _ in range(200):
         feed(estimator, clock, 2, 0.1)
         assert 1.9 < estimator.runnable < 2.1
@@ -67,9 +67,35 @@ def test_guest_that_did_not_come_is_taken_back() -> None:
     clock = Clock()
     estimator = LoadEstimator(1, 1.0, clock)
     feed(estimator, clock, 0, 1)
-    estimator.inflate(hold=0)
-    estimator.relieve()
+    estimator.inflate("a", hold=0)
+    estimator.relieve("a")
     assert estimator.runnable == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize("stayed", [0.2, 1.0, 3.0, 10.0])
+def test_who_comes_and_goes_leaves_nothing_behind_however_short_the_stay(stayed: float) -> None:
+    clock = Clock()
+    estimator = LoadEstimator(1, 1.0, clock)
+    feed(estimator, clock, 1, 30)
+    estimator.inflate("b", hold=0.0)
+    estimator.inflate("a", hold=0.0)
+    feed(estimator, clock, 3, stayed)
+    assert estimator.runnable == pytest.approx(3.0, abs=0.05)
+    estimator.relieve("a")
+    for _ in range(100):
+        feed(estimator, clock, 2, 0.1)
+        assert 1.8 < estimator.runnable < 2.2
+
+
+def test_process_that_has_just_begun_and_ends_is_forgotten() -> None:
+    clock = Clock()
+    estimator = LoadEstimator(1, 1.0, clock)
+    feed(estimator, clock, 0, 30)
+    estimator.inflate("a", hold=0.0)
+    feed(estimator, clock, 1, 0.5)
+    estimator.forget("a")
+    assert estimator.runnable < 0.3
+    estimator.forget("b")
 
 
 def test_slowdown_of_an_idle_node_is_that_of_its_speed() -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from balancer.explain import explain
+from balancer.formats import format_size
 from balancer.lending import OTHERS, Borrower, Present, class_of, make_room
 from balancer.mistakes import Mistake
 from balancer.owner import OwnerRules
-from balancer.policy import LendingPolicy, LendingState, format_size
+from balancer.policy import LendingPolicy, LendingState
 from balancer.values import Table
 
 IDLE = LendingState(guests=0, guest_memory=0, memory_free=8 << 30, minute=12 * 60)

@@ -98,6 +98,29 @@ def test_nothing_of_the_live_monitor_is_loaded_for_plain_output(tmp_path: Path) 
             assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_nothing_that_is_slow_to_load_stands_before_the_first_picture(tmp_path: Path) -> None:
+    program = (
+        "import sys; from cli import mon; mon.parser(); from monitor import frames, styles; "
+        "print({'textual', 'rich', 'asyncio', 'shutil', 'json', 'difflib', 'subprocess', 'balancer.policy'} & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"], env=environment(tmp_path),
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(("told", "seen"), [({"COLUMNS": "100", "LINES": "40"}, (100, 40)), ({"COLUMNS": "x", "LINES": "0"}, (80, 24))])
+def test_size_of_the_terminal_is_what_the_environment_says_and_80_by_24_where_nobody_tells(
+    told: dict[str, str], seen: tuple[int, int], tmp_path: Path
+) -> None:  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", "from cli.command import terminal_size; print(*terminal_size())"], cwd=ROOT,
+        env=environment(tmp_path) | told, capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(number) for number in seen]
+
+
 def test_without_a_daemon_it_says_so_in_one_sentence(tmp_path: Path) -> None:
     for arguments in (["--once"], ["--json"], []):
         done = mon(tmp_path, *arguments)

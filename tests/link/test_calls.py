@@ -40,6 +40,7 @@ def test_big_buffers_arrive_whole(size: int, guest: Path, native: Native, tmp_pa
         result = pair.run()
         assert pair.link is not None
         assert pair.link.kept_bytes < 1 << 20
+        assert pair.link.carried_bytes >= size
     assert result == native("big", str(size))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.picture import Picture, picture_of
+from monitor.picture import Listing, Picture, listing_of, picture_of
 from monitor.source import Trouble
 
 GIB = 1 << 30
@@ -63,6 +63,18 @@ def picture(**changes: Any) -> Picture:
     return picture_of(answer(**changes))
 
 
+def listing(**changes: Any) -> dict[str, Any]:
+    """What the daemon of n1 answers to `processes` of n2."""
+    return {
+        "ok": True, "node": "n2", "unseen": 2,
+        "processes": [process(99, "n1", user="ann", command="make"), process(7, user="ann", command="vi", decision="stays: it is idle")],
+        "guests": [
+            {"home": "n1", "pid": 4711, "user": "joe", "seconds": 12.0, "memory": 1 << 20, "command": "work 4711", "key": "n1-4711"},
+            {"home": "n3", "pid": 4711, "user": "bob", "seconds": 2.0, "memory": 64 << 20, "command": "solve", "key": "n3-4711"},
+        ],
+    } | changes  # fmt: skip
+
+
 class Told:
     """A source for screens and pages: moves change its picture at once, as a daemon's would."""
 
@@ -70,11 +82,19 @@ class Told:
         self.answer = answer(**changes)
         self.moves: list[tuple[int, str]] = []
         self.trouble = ""
+        self.silent: set[str] = set()
+        self.listed: list[str] = []
 
     def picture(self) -> Picture:
         if self.trouble:
             raise Trouble(self.trouble)
         return picture_of(self.answer)
+
+    def listing(self, node: str) -> Listing:
+        self.listed.append(node)
+        if node in self.silent:
+            raise Trouble(f"{node} does not tell of its processes: it does not answer")
+        return listing_of(listing(node=node))
 
     def why(self, pid: int) -> list[str]:
         if pid == 4713:

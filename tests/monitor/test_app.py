@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from monitor import frames, screens
 from monitor.app import Monitor
 from monitor.chart import AXIS
-from monitor.picture import Picture
+from monitor.picture import Picture, Process
 from tests.monitor.pictures import Told, node
 
 pytestmark = pytest.mark.timeout(60)
@@ -95,13 +95,45 @@ async def test_enter_goes_down_and_escape_comes_up() -> None:
         assert isinstance(app.screen, screens.Nodes)
 
 
-async def test_processes_of_another_node_are_those_of_ours_that_are_there() -> None:
-    async with live() as (app, pilot, _):
+async def test_processes_of_another_node_are_ours_that_are_there_and_what_it_tells_of_its_own_and_its_guests() -> None:
+    async with live() as (app, pilot, source):
         await pilot.press("right", "enter")
+        await until(app, pilot, lambda: "n2: 4 home processes and guests, 2 more are not shown" in shown(app))
+        rows = [line.split()[:4] for line in list(app.texts())[2:6]]
+        assert rows == [
+            ["4711", "joe", "n2", "away"], ["99", "ann", "n1", "away"], ["7", "ann", "home", "home"], ["4711", "bob", "here", "guest"],
+        ]  # fmt: skip
+        assert "work 4712" not in shown(app)
+        assert source.listed == ["n2"]
+        await pilot.press("down", "down")
+        assert "stays: it is idle" in shown(app)
+        await pilot.press("escape", "space")
+        await until(app, pilot, lambda: app.listing is None)
+        assert source.listed == ["n2"]
+
+
+async def test_process_of_another_node_is_moved_from_there_and_ours_that_is_there_from_here() -> None:
+    async with live() as (app, pilot, source):
+        await pilot.press("right", "enter")
+        await until(app, pilot, lambda: "make" in shown(app))
+        await pilot.press("down", "m")
         await pilot.pause()
+        assert "99 is a process of n2, and is moved from there" in shown(app)
+        await pilot.press("up", "h")
+        await until(app, pilot, lambda: "process 4711 is home" in shown(app))
+        assert source.moves == [(4711, "home")]
+
+
+async def test_node_that_does_not_tell_of_its_processes_leaves_ours_on_show_and_the_reason() -> None:
+    source = Told()
+    source.silent.add("n2")
+    async with live(source) as (app, pilot, _):
+        await pilot.press("right", "enter")
+        await until(app, pilot, lambda: "n2 does not tell of its processes" in shown(app))
         assert "n2: 1 processes of n1 that are there" in shown(app)
         assert "work 4711" in shown(app)
-        assert "work 4712" not in shown(app)
+        await pilot.press("escape")
+        await until(app, pilot, lambda: "n2 does not tell" not in shown(app))
 
 
 async def test_why_of_a_process_of_somebody_else_is_a_sentence() -> None:
@@ -197,14 +229,14 @@ async def test_mouse_chooses_goes_in_and_turns_the_wheel() -> None:
         assert "n2: lends" in shown(app)
         await pilot.click(offset=(AXIS + pitch, 6))
         await pilot.pause()
-        assert "n2: 1 processes" in shown(app)
+        assert "n2: 1 processes of n1" in shown(app) or "n2: 4 home processes" in shown(app)
         await pilot.press("escape", "left", "enter")
         await pilot.click(offset=(3, 4))
         await pilot.pause()
-        assert app.screen.key == (4713, False)  # type: ignore[attr-defined]
+        assert app.screen.key == (4713, "", Process)  # type: ignore[attr-defined]
         await pilot._post_mouse_events([screens.events.MouseScrollUp], offset=(3, 4))
         await pilot.pause()
-        assert app.screen.key == (4712, False)  # type: ignore[attr-defined]
+        assert app.screen.key == (4712, "", Process)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("keys", [["q"], ["Q"], ["ctrl+c"], ["enter", "q"], ["enter", "m", "ctrl+c"], ["enter", "enter", "q"], ["?", "q"]])

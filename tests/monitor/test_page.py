@@ -46,6 +46,22 @@ def keep(browser: Browser, name: str) -> None:
         browser.picture(Path(directory) / f"{name}.png")
 
 
+def test_node_that_is_chosen_shows_its_own_processes_and_guests_too(browser: Browser) -> None:
+    source = Told()
+    with page(False, source) as server:
+        browser.open(server.address)
+        browser.until("document.querySelectorAll('.node').length === 4")
+        browser.value("document.querySelector('[data-key=n2]').click()")
+        browser.until("document.querySelectorAll('#processes tr').length === 4")
+        text = shown(browser)
+        assert "processes of n2, and guests".upper() in text.upper()
+        assert "n3: solve" in text
+        assert "n1: work 4711" not in text
+        source.silent.add("n2")
+        browser.until("document.getElementById('whose').textContent.includes('n2 does not tell of its processes')")
+        assert "n3: solve" not in shown(browser)
+
+
 def test_page_shows_nodes_processes_and_moves_and_follows_them(browser: Browser) -> None:
     source = Told()
     with page(False, source) as server:

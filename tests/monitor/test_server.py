@@ -102,6 +102,9 @@ def test_many_pages_cost_the_daemon_one_question() -> None:
 def test_why_of_a_process_and_of_one_that_is_somebody_elses() -> None:
     with serving() as (server, _):
         assert told(ask(server, "GET", "/why?pid=4711"))["lines"][0] == "process 4711 (work 4711) is on n2, moved twice"
+        listed = told(ask(server, "GET", "/processes?node=n2"))
+        rows = [(one["home"], one["pid"]) for one in listed["processes"] + listed["guests"]]
+        assert rows == [("n2", 99), ("n2", 7), ("n1", 4711), ("n3", 4711)]
         status, _, content = ask(server, "GET", "/why?pid=4713")
         assert (status, json.loads(content)["error"]) == (503, "process 4713 belongs to root")
         for pid in ("", "x", "-1", "0", "1e3", "99999999999"):
@@ -190,7 +193,7 @@ def test_other_users_of_the_machine_see_nothing_but_metrics() -> None:
     with serving() as (server, _):
         done = subprocess.run(
             ["setpriv", "--reuid", "farhome-a", "--regid", "farhome-a", "--init-groups", sys.executable, "-I", "-c", program,
-             str(server.server_port), "/", "/picture", "/session", "/why?pid=1", "/metrics"],
+             str(server.server_port), "/", "/picture", "/session", "/why?pid=1", "/processes?node=n2", "/metrics"],
             capture_output=True, text=True, timeout=30, check=True, cwd="/",
         )  # fmt: skip
-    assert done.stdout.split() == ["403", "403", "403", "403", "200"]
+    assert done.stdout.split() == ["403", "403", "403", "403", "403", "200"]

@@ -12,7 +12,7 @@ import pytest
 from balancer.policy import LendingPolicy
 from node.cgroups import GuestGroups
 from node.config import Config
-from node.guest import Surroundings
+from node.guest import Guest, Surroundings
 from node.guests import Guests
 from node.paths import Paths
 from node.peer_server import Caller
@@ -30,9 +30,9 @@ def no_groups_left() -> Iterator[None]:
     GuestGroups().remove_all()
 
 
-def guests(tmp_path: Path, asked: list[tuple[float, float]]) -> Guests:
-    def recheck(slowdown: float, runnable: float) -> str:
-        asked.append((slowdown, runnable))
+def guests(tmp_path: Path, asked: list[tuple[float, float, int]]) -> Guests:
+    def recheck(slowdown: float, guest: Guest, coming: int) -> str:
+        asked.append((slowdown, guest.runnable, coming))
         return BUSY
 
     paths = Paths(run=tmp_path, state=tmp_path, config=tmp_path / "node.toml")
@@ -43,17 +43,22 @@ def guests(tmp_path: Path, asked: list[tuple[float, float]]) -> Guests:
     )
 
 
-def refusal(of: Guests, **more: Any) -> str:
-    with pytest.raises(PeerRefused) as refused:
+def refused(of: Guests, **more: Any) -> PeerRefused:
+    with pytest.raises(PeerRefused) as caught:
         asyncio.run(of.reserve(Caller("n1", "here"), REQUEST | more))
-    return str(refused.value)
+    return caught.value
+
+
+def refusal(of: Guests, **more: Any) -> str:
+    return str(refused(of, **more))
 
 
 def test_a_balancers_guest_is_refused_where_it_would_gain_nothing_but_not_one_that_somebody_sends(tmp_path: Path) -> None:
-    asked: list[tuple[float, float]] = []
+    asked: list[tuple[float, float, int]] = []
     of = guests(tmp_path, asked)
-    assert refusal(of, slowdown=1.5, runnable=0.5) == BUSY
-    assert asked == [(1.5, 0.5)]
+    answer = refused(of, slowdown=1.5, runnable=0.5)
+    assert (answer.kind, str(answer)) == ("busy", BUSY)
+    assert asked == [(1.5, 0.5, 0)]
     assert "could not make a place" in refusal(of, runnable=0.5)
     assert len(asked) == 1
 

@@ -11,30 +11,37 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from balancer.decide import Decision
-from monitor.picture import Picture, picture_of
+from monitor.picture import Listing, Picture, listing_of, picture_of
 from node import process, watching
 from node.config import Config, load
-from node.control import Client
+from node.control import BadRequest, Client
 from node.daemon import Daemon
 from node.paths import Paths
 from node.registry import HomeProcess
 from node.tally import Tally
-from node.watching import Watching
+from node.watching import NoAnswer, Watching
 from tests.node.nodes import Cluster, Node, wait_for
 
-ASK = "import json; from cli.client import Client; print(json.dumps(Client().call('watch')))"
+ASK = "import json; from cli.client import Client; print(json.dumps(Client().call('{}'{})))"
 OWNER, OTHER = 4001, 4002
 
 
-def watched(node: Node) -> Picture:
+def asked(node: Node, operation: str, fields: str = "") -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", ASK], env=node.environment, cwd="/", capture_output=True, text=True, timeout=30, check=True
-    )
-    return picture_of(json.loads(done.stdout))
+        [sys.executable, "-P", "-c", ASK.format(operation, fields)], env=node.environment, cwd="/", capture_output=True, text=True,
+        timeout=30, check=True,
+    )  # fmt: skip
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def watched(node: Node) -> Picture:
+    return picture_of(asked(node, "watch"))
 
 
 @pytest.fixture
@@ -54,6 +61,10 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     made.registry.close()
 
 
+async def told_to(daemon: Daemon, user: str, root: bool = False) -> Listing:
+    return listing_of({"node": "n1"} | await Watching(daemon).for_peer({"user": user, "root": root}))
+
+
 async def seen_by(daemon: Daemon, uid: int) -> Picture:
     return picture_of(await Watching(daemon).answer(Client(1, uid, asyncio.Event()), {}))
 
@@ -69,6 +80,39 @@ async def test_others_see_the_process_but_neither_moves_nor_decisions(daemon: Da
     seen = await seen_by(daemon, OTHER)
     assert [(one.pid, one.decision) for one in seen.processes] == [(os.getpid(), "")]
     assert seen.events == ()
+
+
+async def test_user_of_another_node_sees_what_the_user_of_that_name_sees_here(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = {"ann": OWNER, "bob": OTHER}
+    monkeypatch.setattr(watching, "_uid_of", users.get)
+    for user, root, command, decision in (
+        ("ann", False, "x" * 120, "it is best off here"), ("bob", False, "x" * 120, ""), ("eve", False, "", ""),
+        ("root", False, "", ""), ("eve", True, "x" * 120, "it is best off here"),
+    ):  # fmt: skip
+        (seen,) = (await told_to(daemon, user, root)).processes
+        assert (seen.pid, seen.home, seen.command, seen.decision) == (os.getpid(), "n1", command, decision), user
+
+
+async def test_who_asks_for_processes_without_a_name_is_refused(daemon: Daemon) -> None:
+    with pytest.raises(ValueError, match="name"):
+        await Watching(daemon).for_peer({"root": True})
+
+
+async def test_processes_of_a_node_that_is_not_known_or_does_not_answer_are_refused_with_a_sentence(daemon: Daemon) -> None:
+    client = Client(1, OWNER, asyncio.Event())
+    with pytest.raises(BadRequest, match="no other node n9"):
+        await Watching(daemon).of_node(client, {"node": "n9"})
+    daemon.balancer.gossip.learn("n9", "127.0.0.1", 1)
+    with pytest.raises(NoAnswer, match="n9 does not tell of its processes"):
+        await Watching(daemon).of_node(client, {"node": "n9"})
+
+
+def test_another_node_tells_of_its_processes_and_guests(pair: Cluster) -> None:
+    own, guest = pair.spawn(pair[2], "sleep", "60"), pair.spawn(pair[1], "sleep", "61")
+    pair[1].ok("migrate", str(guest), "n2")
+    told = listing_of(asked(pair[1], "processes", ", node='n2'"))
+    assert [(one.pid, one.home, one.command, one.where) for one in told.processes] == [(own, "n2", "sleep 60", "home")]
+    assert [(one.home, one.pid, one.command) for one in told.guests] == [("n1", guest, "sleep 61")]
 
 
 async def test_a_node_that_was_known_and_is_forgotten_is_dead(daemon: Daemon) -> None:

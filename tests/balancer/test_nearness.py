@@ -1,0 +1,76 @@
+"""What a process reads and writes: how it is known, and that it draws it there."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from balancer.decide import decide
+from balancer.load import LoadVector
+from balancer.nearness import Habit, Meter, stretch
+from balancer.placement import place
+from balancer.process import HOME, Decision, Process, Settings
+from balancer.view import Entry, View
+from tests.balancer.vectors import node
+
+NOW = 1000.0
+WORKER = Process(pid=1, cpu_seconds=10.0, memory=50 << 20)
+
+
+def view_of(*vectors: LoadVector) -> View:
+    return View(vectors[0].name, {v.name: Entry(v, 0.5) for v in vectors})
+
+
+def one(view: View, process: Process) -> Decision:
+    return decide(view, [process], NOW, random.Random(1))[0]
+
+
+def test_process_stays_near_its_files_if_it_reads_much() -> None:
+    busy = view_of(node("n1", 2), node("n2"))
+    assert one(busy, replace(WORKER, files={HOME: 1e6})).target == "n2"
+    assert one(busy, replace(WORKER, files={HOME: 80e6})).target is None
+    assert one(view_of(node("n1", 1), node("n2", 1)), replace(WORKER, where="n2", files={HOME: 80e6})).target == HOME
+    assert one(view_of(node("n1", 1), node("n2", 0)), replace(WORKER, files={"n2": 80e6})).target == "n2"
+
+
+def test_process_that_calls_home_all_the_time_is_taken_home_and_the_reason_says_so() -> None:
+    view = view_of(node("n1", 1), node("n2", 1))
+    assert one(view, replace(WORKER, where="n2")).target is None
+    decision = one(view, replace(WORKER, where="n2", calls=40_000))
+    assert decision.target == HOME
+    assert "near what it reads and writes" in decision.reason
+    stays = one(view_of(node("n1", 2), node("n2")), replace(WORKER, calls=40_000))
+    assert stays.target is None
+    assert "far from what it reads and writes" in stays.reason
+    assert place(view_of(node("n1", 2), node("n2")), replace(WORKER, calls=40_000), random.Random(1)).target is None
+
+
+def test_stretch_is_how_many_times_as_long_the_work_takes() -> None:
+    settings = Settings(seconds_per_byte=1e-8, seconds_per_call=1e-4)
+    subject = replace(WORKER, files={HOME: 1e8, "n3": 5e7}, calls=10_000)
+    assert [stretch(subject, place, settings) for place in (HOME, "n2", "n3")] == pytest.approx([1.5, 3.5, 3.0])
+
+
+def test_habit_is_per_second_of_processor_time_and_follows_what_changes() -> None:
+    habit = Habit().read(Meter(100.0, 5.0, 700, 7000))
+    assert (habit.calls, habit.moved) == (0, 0)
+    habit = habit.read(Meter(102.0, 5.5, 1700, 57_000))
+    assert (habit.calls, habit.moved) == pytest.approx((2000, 100_000))
+    for second in range(1, 200):
+        habit = habit.read(Meter(102.0 + second, 5.5 + second, 1700, 57_000))
+    assert habit.calls < 10
+    assert habit.moved < 500
+
+
+def test_habit_is_kept_when_a_counter_begins_anew() -> None:
+    habit = Habit().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 2.0, 2000, 2000))
+    after = habit.read(Meter(4.0, 4.0, 10, 10))
+    assert (after.calls, after.moved) == (habit.calls, habit.moved)
+    assert after.read(Meter(6.0, 6.0, 2010, 2010)).calls == pytest.approx(1000, rel=0.01)
+
+
+def test_who_hardly_runs_does_not_seem_to_live_on_its_files() -> None:
+    habit = Habit().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 0.001, 20, 2000))
+    assert stretch(replace(WORKER, calls=habit.calls, files={HOME: habit.moved}), "n2", Settings()) < 1.05

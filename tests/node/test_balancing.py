@@ -1,0 +1,127 @@
+"""The daemon's side of decisions: who is asked next when a node refuses, what is counted meanwhile, and what processes read and write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from balancer.view import Entry, View
+from kernel_helpers.errors import MoveRefused
+from node import process
+from node.config import load
+from node.daemon import Daemon
+from node.guest import Guest
+from node.moves import MoveFailed, MoveReport
+from node.paths import Paths
+from node.registry import HOME, HomeProcess
+from tests.balancer.vectors import node
+
+READS = "import os\nwhile True: os.pread(0, 1000, 0)"
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
+    """One that does nothing by itself; this very process is a home process that wants the best node, and n1 is busy."""
+    (tmp_path / "node.toml").write_text('name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n')
+    paths = Paths(run=tmp_path / "run", state=tmp_path / "state", config=tmp_path / "node.toml")
+    paths.make_run_directories()
+    made = Daemon(paths, load(tmp_path / "node.toml"))
+    add(made, os.getpid(), wanted="best")
+    own = made.processors.own.digest
+    vectors = [node("n1", 8), *(node(name, processor=own) for name in ("n2", "n3", "n4", "n5"))]
+    made.balancer.view = lambda: View("n1", {vector.name: Entry(vector, 0.5) for vector in vectors})  # type: ignore[method-assign]
+    yield made
+    made.balancer.close()
+    made.registry.close()
+
+
+def add(daemon: Daemon, pid: int, wanted: str = "") -> HomeProcess:
+    stat = process.read_stat(pid)
+    assert stat is not None
+    daemon.registry.add(HomeProcess(pid, stat.starttime, os.getuid(), since=time.time(), wanted=wanted))
+    entry = daemon.registry.get(pid)
+    assert entry is not None
+    return entry
+
+
+async def asked_of(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, answers: list[MoveRefused | None], asked: int) -> list[str]:
+    """The targets that are tried when moves end so, one after the other; how many there are to be."""
+    targets: list[str] = []
+    done = asyncio.Event()
+
+    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+        assert reason == "balance"
+        assert slowdown is not None
+        targets.append(target)
+        if len(targets) == asked:
+            done.set()
+        if (refusal := answers.pop(0)) is not None:
+            raise refusal
+        return MoveReport(pid, target, 1.0, 2.0, 3, "test")
+
+    monkeypatch.setattr(daemon.mover, "move", move)
+    daemon.balancer.decide()
+    await asyncio.wait_for(done.wait(), 10)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return targets
+
+
+def no_place() -> MoveFailed:
+    return MoveFailed(os.getpid(), "it is busy", HOME, no_place=True)
+
+
+async def test_process_to_be_placed_is_offered_to_the_next_node_where_one_refuses(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    targets = await asked_of(daemon, monkeypatch, [no_place(), None, None], 2)
+    assert len(targets) == len(set(targets)) == 2
+    outcomes = [note.outcome for note in daemon.balancer.journal.of_process(os.getpid())]
+    assert ["it is busy" in outcomes[0], outcomes[1]] == [True, "made"]
+
+
+async def test_process_that_three_nodes_have_refused_stays_at_home(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(set(await asked_of(daemon, monkeypatch, [no_place(), no_place(), no_place(), None], 3))) == 3
+
+
+async def test_process_that_cannot_move_is_not_offered_to_others(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    cannot = MoveFailed(os.getpid(), "it holds something that cannot move", HOME)
+    assert len(await asked_of(daemon, monkeypatch, [cannot, None], 1)) == 1
+
+
+async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None:
+    balancer = daemon.balancer
+    balancer.estimator.sample(0, 1 << 33, 1 << 34)
+    balancer.started(7)
+    assert balancer.estimator.runnable == pytest.approx(1, abs=0.1)
+    balancer.process_moved(7, HOME, "n2", 1.0)
+    assert balancer.estimator.runnable < 0.1
+    guest = Guest("n2", 9, 0, "root", 1 << 30, time.time(), runnable=2.0)
+    balancer.guest_accepted(guest)
+    assert balancer.estimator.runnable == pytest.approx(2, abs=0.1)
+    balancer.guest_left(guest)
+    assert balancer.estimator.runnable < 0.1
+
+
+async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Daemon) -> None:
+    with open("/proc/self/exe", "rb") as source, subprocess.Popen([sys.executable, "-c", READS], stdin=source) as reader:
+        try:
+            entry, habits, end = add(daemon, reader.pid), daemon.balancer.habits, time.monotonic() + 20
+            while habits.of(entry).calls < 2000 and time.monotonic() < end:
+                await habits.look()
+                await asyncio.sleep(0.1)
+            habit = habits.of(entry)
+            assert habit.calls >= 2000
+            assert habit.moved > 500 * habit.calls
+            own = daemon.registry.get(os.getpid())
+            assert own is not None
+            assert habits.of(own).calls < habit.calls
+        finally:
+            reader.kill()
