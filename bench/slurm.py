@@ -48,7 +48,9 @@ ReturnToService=2
 SchedulerType=sched/backfill
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
 """
+"""Jobs are looked at when they come and each second; as Slurm comes it takes some seconds for each."""
 
 
 def _configuration(lab: Lab) -> str:
