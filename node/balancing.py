@@ -72,6 +72,8 @@ class Balancer:
         self.habits = Habits(registry, mover)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sampling_took = 0.0
+        self._leaving = 0.0
+        """Runnable threads of processes that are on their way from here to other nodes."""
 
     def start(self) -> None:
         """Runs the loops until close()."""
@@ -181,6 +183,10 @@ class Balancer:
         self._tell_gossip()
         return self.gossip.view()
 
+    def _view_ahead(self) -> View:
+        """The view less the processes that are on their way out: not all are to leave what the first of them leave idle."""
+        return self.view().with_own(-self._leaving)
+
     # -- hands ---------------------------------------------------------------------------------------------------------
 
     def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
@@ -240,7 +246,7 @@ class Balancer:
     async def _place_best(self, entry: HomeProcess) -> None:
         """Asks one node after the other until one takes it."""
         figures = self._figures(entry, self._processors.unfit(self.view()))
-        for decision in placings(self.view, figures, self._rng, self.settings()):
+        for decision in placings(self._view_ahead, figures, self._rng, self.settings()):
             self.journal.record(time.time(), decision, entry.where)
             if decision.target is None or self._mover.is_moving(entry.pid) or not await self._act(decision):
                 break
@@ -252,13 +258,18 @@ class Balancer:
         """Makes a move that was decided; returns whether another target might take the process where this one has not."""
         assert decision.target is not None
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
+        leaving = 0.0
         if (entry := self._registry.get(decision.pid)) is not None:
             self.gossip.note(decision.target, entry.runnable())
+            leaving = entry.runnable() if entry.where == HOME else 0.0
+        self._leaving += leaving
         try:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown)
         except MoveRefused as error:                 # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
             return isinstance(error, MoveFailed) and error.no_place
+        finally:
+            self._leaving -= leaving
         self.journal.concluded(decision.pid, decision.target, "made")
         self._settle_wish(decision.pid)
         return False
