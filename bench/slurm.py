@@ -102,6 +102,8 @@ def _prepare(node: Node, configuration: str, key: bytes) -> None:
     for path in (directory, directory / "state", directory / "spool", munge):
         path.mkdir(exist_ok=True)
     (directory / "slurm.conf").write_text(configuration)
+    # Of version 2 it would want the hierarchy of systemd; it uses neither.
+    (directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     path = munge / "key"
     path.touch(mode=0o600)
     path.write_bytes(key)
