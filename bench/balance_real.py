@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bench.batch import forget_ends, measure_speeds, pareto
 from bench.mosrun_nodes import HERE, Mosrun, run_started
-from bench.nodes import bench_lab, build
+from bench.nodes import bench_lab, build, checked
 from bench.parallel_nodes import parallel
 from bench.result import BenchFailed, Result
 from bench.slurm import slurm
@@ -97,7 +98,7 @@ class Owner:
             raise BenchFailed("all jobs had ended before the owner returned")
         self._process.terminate()
         output, _ = self._process.communicate(timeout=30)
-        done, nanoseconds = map(int, output.split())
+        done, nanoseconds, _ = map(int, output.split())
         return done / nanoseconds * 1e9
 
 
@@ -109,10 +110,12 @@ class Bench:
         self.ours = Mosrun(lab)
         self.others: list[System] = [stack.enter_context(parallel(lab)), stack.enter_context(slurm(lab))]
         self._first = self.speeds = measure_speeds(lab, program, YARDSTICK)
+        self.granted: list[float] = []
 
     def next_round(self) -> None:
         """Measures the speeds anew."""
         self.speeds = measure_speeds(self.lab, self.program, YARDSTICK)
+        self.granted.append(min(self.speeds.granted.values()))
 
     def work(self, sizes: Sequence[float]) -> list[int]:
         """Work in these proportions, the same in all rounds."""
@@ -126,6 +129,7 @@ class Bench:
                 owner = Owner(self.lab.node(OWNED), self.program, SECONDS / 2)
                 stack.callback(lambda: times.owned.setdefault(system.name, []).append(owner.leave() / self.speeds.of[OWNED]))
             times.add(system.name, system.run(self.program, work, SECONDS))
+        _tell(f"{len(work)} jobs{', owner' * owned}, {system.name}: {times.makespans[system.name][-1]:.1f} s")
 
     def ours_and_bound(self, work: Sequence[int], times: Times) -> None:
         """One batch of ours, and what is the least for it."""
@@ -147,6 +151,16 @@ class Bench:
             times.add(self.ours.name, run_started(nodes, starts, HERE, self.program, SECONDS))
         forget_ends(nodes)
         times.add(ALONE, run_started(nodes, starts, (), self.program, SECONDS))
+        _tell(f"spread: {', '.join(f'{name} {found[-1]:.1f} s' for name, found in times.makespans.items())}")
+
+
+def _tell(what: str) -> None:
+    print(f"bench balance: {what}", file=sys.stderr, flush=True)
+
+
+def _granted(bench: Bench, which: str) -> Result:
+    """Below 1 something else uses the machine, and the figures are not to be relied on."""
+    return Result.of(f"{which} nodes have of their quotas", bench.granted, [1.0], unit="share", baseline_name="all, on a machine at rest")
 
 
 def _against_best(case: str, found: Mapping[str, Sequence[float]], limit: float | None = None) -> list[Result]:
@@ -177,12 +191,21 @@ def _equal(rounds: int, program: str) -> list[Result]:
         _bounded(f"{JOBS} equal jobs, equal nodes", batches.makespans | {"bound": bound}, 1.15),
         *_against_best(f"{JOBS} equal jobs, equal nodes", batches.makespans, 1.05),
         *_against_best("a start that is balanced already", spread.makespans, 1.03),
+        _granted(bench, "equal"),
     ]
+
+
+def _give_policy(node: Node) -> None:
+    """Its owner comes first. Errors: BenchFailed."""
+    with open(node.root / "etc/farhome/node.toml", "a", encoding="utf-8") as configuration:
+        configuration.write(POLICY)
+    checked(node, ["mosctl", "reload"])
 
 
 def _mixed(rounds: int, program: str) -> list[Result]:
     equal, sizes, owned = Times(), Times(), Times()
-    with bench_lab(4, configuration=POLICY, **MIXED) as lab, ExitStack() as stack:
+    with bench_lab(4, **MIXED) as lab, ExitStack() as stack:
+        _give_policy(lab.node(OWNED))
         bench = Bench(lab, program, stack)
         for number in range(rounds):
             bench.next_round()
@@ -201,6 +224,7 @@ def _mixed(rounds: int, program: str) -> list[Result]:
             for name in owned.owned
             if name != Mosrun.name
         ),
+        _granted(bench, "mixed"),
     ]
 
 

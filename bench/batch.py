@@ -10,7 +10,7 @@ import random
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.result import BenchFailed
@@ -29,9 +29,10 @@ SPREAD = 40.0
 
 @dataclass(frozen=True)
 class Speeds:
-    """Pieces a second that each node does when all are busy."""
+    """Pieces a second that each node does when all are busy, and what share of their quotas of processor they were granted for that."""
 
     of: Mapping[str, float]
+    granted: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
@@ -50,16 +51,17 @@ class Speeds:
 def measure_speeds(lab: Lab, program: str, seconds: float) -> Speeds:
     """Has every node compute for so long. Errors: BenchFailed."""
     running = {node.name: node.popen([program, "for", f"{seconds:g}"], stdout=subprocess.PIPE, text=True) for node in lab.nodes()}
-    found = {}
-    for name, process in running.items():
+    found, granted = {}, {}
+    for node in lab.nodes():
         try:
-            output, _ = process.communicate(timeout=seconds + 30)
-            done, nanoseconds = map(int, output.split())
+            output, _ = running[node.name].communicate(timeout=seconds + 30)
+            done, nanoseconds, processor = map(int, output.split())
         except (subprocess.TimeoutExpired, ValueError) as error:
-            process.kill()
-            raise BenchFailed(f"the yardstick on {name} did not say what it has done") from error
-        found[name] = done / nanoseconds * 1e9
-    return Speeds(found)
+            running[node.name].kill()
+            raise BenchFailed(f"the yardstick on {node.name} did not say what it has done") from error
+        found[node.name] = done / nanoseconds * 1e9
+        granted[node.name] = processor / nanoseconds / (node.state.cpus * node.state.speed)
+    return Speeds(found, granted)
 
 
 def pareto(count: int, seed: int) -> list[float]:

@@ -40,6 +40,8 @@ PRESSURE_PERIOD = 1.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
 BEST = "best"
+PLACED_AT_ONCE = 2
+"""Moves of processes that want the best node: the others go on at home until it is their turn, so that the first arrive soon."""
 
 log = logging.getLogger("mosd.balancer")
 
@@ -65,7 +67,7 @@ class Balancer:
         self.gossiping = Gossiping(self.gossip, peers)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
         self._incarnation = life
-        self._counter = sampling.RunnableCounter()
+        self._counter = sampling.RunnableCounter(lambda: [*mover.deputies(), *guests.remotes()])
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
@@ -74,6 +76,7 @@ class Balancer:
         self._sampling_took = 0.0
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
+        self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
 
     def start(self) -> None:
         """Runs the loops until close()."""
@@ -245,11 +248,15 @@ class Balancer:
 
     async def _place_best(self, entry: HomeProcess) -> None:
         """Asks one node after the other until one takes it."""
-        figures = self._figures(entry, self._processors.unfit(self.view()))
-        for decision in placings(self._view_ahead, figures, self._rng, self.settings()):
-            self.journal.record(time.time(), decision, entry.where)
-            if decision.target is None or self._mover.is_moving(entry.pid) or not await self._act(decision):
-                break
+        async with self._placing:
+            now = self._registry.get(entry.pid)
+            if now is None or now.where != entry.where:
+                return
+            figures = self._figures(now, self._processors.unfit(self.view()))
+            for decision in placings(self._view_ahead, figures, self._rng, self.settings()):
+                self.journal.record(time.time(), decision, now.where)
+                if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision):
+                    break
 
     async def _make(self, decision: Decision) -> None:
         await self._act(decision)
