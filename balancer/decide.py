@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from balancer.load import LoadVector, slowdown
 from balancer.nearness import stretch, told
 from balancer.opportunity import memory_price, price
-from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_now, why_not_there
+from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_again, why_not_now, why_not_there
 from balancer.targets import sampled
 from balancer.ushering import usher
 from balancer.view import View
@@ -53,10 +53,12 @@ def decide(
             proposals.append((1, 0.0, ushered[process.pid]))
             continue
         reason = why_never(process, own) or why_not_now(process, now, settings)
+        if process.wanted:
+            reason = reason or why_not_again(process, 0.0, now, settings)
         if reason:
             decisions[process.pid] = Decision(process.pid, None, reason)
             continue
-        decision = _wish(view, process, settings) if process.wanted else _best_move(view, own, process, rng, settings)
+        decision = _wish(view, process, settings) if process.wanted else _best_move(view, own, process, now, rng, settings)
         decisions[process.pid] = decision
         if decision.target is not None:
             proposals.append((0 if process.wanted else 2, -decision.saved, decision))
@@ -89,7 +91,7 @@ def _wish(view: View, process: Process, settings: Settings) -> Decision:
     return Decision(process.pid, wanted, f"it is wanted on {wanted}")
 
 
-def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random, settings: Settings) -> Decision:
+def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: random.Random, settings: Settings) -> Decision:
     here = own if process.where == HOME else None
     if here is None:
         entry = view.entries.get(process.where)
@@ -111,6 +113,7 @@ def _best_move(view: View, own: LoadVector, process: Process, rng: random.Random
         saved = process.cpu_seconds * gain - settings.cost.of(process.memory)
         candidate = _Candidate(target, vector, gain, saved)
         against = refusal or _why_no_gain(candidate, process, slowdown_here, settings)
+        against = against or why_not_again(process, gain / slowdown_here, now, settings)
         if against is None:
             candidates.append(candidate)
         elif gain > best_no[0]:

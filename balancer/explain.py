@@ -37,7 +37,7 @@ def explain(policy: LendingPolicy, state: LendingState, borrower: Borrower | Non
     if state.blocked:
         lines[0] = Line("blocked", "the node is blocked (mosctl block)", False)
     lines += _what(policy, state)
-    lines += _to_whom(policy, borrower)
+    lines += _to_whom(policy, state, borrower)
     lines += _when(policy, state)
     lines += [Line("owner is back", text) for text in policy.owner.sentences()]
     if borrower is not None and refusal is not None and (going := policy.makes_room(borrower, memory, state)):
@@ -53,8 +53,7 @@ def _bounded(what: str, used: str, limit: str) -> str:
 def _what(policy: LendingPolicy, state: LendingState) -> list[Line]:
     lines = []
     if policy.max_guests is not None:
-        text = _bounded("guests at most", str(state.guests), str(policy.max_guests))
-        lines.append(Line("guests", text, state.guests < policy.max_guests))
+        lines.append(Line("guests", f"{policy.max_guests} at most, {state.guests} are here", state.guests < policy.max_guests))
     if policy.max_memory is not None:
         text = _bounded("of memory", format_size(state.guest_memory), format_size(policy.max_memory))
         lines.append(Line("memory", text, state.guest_memory < policy.max_memory))
@@ -65,16 +64,25 @@ def _what(policy: LendingPolicy, state: LendingState) -> list[Line]:
         lines.append(Line("cores", f"up to {policy.cores:g} processors"))
     if policy.cpu_share < 1:
         lines.append(Line("cpu share", f"up to {100 * policy.cpu_share:g}% of the processors"))
-    weight = "only what nobody else wants" if policy.weight == "idle" else "a fifth of the weight of others"
+    weight = "only what nobody else wants" if policy.weight == "idle" else "a twentieth of the weight of the owner's programs"
     lines.append(Line("weight", weight))
     return lines
 
 
-def _to_whom(policy: LendingPolicy, borrower: Borrower | None) -> list[Line]:
+def _names_groups(policy: LendingPolicy) -> bool:
+    """Whether anything depends on the groups that a user is in."""
+    lists = [policy.borrowers, policy.deny.borrowers, *(one.borrowers for one in policy.classes)]
+    return any(one is not None and one.groups is not None for one in lists)
+
+
+def _to_whom(policy: LendingPolicy, state: LendingState, borrower: Borrower | None) -> list[Line]:
     allowed = denied = None
+    whom = policy.borrowers.sentence()
     if borrower is not None:
         allowed, denied = policy.borrowers.includes(borrower), policy.deny.denies(borrower) is None
-    lines = [Line("lent to", policy.borrowers.sentence(), allowed), Line("denied", policy.deny.sentence(), denied)]
+        if not borrower.groups and _names_groups(policy):
+            whom += f" (in which groups {borrower.user} is, only {borrower.node or 'his home'} knows)"
+    lines = [Line("lent to", whom, allowed), Line("denied", policy.deny.sentence(), denied)]
     kind = class_of(policy.classes, borrower) if borrower is not None else None
     for one in policy.classes:
         text = f"priority {one.priority}: {one.borrowers.sentence()}"
@@ -83,8 +91,9 @@ def _to_whom(policy: LendingPolicy, borrower: Borrower | None) -> list[Line]:
         if one.max_memory is not None:
             text += f", {format_size(one.max_memory)} of memory at most"
         if one.when is not None:
-            text += f", only when {one.when.text}"
-        lines.append(Line(f"class {one.name}", text, True if kind is one else None))
+            text += f", only when {one.when.text} ({one.when.seen(state.values)})"
+        takes = one.when is None or one.when.holds(state.values) is True
+        lines.append(Line(f"class {one.name}", text, takes if kind is one else None))
     if policy.classes and kind is OTHERS:
         lines.append(Line(f"class {OTHERS.name}", f"priority {OTHERS.priority}", True))
     return lines
@@ -93,7 +102,7 @@ def _to_whom(policy: LendingPolicy, borrower: Borrower | None) -> list[Line]:
 def _when(policy: LendingPolicy, state: LendingState) -> list[Line]:
     lines = []
     if policy.hours or len(policy.days) < 7:
-        text = f"{format_hours(policy.hours)} on {format_days(policy.days)}"
+        text = format_hours(policy.hours) + (f" on {format_days(policy.days)}" if len(policy.days) < 7 else "")
         lines.append(Line("hours", text, policy.is_open_at(state.minute, state.weekday)))
     if not policy.on_battery:
         lines.append(Line("battery", "not while the node runs on it", not state.is_on_battery))

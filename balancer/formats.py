@@ -25,8 +25,14 @@ def format_hours(hours: tuple[tuple[int, int], ...]) -> str:
 
 
 def format_days(days: frozenset[int]) -> str:
-    """Days as they are written in the policy."""
-    return ", ".join(DAYS[day] for day in sorted(days))
+    """Days as they are written in the policy: "mon-fri, sun"."""
+    runs: list[list[int]] = []
+    for day in sorted(days):
+        if runs and runs[-1][-1] == day - 1:
+            runs[-1].append(day)
+        else:
+            runs.append([day])
+    return ", ".join(DAYS[run[0]] + (f"-{DAYS[run[-1]]}" if len(run) > 1 else "") for run in runs)
 
 
 def format_seconds(seconds: float) -> str:

@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from balancer.datagram import (
     AGE_LIMIT,
@@ -41,7 +40,8 @@ from balancer.datagram import (
     version_of,
 )  # fmt: skip
 from balancer.freshest import LIMIT, Freshest
-from balancer.load import Clock, LoadVector
+from balancer.letters import BYTES_PER_SECOND, Allowance, Letter, Sent
+from balancer.load import Clock, LoadVector, is_urgent
 from balancer.membership import Membership
 from balancer.view import Entry, View
 
@@ -50,9 +50,6 @@ FAN_OUT = 2
 WINDOW = 32
 """Entries in a datagram, and those that are told: twice as many, in two datagrams, from MANY nodes on."""
 MANY = 256
-BYTES_PER_SECOND = 2900.0
-"""What a node sends at most on the average, seals and headers of the network included: where the windows are of two datagrams,
-not every second peer's turn comes."""
 URGENT_PEERS = 3
 LEAVING_PEERS = 8
 """A node that leaves cannot say so again."""
@@ -63,20 +60,6 @@ SMALL = 200
 """Bytes of updates in a datagram that has only a probe to bring, or something urgent."""
 REVIVAL = 0.2
 """How likely a dead member is told of its death in each period, so that halves of a cut cluster meet again."""
-
-
-class Letter(NamedTuple):
-    """A datagram without its seal, and the name of who is to have it.
-
-    `surely`: not as a datagram, which does not get through, but by a way that is slower and surer.
-    """
-
-    to: str
-    data: bytes
-    surely: bool = False
-
-
-Sent = list[Letter]
 
 
 class Gossip:
@@ -91,7 +74,7 @@ class Gossip:
         self.forget_after = forget_after
         self.freshest = Freshest()
         self.membership = Membership(self.id, clock, rng, LIMIT, self.freshest.born)
-        self.bytes_sent = 0
+        self.allowance = Allowance(clock)
         self._clock = clock
         self._rng = rng
         self._vector: LoadVector | None = None
@@ -103,8 +86,6 @@ class Gossip:
         self._next_round = clock() + rng.uniform(0, PERIOD)
         self._urgent_at = math.inf
         self._urgent_last = -math.inf
-        self._allowance = BYTES_PER_SECOND
-        self._allowed_at = clock()
         self._left = False
 
     # -- this node -----------------------------------------------------------------------------------------------------
@@ -128,7 +109,7 @@ class Gossip:
         if card != self._card:
             self._introduce(card)
         before, self._vector, self._updated = self._vector, vector, self._clock()
-        if before is not None and _is_urgent(before, vector):
+        if before is not None and is_urgent(before, vector):
             self._urgent_at = min(self._urgent_at, max(self._updated, self._urgent_last + URGENT_PERIOD))
 
     def _introduce(self, card: Card) -> None:
@@ -160,11 +141,6 @@ class Gossip:
     def learn(self, name: str, address: str, port: int) -> None:
         """Take the address of a peer of which nothing else is known, such as a seed that has been dialled."""
         self.membership.learn(Card(name, address, port))
-
-    def address_of(self, name: str) -> tuple[str, int] | None:
-        """Return address and port of a node that is known; one that has left may come again."""
-        member = self.membership.members.get(node_id(name))
-        return (member.card.address, member.card.port) if member is not None else None
 
     def peers(self) -> dict[str, tuple[str, int]]:
         """Return address and port of every other node that is known, dead ones too, by name."""
@@ -238,7 +214,7 @@ class Gossip:
         windows = self._windows()
         sent: Sent = []
         for place, node in enumerate(chosen):
-            if place and self._allow(0) <= 0:
+            if place and self.allowance.left <= 0:
                 break
             probes = [self.membership.ping(node)] if node == target else []
             for window in windows:
@@ -307,13 +283,13 @@ class Gossip:
         wanted = self._missing(room // ID) if entries else []
         if updates is None:
             # Who has sent too much already tells less.
-            space = min(space, SMALL) if self._allow(0) < 0 else space
+            space = min(space, SMALL) if self.allowance.left < 0 else space
             updates = self.membership.news(min(space, room - ID * len(wanted)), self.membership.about(node))
         return self._letter(member.card.name, Datagram(self._card, entries, urgent, wanted, probes, updates), surely)
 
     def _letter(self, name: str, datagram: Datagram, surely: bool = False) -> Sent:
         data = datagram.pack()
-        self._allow(UDP + SEAL + len(data))
+        self.allowance.spend(UDP + SEAL + len(data))
         return [Letter(name, data, surely)]
 
     def _missing(self, room: int) -> list[bytes]:
@@ -323,18 +299,6 @@ class Gossip:
         if not self.membership.full and len(self.freshest) > len(self.membership.alive()):
             missing += [node for _, node, _ in self.freshest if node not in members]
         return self._rng.sample(missing, min(WANTED, room, len(missing)))
-
-    def spend(self, size: int) -> None:
-        """Count so many bytes that were sent besides, to make acquaintances, as part of what may be sent."""
-        self._allow(size)
-
-    def _allow(self, size: int) -> float:
-        """Take so many bytes from what may be sent; returns what is left of it, which may be less than nothing."""
-        now = self._clock()
-        self._allowance = min(2 * BYTES_PER_SECOND, self._allowance + BYTES_PER_SECOND * (now - self._allowed_at)) - size
-        self._allowed_at = now
-        self.bytes_sent += size
-        return self._allowance
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -373,12 +337,13 @@ class Gossip:
         for urgent in datagram.urgent:
             if self._take(now - urgent.age, urgent.node, urgent.body) and urgent.hops:
                 sent += self._push(replace(urgent, hops=urgent.hops - 1), without=sender)
-        answers = [answer for probe in datagram.probes for answer in self.membership.hear(sender, replace(probe, surely=surely))]
+        probes = [replace(probe, surely=True) for probe in datagram.probes] if surely else datagram.probes
+        answers = [answer for probe in probes for answer in self.membership.hear(sender, probe)]
         for node, probe in answers:
             sent += self._short(node, [probe])
         if refuted or (self.membership.about(sender) is not None and not answers):
             sent += self._short(sender)  # with our newest card, or with why it is not believed
-        if datagram.wanted and self._allow(0) > -BYTES_PER_SECOND:
+        if datagram.wanted and self.allowance.left > -BYTES_PER_SECOND:
             sent += self._datagram(sender, updates=self._cards(datagram.wanted))
         return sent
 
@@ -431,11 +396,3 @@ class Gossip:
             if member.word is Word.ALIVE and member.card.incarnation and space >= 0:
                 updates.append(update)
         return updates
-
-
-def _is_urgent(before: LoadVector, now: LoadVector) -> bool:
-    """Return whether all should hear at once that the owner is back or memory is short, or that a node wants work."""
-    return (
-        now.accepts_guests != before.accepts_guests or now.owner_active > before.owner_active
-        or now.memory_short > before.memory_short or (now.accepts_guests and now.idle > before.idle)
-    )  # fmt: skip

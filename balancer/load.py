@@ -141,6 +141,14 @@ class LoadVector:
         return self.runnable < min(0.5, self.cores / 2)
 
 
+def is_urgent(before: LoadVector, now: LoadVector) -> bool:
+    """Return whether all should hear at once that the owner is back or memory is short, or that a node wants work."""
+    return (
+        now.accepts_guests != before.accepts_guests or now.owner_active > before.owner_active
+        or now.memory_short > before.memory_short or (now.accepts_guests and now.idle > before.idle)
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """Shares of time (0 to 1) in which something waited for a processor or for memory, and in which all waited for memory or for a

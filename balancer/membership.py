@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from balancer.datagram import Call, Card, Probe, Update, Word, pack_update
+from balancer.datagram import Call, Card, Probe, Update, Word, node_id, pack_update
 from balancer.load import Clock
 
 PERIOD = 1.0
@@ -117,6 +117,11 @@ class Membership:
         if self._alive is None:
             self._alive = sorted(node for node, member in self.members.items() if member.word in _THERE)
         return self._alive
+
+    def address_of(self, name: str) -> tuple[str, int] | None:
+        """Return address and port of a node that is known; one that has left may come again."""
+        member = self.members.get(node_id(name))
+        return (member.card.address, member.card.port) if member is not None else None
 
     def dead(self) -> list[bytes]:
         """Return the members that count as dead."""

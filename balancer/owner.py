@@ -1,10 +1,11 @@
 """The owner of a node comes back, and goes away: what becomes of guests, and when. A pure state machine: time is passed in.
 
-    OWNER -> LENDING -> THROTTLED -> FROZEN -> EVICTING -> LATE
-      ^________|___________|___________|__________|__________|
+    OWNER -> LENDING -> [SUSPECTED ->] THROTTLED -> FROZEN -> EVICTING -> LATE
+      ^________|____________________________|___________|__________|__________|
 
 Each step is taken only if the policy goes that far, and the one after it only while the reason lasts. Guests are held back at once
-(THROTTLED), so that the owner feels nothing of what comes after; what is LATE has not gone within the policy's deadline.
+(THROTTLED), so that the owner feels nothing of what comes after; what is LATE has not gone within the policy's deadline. A load that is
+seen for a moment only holds them back as well (SUSPECTED), and if it was no more than that they have lost next to nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from balancer.values import Table
 
 LAST_STEPS = ("checkpoint", "keep", "kill")
 GOES_AS_FAR_AS = ("nothing", "throttle", "freeze", "evict")
+SUSPICION = 0.2
+"""Seconds for which it lasts at least, so that guests are not held back and let go forty times a second."""
 AT_ONCE = 2
 """Guests that leave at a time: they share the network."""
 
@@ -27,6 +30,8 @@ class Stage(Enum):
     OWNER = "owner"
     """the owner has the node: no guests are taken"""
     LENDING = "lending"
+    SUSPECTED = "suspected"
+    """the owner may have begun something; what he has begun is not known to last"""
     THROTTLED = "throttled"
     FROZEN = "frozen"
     EVICTING = "evicting"
@@ -104,6 +109,8 @@ class Sight:
 
     idle: float | None = None
     load: float | None = None
+    surge: float | None = None
+    """the same of the last moment, which may be over at once"""
     is_pressed: bool = False
     is_called: bool = False
     """by hand: mosctl owner back"""
@@ -136,11 +143,13 @@ class OwnerState:
     since: float = 0.0
     calm_since: float | None = None
     reason: str = ""
+    may_return: bool = True
+    """whether the reason is one that comes and goes, and not the owner's own word"""
 
     @property
     def is_throttled(self) -> bool:
         """Whether guests are to be held back."""
-        return self.stage in (Stage.THROTTLED, Stage.FROZEN, Stage.EVICTING, Stage.LATE)
+        return self.stage in (Stage.SUSPECTED, Stage.THROTTLED, Stage.FROZEN, Stage.EVICTING, Stage.LATE)
 
     @property
     def is_frozen(self) -> bool:
@@ -150,31 +159,48 @@ class OwnerState:
     @property
     def withholds(self) -> str | None:
         """Why no guest is taken now."""
-        return None if self.stage is Stage.LENDING else self.reason or "the owner has had the node until now"
+        if self.stage in (Stage.LENDING, Stage.SUSPECTED):
+            return None
+        if self.calm_since is not None or not self.reason:
+            return "the owner has had the node until a moment ago" + (f": {self.reason}" if self.reason else "")
+        return self.reason
+
+
+def _is_suspect(rules: OwnerRules, sight: Sight) -> bool:
+    """Whether the owner's programs, at this moment, use as much as would be a reason if it lasted."""
+    return rules.busy_load is not None and sight.surge is not None and sight.surge > rules.busy_load and rules.goes_to("throttle")
 
 
 def step(state: OwnerState, sight: Sight, rules: OwnerRules, idle_after: float, now: float) -> OwnerState:
     """The state after what is seen now; the same one if nothing changes."""
     # Guests may be here before anything is known of the owner: after a restart of the daemon.
-    reason = why_back(rules, idle_after, sight, state.stage is not Stage.OWNER or sight.guests > 0)
+    is_lending = state.stage in (Stage.LENDING, Stage.SUSPECTED) or (state.stage is Stage.OWNER and sight.guests > 0)
+    reason = why_back(rules, idle_after, sight, is_lending)
     if reason is not None:
-        state = replace(state, reason=reason, calm_since=None)
+        state = replace(state, reason=reason, calm_since=None, may_return=not sight.is_called)
     elif state.calm_since is None:
         state = replace(state, calm_since=now)
     stage = _next_stage(state, sight, rules, reason is None, now)
-    return state if stage is state.stage else replace(state, stage=stage, since=now)
+    if stage is state.stage:
+        return state
+    # Who was suspected rightly has been held back since then.
+    return replace(state, stage=stage, since=state.since if state.stage is Stage.SUSPECTED and stage is Stage.THROTTLED else now)
 
 
 def _next_stage(state: OwnerState, sight: Sight, rules: OwnerRules, is_calm: bool, now: float) -> Stage:
     stage, here = state.stage, now - state.since
+    if is_calm and stage in (Stage.LENDING, Stage.SUSPECTED):
+        if sight.guests and _is_suspect(rules, sight):
+            return Stage.SUSPECTED
+        return stage if stage is Stage.SUSPECTED and here < SUSPICION else Stage.LENDING
     if is_calm:
         # Whom only hours or the keyboard keep away has been away long enough already; load comes and goes.
-        wait = rules.calm if rules.busy_load is not None or rules.pressure else 0.0
+        wait = rules.calm if state.may_return and (rules.busy_load is not None or rules.pressure) else 0.0
         calm_for = now - (state.calm_since if state.calm_since is not None else now)
-        return Stage.LENDING if stage is Stage.LENDING or calm_for >= wait else stage
+        return Stage.LENDING if calm_for >= wait else stage
     if sight.guests == 0 or rules.on_return == "nothing":
         return Stage.OWNER
-    if stage in (Stage.OWNER, Stage.LENDING):
+    if stage in (Stage.OWNER, Stage.LENDING, Stage.SUSPECTED):
         return Stage.THROTTLED
     if stage is Stage.THROTTLED and rules.goes_to("freeze") and here >= rules.freeze_after:
         return Stage.FROZEN

@@ -49,7 +49,8 @@ class Settings:
     `sample` is how many nodes are looked at for one process, `placings` how many are asked for one that is to be placed. A node
     takes one guest at a time that a balancer sends, but for small ones: together they may have up to `arriving` bytes.
     `seconds_per_byte` and `seconds_per_call` are how long a byte takes that is read or written at another place than where the
-    process is, and a call that home answers. Where memory is short, processes leave until there is `memory_relief` times as
+    process is, and a call that home answers. A move that takes away `large` of a process's slowdown need not wait for longer than
+    `residency_large` after the last one. Where memory is short, processes leave until there is `memory_relief` times as
     much free as is called short. None goes where all waits for memory or for a disk for more than `memory_stall` or `io_stall` of
     the time.
     """
@@ -59,6 +60,8 @@ class Settings:
     residency: float = 11.0
     residency_costs: float = 3.0
     residency_limit: float = 120.0
+    large: float = 0.45
+    residency_large: float = 5.0
     quick: float = 300.0
     stale: float = 10.0
     sample: int = 4
@@ -115,10 +118,20 @@ def why_never(process: Process, own: LoadVector) -> str | None:
 
 
 def why_not_now(process: Process, now: float, settings: Settings) -> str | None:
-    """Return why it is too early for another move of this process, or None."""
+    """Return why it is too early to try another move of this process, whatever it would gain, or None."""
     if now < process.not_before:
         return f"its last move failed or was refused; the next is tried in {process.not_before - now:.0f} s"
+    return None
+
+
+def why_not_again(process: Process, share: float, now: float, settings: Settings) -> str | None:
+    """Return why it is too early, after its last move, for one that takes away such a share (0 to 1) of its slowdown, or None.
+
+    The less there is to gain, the sooner it was an error of figures that are seconds old; of what would be halved, little was.
+    """
     stayed, least = now - process.arrived, residency(process, now, settings)
+    if share >= settings.large:
+        least = min(least, max(settings.residency_large, settings.residency_costs * settings.cost.of(process.memory)))
     if process.moved and stayed < least:
         return f"it came {stayed:.0f} s ago and stays {least:.0f} s before it moves again"
     return None

@@ -281,9 +281,13 @@ class Simulation:
 
     def _place(self, job: Job) -> None:
         process = replace(self._process(0, job, job.home), memory=min(BEGUN, job.memory))
-        for decision in placings(lambda: self._view(job.home), process, self.rng, self._settings[job.home]):
+        for decision in placings(lambda: self._view_ahead(job.home), process, self.rng, self._settings[job.home]):
             if decision.target is None or self._act(job, decision, process.memory):
                 break
+
+    def _view_ahead(self, index: int) -> View:
+        """What a node knows, less its processes that are on their way out: not all are to leave what the first of them leave idle."""
+        return self._view(index).with_own(-float(sum(job.where == job.home == index for job in self._moving)))
 
     def _view(self, index: int) -> View:
         self._tell(self.gossips[index])

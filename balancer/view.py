@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from balancer.load import LoadVector
 
@@ -29,6 +29,13 @@ class View:
         """The vector of the node whose view this is, if it has made one."""
         entry = self.entries.get(self.name)
         return entry.vector if entry else None
+
+    def with_own(self, more: float) -> View:
+        """Return the view as it will be with so many more runnable threads (fewer if negative) on this node itself."""
+        entry = self.entries.get(self.name)
+        if entry is None or not more:
+            return self
+        return replace(self, entries={**self.entries, self.name: replace(entry, vector=entry.vector.with_more(more))})
 
     def others(self) -> list[Entry]:
         """Return the entries of the other nodes, by name."""

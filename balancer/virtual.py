@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Iterator
 
 from balancer.datagram import LIMIT, SEAL
-from balancer.gossip import Gossip, Letter, Sent
+from balancer.gossip import Gossip
+from balancer.letters import Letter, Sent
 
 DELAY = 0.0005
 """Seconds that a datagram is under way at least; it is up to four times as many."""

@@ -60,17 +60,17 @@ def watch(count: int, seed: int, loss: float = 0.0, known: int | None = None, se
         gossip: Gossip = network.add(name)
         for card in cards if known is None else rng.sample(cards, known):
             gossip.membership.learn(card)
-    settled = settle if settle is not None else 20 + count / 16
+    settled = settle if settle is not None else 20 + count / 32
     samples = min(10, max(1, 10_000 // count))
     network.run(settled)
-    before = sum(gossip.bytes_sent for gossip in network.nodes.values())
+    before = sum(gossip.allowance.spent for gossip in network.nodes.values())
     ages, seen = [], 0
     for second in range(1, samples + 1):
         network.run(settled + second + rng.random())
         now = list(network.ages())
         ages.append(fmean(now))
         seen += len(now)
-    sent = sum(gossip.bytes_sent for gossip in network.nodes.values()) - before
+    sent = sum(gossip.allowance.spent for gossip in network.nodes.values()) - before
     return Picture(fmean(ages), sent / count / (network.now - settled), network.largest, seen / samples / count)
 
 

@@ -6,6 +6,7 @@ until each of the others counts it as dead, so the last of them. The baseline is
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 
@@ -15,6 +16,7 @@ from lab import Lab, LabError
 
 NODES, LEAST = 6, 4
 ROUNDS = 5
+"""Labs; FARHOME_BENCH_ROUNDS says otherwise."""
 TARGET = 8.0
 PATIENCE = 60.0
 SETTLE = 3.0
@@ -49,7 +51,7 @@ def death(lab: Lab, victim: str, others: list[str]) -> float:
 def run() -> list[Result]:
     """Let nodes die; some minutes."""
     times: dict[int, list[float]] = defaultdict(list)
-    for _ in range(ROUNDS):
+    for _ in range(int(os.environ.get("FARHOME_BENCH_ROUNDS") or ROUNDS)):
         with bench_lab(NODES, configuration="[balance]\nenabled = false\n") as lab:
             names = [f"n{number}" for number in range(1, NODES + 1)]
             while len(names) >= LEAST:

@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     _json(why)
     rules = "tell what this node lends, rule by rule, and what each rule comes to now"
     policy = verbs.add_parser("policy", help="what this node lends", description=rules)
-    policy.add_argument("what", choices=("explain",), help="explain: all rules")
+    policy.add_argument("what", nargs="?", choices=("explain",), default="explain", help="explain: all rules")
     policy.add_argument("--as", dest="borrower", metavar="USER@NODE", help="whether a process of that user and home would be taken now")
     policy.add_argument("--memory", type=_size, metavar="SIZE", help="and needs so much memory, such as 2G (default: none)")
     _json(policy)
@@ -186,10 +186,10 @@ def _why(options: argparse.Namespace) -> int:
         return OK
     ended = answer["state"] in ("ended", "lost")
     place = "at home" if answer["where"] == "home" else f"on {answer['where']}"
-    times = {0: "never", 1: "once"}.get(answer["moves"], f"{answer['moves']} times")
+    times = {0: "never moved", 1: "moved once"}.get(answer["moves"], f"moved {answer['moves']} times")
     used = f", {answer['cpu_seconds']:.1f} s of cpu" if "cpu_seconds" in answer else ""
     command = answer["command"] if len(answer["command"]) <= LONG_COMMAND else answer["command"][:LONG_COMMAND] + "…"
-    print(f"process {answer['pid']} ({command}) {'was' if ended else 'is'} {place}, moved {times}{used}")
+    print(f"process {answer['pid']} ({command}) {'was' if ended else 'is'} {place}, {times}{used}")
     if answer["why"]:
         print(f"last: {answer['why']}")
     if answer.get("calls_rate", 0.0) >= 1:
@@ -207,7 +207,7 @@ def _policy(options: argparse.Namespace) -> int:
     if options.json:
         print_json(answer)
         return OK
-    marks = {True: "yes", False: "no", None: ""}
+    marks = {True: "ok", False: "no", None: ""}
     print(table(("RULE", "NOW", "SAYS"), [(line["rule"], marks[line["holds"]], line["text"]) for line in answer["lines"]]))
     who = f"a process of {options.borrower}" if options.borrower else "a guest"
     print(f"{who} would not be taken now: {answer['refusal']}" if answer["refusal"] else f"{who} would be taken now")
@@ -219,7 +219,8 @@ def _owner(options: argparse.Namespace) -> int:
     if options.json:
         print_json(answer)
         return OK
-    print(f"{_STAGES[answer['stage']]}; {answer['guests']} guests are here")
+    here = {0: "no guests are", 1: "1 guest is"}.get(answer["guests"], f"{answer['guests']} guests are")
+    print(f"{_STAGES[answer['stage']]}; {here} here")
     if answer["reason"]:
         print(answer["reason"])
     seen = [
@@ -232,8 +233,10 @@ def _owner(options: argparse.Namespace) -> int:
 
 
 _STAGES = {
-    "owner": "the owner has the node", "lending": "the node lends", "throttled": "guests are held back",
-    "frozen": "guests stand still", "evicting": "guests are being sent away", "late": "guests that have not gone in time stand still",
+    "owner": "the owner has the node", "lending": "the node lends",
+    "suspected": "the node lends; guests are held back for a moment, as the owner may have begun something",
+    "throttled": "guests are held back", "frozen": "guests stand still", "evicting": "guests are being sent away",
+    "late": "guests that have not gone in time stand still",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from cli.exit_codes import NOT_PERMITTED, OK
 from node import config
 from node.daemon import Daemon
 from node.paths import Paths
+from node.priority import come_first
 from wire.resources import allow_many_descriptors
 
 
@@ -54,6 +55,7 @@ def body(arguments: Sequence[str] | None) -> int:
         await Daemon(paths, settings).run()
 
     allow_many_descriptors()
+    come_first()
     uvloop.run(serve())
     return OK
 

@@ -1,7 +1,7 @@
 // enter PID UID GID[,GROUP...] DIRECTORY [CGROUP...] -- PROGRAM [ARGUMENT...]: runs PROGRAM inside the virtual node whose
 // process 1 is PID, as that user, with DIRECTORY as its working directory (or / where the node has no such directory).
 //
-// Joins the cgroups (directories, before the namespaces hide them), then all namespaces of PID. The program is a child, because
+// Joins the cgroups (directories, before the namespaces hide them), then all namespaces of PID, on whose processors it runs. The program is a child, because
 // only a child is in another pid namespace; SIGTERM and SIGHUP are passed on to it, its stops are shared, its end is ours.
 // Exit status: the program's own (killed by a signal: so are we); 127, 126 as a shell; 125 when the node cannot be entered.
 #define _GNU_SOURCE
@@ -93,9 +93,12 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: enter PID UID GID[,GROUP...] DIRECTORY [CGROUP...] -- PROGRAM [ARGUMENT...]\n");
 		return 64;
 	}
+	cpu_set_t processors;
 	int node = (int)syscall(SYS_pidfd_open, atoi(argv[1]), 0);
 	if (node < 0)
 		return fail("open the node");
+	if (sched_getaffinity(atoi(argv[1]), sizeof processors, &processors) || sched_setaffinity(0, sizeof processors, &processors))
+		return fail("run on the node's processors");
 	for (int i = 5; i < program; i++)
 		if (join_cgroup(argv[i]))
 			return fail(argv[i]);

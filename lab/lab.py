@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
 import json
 import os
 import secrets
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,6 +42,7 @@ class Lab:
         speed: Mapping[str, float] | None = None,
         clock: Mapping[str, int] | None = None,
         bandwidth: str | None = None,
+        processors: Mapping[str, Set[int]] | None = None,
         mosd: bool = True,
         configuration: str = "",
     ) -> Lab:
@@ -48,12 +50,14 @@ class Lab:
 
         ``cpus``: processors that each node may use; ``speed``: share of them by node, 0.5 is half as fast; ``clock``: seconds
         by node that its monotonic clock and uptime are ahead of the host's, as on machines that were started at other times;
-        ``bandwidth``: ``100mbit``, per node and direction; ``mosd``: make the cluster's keys and start the daemons;
+        ``bandwidth``: ``100mbit``, per node and direction; ``processors``: those of the machine that a node runs on, by node, and
+        without a quota: nodes on different ones take nothing from each other, as real machines do not; ``mosd``: make the cluster's
+        keys and start the daemons;
         ``configuration``: TOML text added to every node.toml.
         Errors: LabError; nothing is left then.
         """
         lab = cls(name)
-        speeds = lab._check(count, cpus, speed or {}, clock or {}, bandwidth)
+        speeds = lab._check(count, cpus, speed or {}, clock or {}, bandwidth, processors or {})
         rate = network.parse_rate(bandwidth) if bandwidth else None
         if os.access(ROOT, os.W_OK):
             for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab"):
@@ -66,7 +70,7 @@ class Lab:
             try:
                 if mosd and cluster.is_available():
                     configuration = cluster.measured_speed(configuration) + configuration
-                lab._start(directory, cpus, speeds, clock or {}, rate, configuration)
+                lab._start(directory, cpus, speeds, clock or {}, rate, processors or {}, configuration)
             except BaseException:
                 lab._remove()
                 raise
@@ -80,8 +84,9 @@ class Lab:
 
     @staticmethod
     def _check(
-        count: int, cpus: float, speed: Mapping[str, float], clock: Mapping[str, int], bandwidth: str | None
-    ) -> dict[str, float]:
+        count: int, cpus: float, speed: Mapping[str, float], clock: Mapping[str, int], bandwidth: str | None,
+        processors: Mapping[str, Set[int]],
+    ) -> dict[str, float]:  # fmt: skip
         names = [f"n{number}" for number in range(1, count + 1)]
         if not 1 <= count <= MOST_NODES:
             raise LabError(f"a lab has 1 to {MOST_NODES} nodes, not {count}.")
@@ -89,12 +94,15 @@ class Lab:
             raise LabError("a lab needs root.")
         if not 0 < cpus <= 1024:
             raise LabError(f"{cpus:g} is no number of processors for a node.")
-        for name in (*speed, *clock):
+        for name in (*speed, *clock, *processors):
             if name not in names:
                 raise LabError(f"something is given for {name}, but the nodes are {names[0]} to {names[-1]}.")
         for name, value in speed.items():
             if not 0.01 <= value <= 1:
                 raise LabError(f"the speed of {name} is a share between 0.01 and 1, not {value:g}.")
+        for name, numbers in processors.items():
+            if not numbers or not numbers <= os.sched_getaffinity(0):
+                raise LabError(f"{name} cannot run on processors {sorted(numbers)}: there are {sorted(os.sched_getaffinity(0))}.")
         if bandwidth:
             try:
                 network.parse_rate(bandwidth)
@@ -112,6 +120,7 @@ class Lab:
         speeds: Mapping[str, float],
         clock: Mapping[str, int],
         rate: int | None,
+        processors: Mapping[str, Set[int]],
         configuration: str,
     ) -> None:
         for point in ("/opt/farhome", "/etc/farhome", "/var/lib/farhome"):
@@ -129,8 +138,8 @@ class Lab:
             (files / "hosts").write_text(hosts)
             seeds = [f"{other}:{PORT}" for other in addresses.values() if other != address]
             (files / "node.toml").write_text(_node_configuration(name, address, seeds, configuration))
-            cgroups.create(self.name, name, cpus * speeds[name])
-            starting[name] = self._start_reaper(name, files, clock.get(name, 0))
+            cgroups.create(self.name, name, None if name in processors else cpus * speeds[name])
+            starting[name] = self._start_reaper(name, files, clock.get(name, 0), processors.get(name))
         for name, process in starting.items():
             output, errors = process.communicate(timeout=30)
             if process.returncode:
@@ -140,10 +149,13 @@ class Lab:
             start = state.start_time(pid)
             if start is None:
                 raise LabError(f"node {name} died at once.")
-            current.nodes[name] = NodeState(name, pid, start, addresses[name], cpus, speeds[name])
+            share = len(processors[name]) if name in processors else cpus
+            current.nodes[name] = NodeState(name, pid, start, addresses[name], share, speeds[name])
             state.save(current)
         try:
             network.connect(current.switch, {one.name: (one.pid, one.address) for one in current.nodes.values()}, rate)
+            for name, numbers in processors.items():
+                network.receive_on(current.nodes[name].pid, numbers)
         except network.NetworkError as error:
             raise LabError(f"the nodes cannot be connected: {error}") from error
 
@@ -170,17 +182,18 @@ class Lab:
             raise LabError(f"a helper of the lab does not start: {' '.join(result.stderr.split())}")
         return int(result.stdout)
 
-    def _start_reaper(self, name: str, files: Path, clock: int) -> subprocess.Popen[str]:
+    def _start_reaper(self, name: str, files: Path, clock: int, processors: Set[int] | None) -> subprocess.Popen[str]:
         groups = cgroups.directories(self.name, name)    # the node sees them as the roots of their hierarchies
         arguments = [one.mount_argument() for one in cgroups.hierarchies()]
-        return subprocess.Popen(
-            ["reaper", str(clock), *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
-            executable=build_directory() / "reaper",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        with _running_on(processors):                    # so is whoever enters the node later
+            return subprocess.Popen(
+                ["reaper", str(clock), *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
+                executable=build_directory() / "reaper",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
 
     @property
     def state(self) -> LabState:
@@ -311,6 +324,17 @@ class Lab:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.down()
+
+
+@contextlib.contextmanager
+def _running_on(processors: Set[int] | None) -> Iterator[None]:
+    """What is started meanwhile runs on those processors; None: on whatever we run on."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _end(name: str, pid: int, start: int, timeout: float = 10.0) -> None:

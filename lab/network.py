@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from pathlib import Path
 
 BRIDGE = "br0"
 INTERFACE = "eth0"
@@ -94,6 +95,18 @@ def connect(switch: int, nodes: dict[str, tuple[int, str]], bandwidth: int | Non
             [(pid, [f"qdisc add dev {INTERFACE} {limit}"]) for pid, _ in nodes.values()]
             + [(switch, [f"qdisc add dev {name} {limit}" for name in nodes])],
         )
+
+
+def receive_on(node: int, processors: Set[int]) -> None:
+    """Have a node (its process 1) do on its own processors what there is to do for packets that come to it: else their sender's would.
+
+    Errors: NetworkError.
+    """
+    queue = Path(f"/proc/{node}/root/sys/class/net/{INTERFACE}/queues/rx-0/rps_cpus")
+    try:
+        queue.write_text(f"{sum(1 << number for number in processors):x}")
+    except OSError as error:
+        raise NetworkError(f"{queue.name}: {error.strerror}") from error
 
 
 def unplug(switch: int, name: str) -> None:

@@ -40,6 +40,8 @@ PRESSURE_PERIOD = 1.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
 BEST = "best"
+PLACED_AT_ONCE = 2
+"""Moves of processes that want the best node: the others go on at home until it is their turn, so that the first arrive soon."""
 
 log = logging.getLogger("mosd.balancer")
 
@@ -65,13 +67,16 @@ class Balancer:
         self.gossiping = Gossiping(self.gossip, peers)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
         self._incarnation = life
-        self._counter = sampling.RunnableCounter()
+        self._counter = sampling.RunnableCounter(lambda: [*mover.deputies(), *guests.remotes()])
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
         self.habits = Habits(registry, mover)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sampling_took = 0.0
+        self._leaving = 0.0
+        """Runnable threads of processes that are on their way from here to other nodes."""
+        self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
 
     def start(self) -> None:
         """Runs the loops until close()."""
@@ -186,6 +191,10 @@ class Balancer:
         self._tell_gossip()
         return self.gossip.view()
 
+    def _view_ahead(self) -> View:
+        """The view less the processes that are on their way out: not all are to leave what the first of them leave idle."""
+        return self.view().with_own(-self._leaving)
+
     # -- hands ---------------------------------------------------------------------------------------------------------
 
     def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
@@ -244,11 +253,15 @@ class Balancer:
 
     async def _place_best(self, entry: HomeProcess) -> None:
         """Asks one node after the other until one takes it."""
-        figures = self._figures(entry, self._processors.unfit(self.view()))
-        for decision in placings(self.view, figures, self._rng, self.settings()):
-            self.journal.record(time.time(), decision, entry.where)
-            if decision.target is None or self._mover.is_moving(entry.pid) or not await self._act(decision):
-                break
+        async with self._placing:
+            now = self._registry.get(entry.pid)
+            if now is None or now.where != entry.where:
+                return
+            figures = self._figures(now, self._processors.unfit(self.view()))
+            for decision in placings(self._view_ahead, figures, self._rng, self.settings()):
+                self.journal.record(time.time(), decision, now.where)
+                if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision):
+                    break
 
     async def _make(self, decision: Decision) -> None:
         await self._act(decision)
@@ -257,13 +270,18 @@ class Balancer:
         """Makes a move that was decided; returns whether another target might take the process where this one has not."""
         assert decision.target is not None
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
+        leaving = 0.0
         if (entry := self._registry.get(decision.pid)) is not None:
             self.gossip.note(decision.target, entry.runnable())
+            leaving = entry.runnable() if entry.where == HOME else 0.0
+        self._leaving += leaving
         try:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown)
         except MoveRefused as error:                 # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
             return isinstance(error, MoveFailed) and error.no_place
+        finally:
+            self._leaving -= leaving
         self.journal.concluded(decision.pid, decision.target, "made")
         self._settle_wish(decision.pid)
         return False

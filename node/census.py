@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from balancer.lending import Borrower, Present, class_of
+from balancer.lending import Borrower, GuestClass, Present, class_of
 from balancer.policy import LendingPolicy, LendingState
 from node.cgroups import GuestGroups
 from node.guest import Guest, Surroundings
@@ -50,11 +50,30 @@ class Census:
         """Whose guest it is."""
         return Borrower(guest.user, guest.home, frozenset(guest.groups), self._cluster())
 
+    def kind(self, guest: Guest, policy: LendingPolicy) -> GuestClass:
+        """The class that it is of."""
+        return class_of(policy.classes, self.borrower(guest))
+
+    def in_excess(self, guests: Mapping[str, Guest], policy: LendingPolicy) -> tuple[str, str] | None:
+        """Of guests that use more memory together than the owner lends, to all or to a class: who is to go first, the greatest of the
+        lowest class, and whose bound it is (the name of the class, or nothing). None if none has to go."""
+        bounds = [(policy.max_memory, None), *((kind.max_memory, kind) for kind in policy.classes)]
+        if all(most is None for most, _ in bounds):
+            return None
+        kinds = {key: self.kind(guest, policy) for key, guest in guests.items()}
+        used = {guest.group: self._groups.memory(guest.group) for guest in guests.values()}
+        for most, kind in bounds:
+            those = [key for key in guests if kind is None or kinds[key] == kind]
+            if most is not None and sum(used[group] for group in {guests[key].group for key in those}) > most:
+                first = max(those, key=lambda key: (-kinds[key].priority, used[guests[key].group]))
+                return first, kind.name if kind is not None else ""
+        return None
+
     def state(self, guests: Mapping[str, Guest], policy: LendingPolicy, around: Surroundings, blocked: bool) -> LendingState:
         """How the node is now, with those guests, for the owner's policy."""
         clock, memory = time.localtime(), self._memory_of_all(guests)
         present = (
-            Present(guest.key, class_of(policy.classes, self.borrower(guest)), self.memory(guest), guest.since) for guest in guests.values()
+            Present(guest.key, self.kind(guest, policy), self.memory(guest), guest.since) for guest in guests.values()
         )
         return LendingState(
             guests=len(guests),

@@ -2,40 +2,49 @@
 
 Version 1 hierarchies, the unified one, and both at once (hybrid) occur; a group is made in each that there is. Nothing here
 takes memory away from a guest by force: a kill for want of memory would be one that it had not seen at home. What is above
-the policy's max_memory is throttled (memory.high) where the kernel can, and sent away by the daemon.
+the policy's max_memory is throttled (memory.high) where the kernel can, or reclaimed first when memory is short (version 1, which knows
+a soft limit only), and sent away by the daemon.
 
-Nothing but guests is in these groups: who supervises them must answer while they stand still.
+Nothing but guests is in these groups: who supervises them must answer while they stand still. While they send guests away
+because the owner is back they have a group of their own beside, `farhome-remotes`: that is not to be felt either.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 TOP = "farhome"
 BASE = f"{TOP}/guests"
+REMOTES = "farhome-remotes"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer")
 PERIOD_US = 20_000
 """Of the cpu quota: short, so that who is held back is slow evenly, and a move that begins then need not wait long for its guest."""
 NANOSECONDS, MICROSECONDS = 1e-9, 1e-6
 LEAST_QUOTA_US = 1000
 """What the kernel takes."""
-LOW_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
-"""A fifth of an ordinary group: the owner's own programs come first even while guests are here."""
+LOW_WEIGHT = {"cpu.weight": "5", "cpu.shares": "51"}
+"""A twentieth of an ordinary group: where the owner's own programs want all of a processor, guests take no more than that of it."""
+
+FULL_WEIGHT = {"cpu.weight": "100", "cpu.shares": "1024"}
+REMOTES_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
+"""A fifth: guests are to go soon, even where the owner wants all processors."""
 
 log = logging.getLogger("mosd.cgroups")
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of all guests together. processors: None is no limit; is_idle: they get only what nobody else wants (SCHED_IDLE); memory in bytes,
-    above which the kernel reclaims (None: no limit)."""
+    """Of all guests together. processors: None is no limit; is_idle: they get only what nobody else wants (SCHED_IDLE); is_prompt: what
+    they may have they get at once; memory in bytes, above which the kernel reclaims (None: no limit)."""
 
     processors: float | None = None
     is_idle: bool = False
     memory: int | None = None
+    is_prompt: bool = False
 
 
 def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
@@ -109,7 +118,7 @@ class GuestGroups:
             top = point / TOP
             if (top / "cpu.idle").exists():
                 _write(top / "cpu.idle", str(int(bounds.is_idle)))
-            for file, value in LOW_WEIGHT.items():
+            for file, value in (FULL_WEIGHT if bounds.is_prompt else LOW_WEIGHT).items():
                 if not bounds.is_idle and (top / file).exists():
                     _write(top / file, value)
             if (top / "cpu.cfs_quota_us").exists():
@@ -118,10 +127,30 @@ class GuestGroups:
                 _write(top / "cpu.cfs_quota_us", str(quota))
             if (top / "cpu.max").exists():
                 _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
-            if (top / "memory.high").exists():
-                _write(top / "memory.high", "max" if bounds.memory is None else str(bounds.memory))
-            elif (top / "memory.soft_limit_in_bytes").exists():
-                _write(top / "memory.soft_limit_in_bytes", "-1" if bounds.memory is None else str(bounds.memory))
+        self._bound_memory(TOP, bounds.memory)
+
+    def hold_back_remotes(self, pids: Iterable[int]) -> None:
+        """Gives those who supervise guests less of the processors than the owner's programs have, from now on."""
+        for point in self._points:
+            group = point / REMOTES
+            with suppress(OSError):
+                group.mkdir(exist_ok=True)
+            weighed = [_write(group / file, value) for file, value in REMOTES_WEIGHT.items() if (group / file).exists()]
+            for pid in pids if any(weighed) else ():
+                _write(group / "cgroup.procs", str(pid))
+            if not any(weighed):                     # it is about something else than processors
+                with suppress(OSError):
+                    group.rmdir()
+
+    def bound_memory(self, key: str, most: int | None) -> None:
+        """Bounds the memory of one guest, besides that of all together; None: without limit."""
+        self._bound_memory(f"{BASE}/{key}", most)
+
+    def _bound_memory(self, name: str, most: int | None) -> None:
+        for directory in self.directories(name):
+            for file, none in (("memory.high", "max"), ("memory.soft_limit_in_bytes", "-1")):
+                if (directory / file).exists():
+                    _write(directory / file, none if most is None else str(most))
 
     def freeze(self, key: str, frozen: bool) -> bool:
         """Has the processes of one guest stand still, or go on; False if nothing here can.
@@ -151,13 +180,15 @@ class GuestGroups:
         return False
 
     def is_held_back(self) -> bool:
-        """Whether guests get only what nobody else wants."""
+        """Whether guests get only a share of the processors, or what nobody else wants."""
         for point in self._points:
-            try:
-                if (point / TOP / "cpu.idle").read_text().strip() == "1":
+            for file in ("cpu.idle", "cpu.cfs_quota_us", "cpu.max"):
+                try:
+                    word = (point / TOP / file).read_text().split()[0]
+                except OSError:
+                    continue
+                if word not in ("0", "-1", "max"):
                     return True
-            except OSError:
-                continue
         return False
 
     def cpu(self, key: str | None = None) -> float | None:
@@ -213,11 +244,9 @@ class GuestGroups:
     def remove_all(self) -> None:
         """Removes the groups above the guests' too, if no guest is left."""
         for point in self._points:
-            for name in (BASE, TOP):
-                try:
+            for name in (BASE, TOP, REMOTES):
+                with suppress(OSError):
                     (point / name).rmdir()
-                except OSError:
-                    break
 
 
 def _remove_tree(directory: Path) -> bool:

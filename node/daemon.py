@@ -199,10 +199,12 @@ class Daemon:
 
     async def _keep_to_lent_memory(self) -> None:
         """Keeps guests within the memory that the owner lends: the greatest goes home."""
-        key = self.guests.in_excess()
-        if key is not None:
-            log.info("guest %s goes home: the guests use more memory than this node lends", key)
-            await self.guests.expel(key, f"the guests on {self.config.name} use more memory than it lends")
+        if (found := self.guests.in_excess()) is not None:
+            key, kind = found
+            those = f"the guests of class {kind}" if kind else "the guests"
+            why = f"{those} on {self.config.name} use more memory than it lends"
+            log.info("guest %s goes home: %s", key, why)
+            await self.guests.expel(key, why)
 
     async def _dial_seeds(self) -> None:
         """Dials seeds until their names are known; gossip keeps what it brings."""
@@ -327,7 +329,7 @@ class Daemon:
         self.balancer.speak()
 
     def _peer_address(self, name: str) -> tuple[str, int] | None:
-        return self.balancer.gossip.address_of(name)
+        return self.balancer.gossip.membership.address_of(name)
 
     async def _on_join(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -1,7 +1,7 @@
 """The UDP socket of a node's gossip: sealed datagrams out and in, and introductions of nodes that have not met.
 
 What is garbled, forged, old or of a stranger is dropped and counted, with a line in the log now and then. A stranger is asked
-who it is; nothing that is sent in answer is longer than what a member would have sent, nor comes often.
+who it is; how often strangers are answered, and their certificates looked at, is bounded.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from balancer.datagram import Word
-from balancer.gossip import Gossip, Letter, Sent
+from balancer.gossip import Gossip
+from balancer.letters import Letter, Sent
 from node.gossip_socket import GossipSocket
 from node.peers import PeerError, Peers
 from node.pki import KeyStore
@@ -44,7 +45,7 @@ class Gossiping:
         if self._socket is not None:
             self._socket.reload()
             return
-        made = GossipSocket(keys, life, self.gossip.address_of, self._hear_datagram, self.gossip.spend)
+        made = GossipSocket(keys, life, self.gossip.membership.address_of, self._hear_datagram, self.gossip.allowance.spend)
         made.start(address, port)
         self._socket = made
 

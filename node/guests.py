@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from balancer.lending import class_of
 from balancer.policy import LendingPolicy, LendingState
 from node.census import Census
 from node.cgroups import GuestGroups
@@ -165,6 +164,7 @@ class Guests:
         config, paths, key = self._config(), self._paths, guest.key
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         cgroup = self.groups.create(key)
+        self.groups.bound_memory(key, self.census.kind(guest, self._policy()).max_memory)
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(write_end, secret)
@@ -264,6 +264,12 @@ class Guests:
             await asyncio.sleep(0.05)
         log.warning("the cgroup of guest %s is not empty", key)
 
+    def bound_memory(self) -> None:
+        """Bounds each guest by its class, of a policy that may be another one."""
+        for guest in self._guests.values():
+            if guest.group == guest.key:
+                self.groups.bound_memory(guest.key, self.census.kind(guest, self._policy()).max_memory)
+
     def here(self) -> list[str]:
         """Keys of all guests that have a remote."""
         return list(self._remotes)
@@ -323,20 +329,11 @@ class Guests:
         left = await asyncio.gather(*(self._expel(k, reason, within) for k in keys))
         return {k: why for k, why in zip(keys, left, strict=True) if why}
 
-    def in_excess(self) -> str | None:
-        """Who goes first if all together use more memory than the owner lends: the greatest of the lowest class; else None."""
-        policy = self._policy()
-        if policy.max_memory is None or len(self._expelling) > 0:
-            return None
-        groups = {guest.group: self.groups.memory(guest.group) for guest in self._guests.values()}
-        if sum(groups.values()) <= policy.max_memory or not self._remotes:
-            return None
-
-        def standing(key: str) -> tuple[int, int]:
-            guest = self._guests[key]
-            return -class_of(policy.classes, self.census.borrower(guest)).priority, groups[guest.group]
-
-        return max(self._remotes, key=standing)
+    def in_excess(self) -> tuple[str, str] | None:
+        """Who goes first if guests use more memory than the owner lends them, and which class of them does, or nothing; else None."""
+        if self._expelling:
+            return None                              # who goes already may be enough
+        return self.census.in_excess({key: self._guests[key] for key in self._remotes if key in self._guests}, self._policy())
 
     async def _expel(self, key: str, reason: str, within: float) -> str:
         """Why it has not gone, or nothing."""
@@ -386,7 +383,7 @@ class Guests:
         return [
             {"home": g.home, "pid": g.pid, "user": g.user, "uid": g.uid, "since": g.since, "seconds": max(0.0, now - g.since),
              "memory": self.census.memory(g), "command": g.command, "key": g.key,
-             "class": class_of(self._policy().classes, self.census.borrower(g)).name, "frozen": self.stillness.is_held(g)}
+             "class": self.census.kind(g, self._policy()).name, "frozen": self.stillness.is_held(g)}
             for g in self.all()
         ]  # fmt: skip
 

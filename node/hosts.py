@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgpack
 
 from node.child import Child, Started
+from node.priority import put_first
 from node.zygote import PREFIX, Zygote
 from wire.host import MOST_REQUEST
 
@@ -158,6 +159,8 @@ class Hosts:
             )  # fmt: skip
             popen.returncode = 0                      # it is the child's to wait for
             child = Child(popen.pid)
+        if tuple(argv[:4]) == PREFIX and argv[4].startswith("deputy"):
+            put_first(child.pid)                      # until the move is over that it is started for
         return child
 
     async def _new_host(self, room: str, logs: Path, environment: Mapping[str, str]) -> Host:

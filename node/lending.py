@@ -25,8 +25,8 @@ from node.owner import InputWatch, OwnLoad, Programs, battery
 from node.paths import Paths
 from node.pressure import PressureWatch, directory, figures, file_of
 
-QUICK, SLOW = 0.025, 1.0
-"""Seconds between two looks while guests are here whose owner the policy watches, and otherwise."""
+QUICK, LEAVING, SLOW = 0.025, 0.1, 1.0
+"""Seconds between two looks while guests are here whose owner the policy watches, while they leave, and otherwise."""
 BREATH, BREATH_PERIOD = 0.02, 1.0
 RETRY = 0.5
 """Seconds before those are asked again to go who did not, or have come since."""
@@ -80,15 +80,19 @@ class Lending:
 
     async def _run(self) -> None:
         while True:
-            quick = self.state.is_throttled or (self._policy().watches_owner and bool(self._guests.all()))
             with suppress(TimeoutError):
-                async with asyncio.timeout(QUICK if quick else SLOW):
+                async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
             self._wake.clear()
             try:
                 self.look()
             except Exception:
                 log.exception("the look at the owner met a fault")
+
+    def _pause(self) -> float:
+        if self.state.stage in (Stage.EVICTING, Stage.LATE):
+            return LEAVING
+        return QUICK if self.state.is_throttled or (self._policy().watches_owner and self._guests.all()) else SLOW
 
     def apply_policy(self) -> None:
         """The policy is another one."""
@@ -104,6 +108,7 @@ class Lending:
         self._closed_at = float("-inf")
         self._bounds = None
         self._bound()
+        self._guests.bound_memory()
         self._wake.set()
 
     def _used(self) -> None:
@@ -165,10 +170,12 @@ class Lending:
     def _look_around(self) -> Sight:
         guests, policy = self._guests, self._policy()
         used = self._input.last_use()
+        load, surge = self._own_load.sample(time.monotonic())
         self._slow_senses()
         return Sight(
             idle=max(0.0, time.time() - used) if used is not None else None,
-            load=self._own_load.sample(time.monotonic()),
+            load=load,
+            surge=surge,
             is_pressed=self._pressure is not None and self._pressure.is_pressed(),
             is_called=self.is_called,
             closed=self._closed(policy),
@@ -207,14 +214,18 @@ class Lending:
 
     def _tell(self, before: OwnerState) -> None:
         why = f": {self.state.reason}" if self.state.stage is not Stage.LENDING else ""
-        log.info("%s -> %s with %d guests%s", before.stage.value, self.state.stage.value, self.sight.guests, why)
+        # A suspicion is nothing to tell of, as long as it is no more than that.
+        level = logging.DEBUG if {before.stage, self.state.stage} == {Stage.LENDING, Stage.SUSPECTED} else logging.INFO
+        log.log(level, "%s -> %s with %d guests%s", before.stage.value, self.state.stage.value, self.sight.guests, why)
 
     def _bound(self) -> None:
         policy, cores = self._policy(), self._cores
         if self.state.is_throttled:
-            # Who leaves has work to do, and in the idle class it might never come to it beside an owner who uses all processors.
-            leaves = self.state.stage in (Stage.EVICTING, Stage.LATE)
-            bounds = Bounds(min(policy.owner.throttle * cores, policy.processors(cores) or cores), not leaves, policy.max_memory)
+            # Who is to stand still must run for a moment to do so, and who leaves has work to do: in the idle class they might never come
+            # to it beside an owner who uses all processors. More than their share they cannot take.
+            is_prompt = self.state.is_frozen
+            most = min(policy.owner.throttle * cores, policy.processors(cores) or cores)
+            bounds = Bounds(most, not is_prompt, policy.max_memory, is_prompt)
         else:
             bounds = Bounds(policy.processors(cores), policy.weight == "idle", policy.max_memory)
         if bounds != self._bounds:
@@ -237,6 +248,7 @@ class Lending:
         rules, guests, reason = self._policy().owner, self._guests, self.state.reason
         is_late, turns = self.state.stage is Stage.LATE, asyncio.Semaphore(AT_ONCE)
         end = time.monotonic() + rules.deadline
+        await asyncio.to_thread(guests.groups.hold_back_remotes, guests.remotes())    # some ms for each
 
         async def one(key: str) -> None:
             async with turns:

@@ -24,6 +24,7 @@ from node import process
 from node.config import Config
 from node.paths import Paths
 from node.peers import BUSY, PeerError, PeerRefused, Peers
+from node.priority import put_first
 from node.programs import Program, ProgramError, Programs
 from node.registry import HOME, KEPT_MOVES, HomeProcess, Registry
 from node.tally import Tally
@@ -191,10 +192,17 @@ class Mover:
         self, pid: int, target: str, reason: str = "asked", slowdown: float | None = None, manner: Manner | None = None
     ) -> MoveReport:
         """As move(), for who is holding() it."""
+        self._hurry(pid)
         try:
             return await self._move_locked(pid, target, reason, slowdown, manner or Manner())
         finally:
             self.progress.pop(pid, None)
+            self._hurry(pid, False)
+
+    def _hurry(self, pid: int, first: bool = True) -> None:
+        """Its deputy, if it has one, has a processor before others, or not any more."""
+        if (deputy := self._deputies.get(pid)) is not None and not deputy.gone.is_set():
+            put_first(deputy.pid, first)
 
     async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         entry = self._registry.get(pid)
@@ -343,6 +351,7 @@ class Mover:
             lambda message: self._on_event(pid, message), lambda: self._gone(pid),
         )  # fmt: skip
         self._deputies[pid] = deputy
+        self._hurry(pid)
         return deputy
 
     def _arrived(self, before: HomeProcess, report: MoveReport, begun: float, reason: str) -> None:

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import psutil
 
-from node import process
-
 log = logging.getLogger("mosd.owner")
 
 DEVICES = ("/dev/input", "event*")
@@ -28,7 +26,11 @@ RESCAN = 5.0
 """Seconds between two looks for new devices and logins."""
 WINDOW = 0.1
 """Seconds over which the use of processors is measured."""
+LEAST_WINDOW = 0.015
+"""In less, the kernel's counters, which it brings up to date 100 to 1000 times a second, are too coarse."""
 _EVENTS = 1 << 14
+_PROCESS_CLOCK = 2
+"""CPUCLOCK_SCHED: time on a processor, by the scheduler."""
 
 
 class InputWatch:
@@ -136,16 +138,22 @@ class OwnLoad:
         self._counters = node, guests, own
         self._seen: deque[tuple[float, float]] = deque()
 
-    def sample(self, now: float) -> float | None:
-        """Processors over about the last WINDOW; None while nothing is known. now: seconds of any one clock."""
+    def sample(self, now: float) -> tuple[float | None, float | None]:
+        """Processors over about the last WINDOW, and since the last sample: what is known sooner, and may be a moment's work only. None
+        while nothing is known. now: seconds of any one clock."""
         node, guests, own = (counter() for counter in self._counters)
-        if node is None:
-            return None
+        if node is None or (self._seen and now <= self._seen[-1][0]):
+            return None, None
         self._seen.append((now, node - (guests or 0.0) - (own or 0.0)))
         while len(self._seen) > 2 and now - self._seen[1][0] >= WINDOW:
             self._seen.popleft()
-        (begun, before), (_, after) = self._seen[0], self._seen[-1]
-        return max(0.0, (after - before) / (now - begun)) if now - begun >= WINDOW / 2 else None
+        return self._since(0, WINDOW / 2), self._since(-2, LEAST_WINDOW)
+
+    def _since(self, index: int, least: float) -> float | None:
+        if len(self._seen) < 2:
+            return None
+        (begun, before), (now, after) = self._seen[index], self._seen[-1]
+        return max(0.0, (after - before) / (now - begun)) if now - begun >= least else None
 
     def forget(self) -> None:
         """Begins anew."""
@@ -164,11 +172,19 @@ class Programs:
         """Since the first look at each; the daemon's own besides."""
         now: dict[int, float] = {}
         for pid in set(self._pids()):
-            if (told := process.read_stat(pid)) is not None:
-                now[pid] = told.cpu
-                self._total += max(0.0, told.cpu - self._used.get(pid, told.cpu))
+            if (used := _used_by(pid)) is not None:
+                now[pid] = used
+                self._total += max(0.0, used - self._used.get(pid, used))
         self._used = now
         return self._total + time.process_time()
+
+
+def _used_by(pid: int) -> float | None:
+    """Seconds of processor of a process, None if it has ended. By its clock (clock_getcpuclockid(3)), which knows nanoseconds: /proc tells
+    hundredths of a second, which is as much as is used between two looks."""
+    with suppress(OSError):
+        return time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
+    return None
 
 
 def battery(root: Path = Path("/sys/class/power_supply")) -> tuple[bool | None, float | None]:

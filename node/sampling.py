@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -46,9 +47,12 @@ def cores() -> float:
 
 
 class RunnableCounter:
-    """Counts threads that run or want to, the daemon's own not among them."""
+    """Counts threads that run or want to, the daemon's own not among them, nor, where they can be told apart, those of deputies and
+    remotes: what they do in moves is no load, and over soon."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Callable[[], Iterable[int]]) -> None:
+        """own: process ids of deputies and remotes."""
+        self._programs = own
         self._whole_machine = os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
         self._own = str(os.getpid())
 
@@ -61,7 +65,8 @@ class RunnableCounter:
                         return max(0, int(line.split()[1]) - 1)
             return 0
         # procs_running and loadavg are of the whole machine; a virtual node sees its own processes only in /proc.
-        return sum(self._runnable_threads(name) for name in os.listdir("/proc") if name[0].isdigit() and name != self._own)
+        without = {self._own, *map(str, self._programs())}
+        return sum(self._runnable_threads(name) for name in os.listdir("/proc") if name[0].isdigit() and name not in without)
 
     @staticmethod
     def _runnable_threads(name: str) -> int:

@@ -29,6 +29,7 @@ from pathlib import Path
 import msgpack
 
 from node.child import Child
+from node.priority import come_first
 
 ROOMS = {"deputy": "deputy.__main__", "remote": "remote.__main__", "deputy.host": "deputy.host", "remote.host": "remote.host"}
 """What it forks: the name of the program, and where its main() is."""
@@ -224,6 +225,7 @@ def main() -> int:
     """`python -m node.zygote DESCRIPTOR ROOM`, started by the node daemon."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
+    come_first()
     _show(["farhome: the process that deputies and remotes are forked from"])
     _preload()
     with contextlib.suppress(BrokenPipeError):

@@ -253,6 +253,7 @@ class Remote:
             self._going.close()
         self.selector.unregister(talk.connection)
         self._going = GoingAhead(self.guest, talk, target, mode)
+        self._tell_moving(False)    # meanwhile the guest need do nothing for it, and what stands still is not written again
         self._going.start(self._waker.wake)
 
     def _went_ahead(self) -> None:
@@ -263,6 +264,7 @@ class Remote:
             self._forget(going.talk)
             going.talk.close()
         elif going.talk.connection in self._talks:
+            self._tell_moving(True)
             self._hear(guest, going.talk)
 
     def _is_heard(self, connection: socket.socket) -> bool:

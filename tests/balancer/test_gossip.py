@@ -9,7 +9,8 @@ from statistics import fmean
 import pytest
 
 from balancer.datagram import ENTRY, LIMIT, Card, Update, Word, unpack
-from balancer.gossip import BYTES_PER_SECOND, FORGET_AFTER, Gossip
+from balancer.gossip import FORGET_AFTER, Gossip
+from balancer.letters import BYTES_PER_SECOND
 from balancer.load import LoadVector
 from balancer.owner import Stage
 from balancer.virtual import VirtualNetwork
@@ -67,9 +68,9 @@ def test_traffic_and_datagrams_stay_small_though_windows_double() -> None:
     cluster = Cluster(256)
     cluster.acquaint()
     cluster.run(8)
-    before = sum(gossip.bytes_sent for gossip in cluster.nodes.values())
+    before = sum(gossip.allowance.spent for gossip in cluster.nodes.values())
     cluster.run(13)
-    sent = sum(gossip.bytes_sent for gossip in cluster.nodes.values()) - before
+    sent = sum(gossip.allowance.spent for gossip in cluster.nodes.values()) - before
     assert sent / 5 / 256 <= BYTES_PER_SECOND * 1.03
     windows = [unpack(data) for _, data, _ in cluster.nodes["n1"].introduce("n2")]
     assert [len(window.entries) // ENTRY for window in windows] == [32, 32]
@@ -189,12 +190,12 @@ def test_owner_who_comes_and_goes_all_the_time_does_not_flood() -> None:
     cluster = Cluster(10)
     cluster.run(20)
     gossip = cluster.nodes["n1"]
-    before = gossip.bytes_sent
+    before = gossip.allowance.spent
     for step in range(100):
         gossip.update_self(replace(cluster.vectors["n1"], stage=Stage.OWNER if step % 2 else Stage.LENDING))
         cluster.run(20 + step / 10)
         cluster.send("n1", gossip.tick())
-    assert gossip.bytes_sent - before < 10 * BYTES_PER_SECOND
+    assert gossip.allowance.spent - before < 10 * BYTES_PER_SECOND
 
 
 def test_node_that_leaves_is_gone_at_once_and_can_come_again() -> None:

@@ -8,9 +8,9 @@ from statistics import median
 import pytest
 
 from balancer.datagram import Call, Card, Probe, Update, Word, node_id
-from balancer.decide import place
 from balancer.gossip import Gossip
 from balancer.membership import AWARENESS_LIMIT, Membership
+from balancer.placement import place
 from balancer.virtual import VirtualNetwork
 from tests.balancer.test_decide import process
 from tests.balancer.vectors import node

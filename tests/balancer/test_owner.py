@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.owner import OwnerRules, OwnerState, Sight, Stage, step, why_back
+from balancer.owner import SUSPICION, OwnerRules, OwnerState, Sight, Stage, step, why_back
 
 IDLE = Sight(idle=1e6, load=0.0, guests=2)
 TYPED = replace(IDLE, idle=0.0)
@@ -51,6 +51,37 @@ def test_a_reason_that_passes_at_once_freezes_nobody() -> None:
     assert stages == [Stage.THROTTLED] * 5 + [Stage.LENDING]
 
 
+BUSY = replace(IDLE, load=0.9, surge=1.0)
+SURGE = replace(IDLE, load=0.2, surge=1.0)
+
+
+def test_what_the_owner_may_have_begun_holds_guests_back_and_freezes_nobody() -> None:
+    rules = replace(RULES, busy_load=0.5)
+    unknown = replace(IDLE, surge=None)
+    stages = run([(0.0, SURGE), (0.1, IDLE), (0.15, unknown), (SUSPICION, IDLE), (3.0, SURGE), (3.1, SURGE), (3.5, SURGE)], rules, 0.0)
+    assert stages == [Stage.SUSPECTED] * 3 + [Stage.LENDING] + [Stage.SUSPECTED] * 3
+    held_back = OwnerState(Stage.SUSPECTED)
+    assert (held_back.is_throttled, held_back.is_frozen, held_back.withholds) == (True, False, None)
+
+
+def test_who_was_suspected_rightly_has_been_held_back_since_then() -> None:
+    rules = replace(RULES, busy_load=0.5)
+    assert run([(0.0, SURGE), (0.04, BUSY), (0.09, BUSY), (0.1, BUSY), (0.59, BUSY), (0.6, BUSY)], rules, 0.0) == [
+        Stage.SUSPECTED, Stage.THROTTLED, Stage.THROTTLED, Stage.FROZEN, Stage.FROZEN, Stage.EVICTING,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sight", "rules"),
+    [
+        (SURGE, RULES), (replace(SURGE, guests=0), replace(RULES, busy_load=0.5)), (SURGE, replace(RULES, busy_load=1.5)),
+        (SURGE, replace(RULES, busy_load=0.5, on_return="nothing")), (replace(SURGE, surge=None), replace(RULES, busy_load=0.5)),
+    ],
+)  # fmt: skip
+def test_nobody_is_suspected_without_guests_or_rules_about_it(sight: Sight, rules: OwnerRules) -> None:
+    assert run([(0.0, sight)], rules, 0.0) == [Stage.LENDING]
+
+
 def test_whoever_waits_for_calm_begins_anew_with_every_reason() -> None:
     rules = replace(RULES, busy_load=0.5, calm=2.0)
     busy = replace(IDLE, load=0.9)
@@ -63,6 +94,22 @@ def test_to_lend_again_less_load_is_allowed_than_to_go_on() -> None:
     middling, quiet = replace(IDLE, load=0.4, guests=0), replace(IDLE, load=0.1, guests=0)
     assert run([(0.0, middling)], rules, 0.0) == [Stage.LENDING]
     assert run([(0.0, middling), (1.0, quiet)], rules, 0.0, OwnerState()) == [Stage.OWNER, Stage.LENDING]
+
+
+def test_an_owner_who_says_that_he_is_away_is_believed_and_one_whose_load_has_gone_is_waited_for() -> None:
+    rules = replace(RULES, busy_load=0.5)
+    called, busy = replace(IDLE, is_called=True, guests=0), replace(IDLE, load=0.9, guests=0)
+    assert run([(0.0, called), (0.1, IDLE)], rules, 0.0) == [Stage.OWNER, Stage.LENDING]
+    assert run([(0.0, busy), (0.1, IDLE)], rules, 0.0) == [Stage.OWNER, Stage.OWNER]
+    waiting = step(step(LENDING, busy, rules, 0.0, 0.0), replace(IDLE, guests=0), rules, 0.0, 0.1)
+    assert str(waiting.withholds).startswith("the owner has had the node until a moment ago: ")
+
+
+def test_an_owner_whose_load_becomes_a_little_less_is_still_there() -> None:
+    rules = replace(RULES, busy_load=0.5, idle_load=0.2, calm=0.5)
+    busy, middling, quiet = (replace(IDLE, load=load) for load in (0.6, 0.4, 0.1))
+    sights = [(0.0, busy), (0.2, middling), (0.8, middling), (3.0, middling), (3.1, quiet), (3.5, quiet), (3.7, quiet)]
+    assert run(sights, rules, 0.0) == [Stage.THROTTLED, Stage.FROZEN] + [Stage.EVICTING] * 4 + [Stage.LENDING]
 
 
 def test_guests_that_are_found_when_the_owner_is_there_already_go_like_any_other() -> None:

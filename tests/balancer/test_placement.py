@@ -72,3 +72,13 @@ def test_placement_sees_what_has_changed_since_the_refusal() -> None:
     decisions = placings(lambda: views.pop(0), FRESH, random.Random(1), Settings())
     assert next(decisions).target == "n2"
     assert next(decisions).target is None
+
+
+def test_the_view_ahead_is_less_what_leaves_and_never_below_nothing() -> None:
+    view = view_of(node("n1", 3), node("n2", 1))
+    assert place(view, FRESH, random.Random(1)).target == "n2"
+    assert place(view.with_own(-2.0), FRESH, random.Random(1)).target is None
+    own = view.with_own(-5.0).own
+    assert own is not None
+    assert own.runnable == 0
+    assert [entry.vector.runnable for entry in view.with_own(-2.0).others()] == [1]

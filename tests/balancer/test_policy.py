@@ -34,7 +34,7 @@ def test_empty_table_lends_to_everybody() -> None:
         ({"users": ["bert"]}, {}, "anna", 0, "anna"),
         ({"users": []}, {}, "anna", 0, "anna"),
         ({"hours": "22-6"}, {}, "anna", 0, "12:00"),
-        ({"hours": "9-17", "days": "tue-sun"}, {}, "anna", 0, "tue, wed"),
+        ({"hours": "9-17", "days": "tue-sun"}, {}, "anna", 0, "tue-sun"),
         ({}, {"withheld": "the owner used the node 5 s ago"}, "anna", 0, "5 s ago"),
         ({"on_battery": False}, {"is_on_battery": True}, "anna", 0, "battery"),
         ({"max_disk": "1G"}, {"guest_disk": 1 << 30}, "anna", 0, "disk"),
@@ -224,6 +224,20 @@ def test_a_policy_is_explained_rule_by_rule_in_general_and_for_somebody() -> Non
     admitted = explain(policy, replace(state, minute=22 * 60), ANNA)
     assert admitted.refusal is None
     assert {line.rule: line.holds for line in admitted.lines}["class ours"] is True
+
+
+def test_what_nobody_here_can_know_is_explained_as_that() -> None:
+    policy = LendingPolicy.from_table(
+        {"users": ["anna"], "days": "mon-wed,fri", "class": [{"name": "ours", "groups": ["g"], "when": "owner_load < 1"}]}
+    )
+    state = replace(IDLE, values={"owner_load": 2.0})
+    told = {line.rule: line for line in explain(policy, state, Borrower("bert", "n9")).lines}
+    assert told["lent to"].text == "users anna (in which groups bert is, only n9 knows)"
+    assert told["hours"].text == "at any hour on mon-wed, fri"
+    assert (told["class ours"].holds, told["class others"].holds) == (None, True)
+    assert told["class ours"].text.endswith("only when owner_load < 1 (owner_load is 2)")
+    member = {line.rule: line for line in explain(policy, state, Borrower("anna", "n9", frozenset({"g"}))).lines}
+    assert (member["lent to"].text, member["class ours"].holds) == ("users anna", False)
 
 
 def test_who_would_make_room_is_explained() -> None:

@@ -84,11 +84,19 @@ def test_owner_who_returns_has_his_node_for_himself_within_seconds_and_lends_it_
 
 def test_moves_that_stop_the_process_cost_more_and_are_learned() -> None:
     live, stopped = (
-        [Simulation([Machine()] * 4, [Job(0, 30.0, 1 << 30) for _ in range(12)], seed, transfer=transfer).run() for seed in (1, 2, 3)]
+        [Simulation([Machine()] * 4, [Job(0, 30.0, 1 << 30) for _ in range(12)], seed, transfer=transfer).run() for seed in range(1, 7)]
         for transfer in (Transfer(), STOPPED)
     )
     assert sum(outcome.makespan for outcome in live) < sum(outcome.makespan for outcome in stopped)
     assert all(sum(outcome.moves) > 0 for outcome in (*live, *stopped))
+
+
+def test_jobs_that_are_placed_together_do_not_all_leave_what_the_first_of_them_leave_idle() -> None:
+    for seed in range(5):
+        simulation = Simulation([Machine()] * 4, [Job(0, 60.0, born=5.0, placed=True) for _ in range(16)], seed)
+        while simulation.now < 7.0:
+            simulation.step()
+        assert sorted(len(present) for present in simulation.present) == [4, 4, 4, 4]
 
 
 def test_run_is_repeated_from_its_seed() -> None:

@@ -14,7 +14,7 @@ from tests.moves.cluster import Cluster, until
 HALVES = (("n1", "n2"), ("n3", "n4"))
 ALL = {name for half in HALVES for name in half}
 CUT = 60.0
-LINES = 8000
+LINES = 6000
 DELAY_US = 15_000
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(420)]

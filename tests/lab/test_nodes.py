@@ -119,6 +119,25 @@ def test_a_slow_node_has_fewer_cores_of_the_same_speed(lab_name: LabName) -> Non
         assert (told["n1"]["cores"], told["n2"]["cores"]) == (1.0, 0.5)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_nodes_on_processors_of_their_own_have_no_quota_and_stay_there(lab_name: LabName) -> None:
+    first, *_, last = sorted(os.sched_getaffinity(0))
+    show = "import os; print(*os.sched_getaffinity(0)); os.sched_setaffinity(0, os.sched_getaffinity(1)); print(*os.sched_getaffinity(0))"
+    with Lab.up(2, name=lab_name(), processors={"n1": {first}, "n2": {last}}, mosd=False) as lab:
+        for node, number in zip(lab.nodes(), (first, last), strict=True):
+            assert node.run(["/usr/bin/python3", "-c", show], check=True, text=True).stdout == f"{number}\n{number}\n"
+            assert int((node.root / "sys/class/net/eth0/queues/rx-0/rps_cpus").read_text().replace(",", ""), 16) == 1 << number
+        quotas = [directory / "cpu.cfs_quota_us" for directory in cgroups.directories(lab.name, "n1")]
+        assert {path.read_text() for path in quotas if path.exists()} <= {"-1\n"}
+        assert os.sched_getaffinity(0) >= {first, last}
+
+
+@pytest.mark.parametrize("numbers", [set(), {4095}])
+def test_a_node_cannot_be_on_processors_that_there_are_not(lab_name: LabName, numbers: set[int]) -> None:
+    with pytest.raises(LabError, match="n1 cannot run on processors"):
+        Lab.up(1, name=lab_name(), processors={"n1": numbers}, mosd=False)
+
+
 def test_labs_live_side_by_side_and_go_without_a_trace(lab_name: LabName) -> None:
     first, second = Lab.up(2, name=lab_name(), mosd=False), Lab.up(2, name=lab_name(), mosd=False)
     try:

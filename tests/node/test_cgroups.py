@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.cgroups import BASE, TOP, Bounds, GuestGroups, hierarchies
+from node.cgroups import BASE, REMOTES, TOP, Bounds, GuestGroups, hierarchies
 from tests.node.nodes import wait_for
 
 KEY = "test-4194304"
@@ -76,24 +76,64 @@ def test_version_1_freezes_where_there_is_no_other(groups: GuestGroups, burner: 
     wait_for(lambda: not groups.stands_still(KEY), message="it goes on")
 
 
-def _read(name: str) -> str:
-    for point in set(hierarchies().values()):
-        if (point / TOP / name).exists():
-            return (point / TOP / name).read_text().strip()
-    return ""
+def test_who_supervises_guests_has_less_weight_than_the_owner(groups: GuestGroups) -> None:
+    program = subprocess.Popen(["sleep", "60"])
+    try:
+        groups.hold_back_remotes([program.pid])
+        if not any((point / REMOTES).exists() for point in set(hierarchies().values())):
+            pytest.skip("no cpu controller here")
+        assert (_read("cpu.shares", REMOTES) or _read("cpu.weight", REMOTES)) in ("205", "20")
+        assert f"/{REMOTES}" in {line.rpartition(":")[2] for line in Path(f"/proc/{program.pid}/cgroup").read_text().splitlines()}
+    finally:
+        program.kill()
+        program.wait(10)
+    wait_for(lambda: groups.remove_all() or not any((point / REMOTES).exists() for point in set(hierarchies().values())))
+
+
+def _read(name: str, group: str = TOP) -> str:
+    return next((path.read_text().strip() for point in set(hierarchies().values()) if (path := point / group / name).exists()), "")
 
 
 def test_bounds_are_those_of_all_guests_together(groups: GuestGroups) -> None:
     groups.bound(Bounds(0.5, True, 64 << 20))
     if not _read("cpu.idle"):
         pytest.skip("no cpu controller here")
-    assert _read("cpu.idle") == "1"
+    assert _read("cpu.idle") == "1" and groups.is_held_back()
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) == "10000"
     assert (_read("memory.soft_limit_in_bytes") or _read("memory.high")) == str(64 << 20)
     groups.bound(Bounds())
     assert _read("cpu.idle") == "0"
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) in ("-1", "max")
-    assert (_read("cpu.shares") or _read("cpu.weight")) in ("205", "20")
+    assert not groups.is_held_back()
+    assert (_read("cpu.shares") or _read("cpu.weight")) in ("51", "5")
+    groups.bound(Bounds(0.05, is_prompt=True))
+    assert (_read("cpu.shares") or _read("cpu.weight")) in ("1024", "100")
+    assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) == "1000" and groups.is_held_back()
+
+
+def test_a_guest_has_a_bound_of_its_own_besides_that_of_all(groups: GuestGroups) -> None:
+    file = next((name for name in ("memory.high", "memory.soft_limit_in_bytes") if _read(name)), "")
+    if not file:
+        pytest.skip("no memory controller here")
+    groups.bound(Bounds(memory=256 << 20))
+    groups.bound_memory(KEY, 64 << 20)
+    assert (_read(file), _read(file, f"{BASE}/{KEY}")) == (str(256 << 20), str(64 << 20))
+    groups.bound_memory(KEY, None)
+    assert _read(file) == str(256 << 20)
+    assert _read(file, f"{BASE}/{KEY}") == "max" or int(_read(file, f"{BASE}/{KEY}")) > 1 << 60
+
+
+def test_memory_is_throttled_where_version_2_has_it(tmp_path: Path) -> None:
+    groups = GuestGroups([tmp_path])
+    for name in (TOP, f"{BASE}/{KEY}"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "memory.high").write_text("max\n")
+    groups.bound(Bounds(memory=1 << 20))
+    groups.bound_memory(KEY, 4096)
+    assert (tmp_path / TOP / "memory.high").read_text() == str(1 << 20)
+    assert (tmp_path / BASE / KEY / "memory.high").read_text() == "4096"
+    groups.bound(Bounds())
+    assert (tmp_path / TOP / "memory.high").read_text() == "max"
 
 
 def test_the_time_of_all_is_told_too(groups: GuestGroups) -> None:

@@ -27,7 +27,7 @@ class Talker:
         self.name, self.keys, self.address = name, keys, f"{network}.{name[1:]}"
         self.gossip = Gossip(name, time.monotonic, random.Random(name))
         self.gossip.learn(seed[0], seed[1], PORT)
-        self.peers = Peers(keys, self.hello, self.gossip.address_of, lambda name, hello: None)
+        self.peers = Peers(keys, self.hello, self.gossip.membership.address_of, lambda name, hello: None)
         self.peers.reload()
         self.gossiping = Gossiping(self.gossip, self.peers)
         self.server = PeerServer(keys, self.answer, self.answer)  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -299,31 +301,50 @@ def test_a_command_that_waits_survives_the_daemons_death_with_a_sentence(pair: C
     assert complaint == "migrate: the mosd of this node went away before it answered\n"
 
 
-def test_the_greatest_guest_goes_home_when_they_use_more_memory_than_is_lent(pair: Cluster) -> None:
+@contextmanager
+def memory_in(group: Path, megabytes: int) -> Iterator[None]:
+    """Tests' guests move nothing: something else that uses so much stands in the group of one."""
+    code = f"import os; os.read(0, 1); x = b'x' * ({megabytes} << 20); os.write(1, b'.'); os.read(0, 1)"
+    eater = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        (group / "cgroup.procs").write_text(str(eater.pid))
+        assert eater.stdin is not None and eater.stdout is not None
+        eater.stdin.write(b"g")
+        eater.stdin.flush()
+        eater.stdout.read(1)
+        yield
+    finally:
+        eater.kill()
+        eater.communicate()
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ('max_memory = "128M"', "the guests on n2 use more memory"),
+        ('[[lend.class]]\nname = "ours"\nnodes = ["n1"]\nmax_memory = "128M"', "the guests of class ours on n2 use more memory"),
+    ],
+    ids=["all", "a class"],
+)
+def test_the_greatest_guest_goes_home_when_they_use_more_memory_together_than_is_lent(pair: Cluster, policy: str, words: str) -> None:
     n1, n2 = pair.nodes
     small, great = pair.spawn(n1, "sleep", "60"), pair.spawn(n1, "sleep", "61")
     for pid in (small, great):
         n1.ok("migrate", str(pid), "n2")
-    groups = [group for group in Path("/sys/fs/cgroup").rglob(f"farhome/guests/n1-{great}") if (group / "memory.stat").exists()]
+    groups = {
+        pid: group for pid in (small, great) for group in Path("/sys/fs/cgroup").rglob(f"farhome/guests/n1-{pid}")
+        if (group / "memory.stat").exists()
+    }  # fmt: skip
     if not groups:
         pytest.skip("no memory controller here")
-    n2.configure('[lend]\nmax_memory = "64M"')
+    n2.configure(f"[lend]\n{policy}")
     n2.ok("mosctl", "reload")
-    # Its guest moves nothing in these tests: something else that is as big stands in its group.
-    eats = "import os; os.read(0, 1); x = b'x' * (100 << 20); os.read(0, 1)"
-    eater = subprocess.Popen([sys.executable, "-c", eats], stdin=subprocess.PIPE)
-    try:
-        (groups[0] / "cgroup.procs").write_text(str(eater.pid))
-        assert eater.stdin is not None
-        eater.stdin.write(b"g")
-        eater.stdin.flush()
+    # Neither has more than it may: it is both together.
+    with memory_in(groups[small], 60), memory_in(groups[great], 90):
         wait_for(lambda: n1.process(great)["where"] == "home", message="the greatest goes home")
-        assert "more memory than it lends" in n1.process(great)["why"]
+        assert words in n1.process(great)["why"]
         assert n1.process(small)["where"] == "n2"
-    finally:
-        eater.kill()
-        eater.communicate()
-    wait_for(lambda: not groups[0].exists(), message="its group is removed")
+    wait_for(lambda: not groups[great].exists(), message="its group is removed")
 
 
 def test_systemd_is_told_when_it_is_ready_and_when_it_stops(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 
 from balancer.load import Pressure
 from node import pressure
-from node.owner import WINDOW, InputWatch, OwnLoad, Programs, battery
+from node.owner import LEAST_WINDOW, WINDOW, InputWatch, OwnLoad, Programs, battery
 from node.pressure import PressureWatch
+from tests.node.nodes import wait_for
 
 
 def test_a_file_that_is_touched_is_use_by_the_owner(tmp_path: Path) -> None:
@@ -56,20 +58,45 @@ def test_a_device_tells_at_once(tmp_path: Path) -> None:
 def test_the_owners_load_is_what_neither_guests_nor_farhome_use() -> None:
     used = {"node": 100.0, "guests": 10.0, "own": 1.0}
     load = OwnLoad(lambda: used["node"], lambda: used["guests"], lambda: used["own"])
-    assert load.sample(0.0) is None
+    assert load.sample(0.0) == (None, None)
     used.update(node=100.2, guests=10.1, own=1.05)
-    assert load.sample(WINDOW) == pytest.approx(0.5)
+    assert load.sample(WINDOW) == pytest.approx((0.5, 0.5))
     used.update(node=100.4, guests=10.3)
-    assert load.sample(2 * WINDOW) == pytest.approx(0.0, abs=1e-6)
-    assert OwnLoad(lambda: None, lambda: 1.0, lambda: 1.0).sample(0.0) is None
+    assert load.sample(2 * WINDOW) == pytest.approx((0.0, 0.0), abs=1e-6)
+    assert OwnLoad(lambda: None, lambda: 1.0, lambda: 1.0).sample(0.0) == (None, None)
 
 
-def test_programs_that_end_keep_what_they_have_used() -> None:
-    pids = [os.getppid()]
+def test_what_the_owner_has_just_begun_is_seen_before_it_counts() -> None:
+    used = [0.0]
+    load = OwnLoad(lambda: used[0], lambda: 0.0, lambda: 0.0)
+    quarter = WINDOW / 4
+    for number in range(5):
+        load.sample(number * quarter)
+    seen = []
+    for number in range(5, 9):
+        used[0] += quarter
+        seen.append(load.sample(number * quarter))
+    assert [round(average or 0.0, 2) for average, _ in seen] == [0.25, 0.5, 0.75, 1.0]
+    assert [surge for _, surge in seen] == pytest.approx([1.0] * 4)
+    assert load.sample(8 * quarter + LEAST_WINDOW / 2)[1] is None
+
+
+def test_what_programs_have_used_is_kept_when_they_have_ended() -> None:
+    busy = subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"])
+    pids = [busy.pid]
     programs = Programs(lambda: pids)
-    before = programs.cpu()
+
+    def others() -> float:
+        return programs.cpu() - time.process_time()
+
+    begun = others()
+    try:
+        wait_for(lambda: others() - begun > 0.02, message="it computes")
+    finally:
+        busy.kill()
+        busy.wait(10)
     pids.clear()
-    assert programs.cpu() >= before > 0
+    assert others() - begun > 0.019
 
 
 @pytest.mark.parametrize(

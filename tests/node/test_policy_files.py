@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
 import pytest
 
 from balancer.lending import Borrower
+from cli import command
+from cli.mosctl import body as mosctl_body
 from node import config
 from node.config import Config, ConfigError
 from node.daemon import Daemon
 from node.lines import line_of
 from node.paths import Paths
+from tests.node.nodes import Node
 
 GOOD = 'name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n[lend]\nusers = ["anna"]\nmax_guests = 3\n'
 
@@ -82,6 +88,34 @@ def test_a_wrong_file_is_refused_and_the_old_policy_stays_in_force(daemon: Daemo
     assert (daemon.config, daemon.policy) == before
     assert "does not lend to user bert" in str(daemon.policy.denies(Borrower("bert", "n2"), daemon.guests.state()))
     assert daemon.policy.denies(Borrower("anna", "n2"), daemon.guests.state()) is None
+
+
+def test_mosctl_reload_refuses_each_and_the_daemon_lends_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = Node(tmp_path, "n1", "127.0.0", 1, '[lend]\nusers = ["anna"]')
+    path = node.base / "node.toml"
+    good = path.read_text()
+    monkeypatch.setenv("FARHOME_RUN", str(node.run))
+
+    def mosctl(*words: str) -> tuple[int, str]:
+        code = command.run("mosctl", lambda _: mosctl_body(words))
+        return code, "".join(capsys.readouterr())
+
+    node.start()
+    try:
+        for what, text, line, words in WRONG:
+            path.write_text('name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n' + text + "\n")
+            code, said = mosctl("reload")
+            assert (code, said.count("\n")) == (78, 1), what
+            assert said.startswith(f"mosctl: {path}, line {line + 3}: ") and words in said, what
+            assert "the node does not lend to user bert" in mosctl("policy", "explain", "--as", "bert@n2")[1], what
+        assert mosctl("policy", "explain", "--as", "anna@n2")[1].endswith("a process of anna@n2 would be taken now\n")
+        path.write_text(good.replace("anna", "bert"))
+        assert mosctl("reload") == (0, "configuration reloaded\n")
+        assert mosctl("policy", "explain", "--as", "bert@n2")[1].endswith("a process of bert@n2 would be taken now\n")
+    finally:
+        node.kill(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""An owner who comes back while his guests cannot leave: they stand still, and go as soon as somebody can take them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lab import cgroups
+from node.cgroups import GuestGroups
+from tests.faults.running import HOME, Running
+from tests.moves.cluster import Cluster, until
+
+pytestmark = pytest.mark.timeout(120)
+LINES = 12000
+WRITES = f"""python3 -c '
+with open("lines", "w") as file:
+    for number in range({LINES}):
+        print(number, file=file, flush=True)
+        sum(range(30000))
+' > out 2>&1"""
+
+
+def test_who_cannot_leave_in_time_goes_home_with_a_checkpoint_when_the_link_is_back(cluster: Cluster) -> None:
+    node = cluster.lab.node("n2")
+    with (node.root / "etc/farhome/node.toml").open("a") as file:
+        file.write("[lend.owner]\nevict_after = 0.1\ndeadline = 0.5\n")
+    node.run(["mosctl", "reload"], check=True)
+    with Running(cluster, "appender", "", command=WRITES) as writer:
+        writer.moved("n2")
+        writer.works()
+        cluster.lab.cut(HOME, "n2")
+        node.run(["mosctl", "owner", "back"], check=True)
+        until("it is late", lambda: node.ask_mosd("owner")["stage"] == "late")
+        groups = GuestGroups(cgroups.directories(cluster.lab.name, "n2"))
+        until("it stands still", lambda: groups.stands_still(f"n1-{writer.pid}"))
+        cluster.lab.heal(HOME, "n2")
+        until("it is at home", lambda: writer.where() == HOME, 60)
+        until("it has a checkpoint", lambda: "checkpoint" in (writer.shown() or {}), 60)
+        shown = writer.shown()
+        assert shown is not None
+        assert shown["checkpoint"]["why"] == ""
+        assert "mosctl owner back" in shown["why"]
+        kept = cluster.home.root / f"var/lib/farhome/checkpoints/0/{writer.pid}"
+        assert json.loads((kept / "farhome.json").read_text())
+        assert writer.end(60) == "status 0\n"
+        assert writer.lines() == [str(number) for number in range(LINES)]
