@@ -241,9 +241,7 @@ class Gossip:
 
     def tell(self, name: str) -> Sent:
         """Return what to send to a node that has thought something else of this one: its own entry, and nothing besides."""
-        own = self._own()
-        entry = pack_entry(self._clock() - self._updated, self.id, own) if own is not None else b""
-        return self._datagram(node_id(name), entry, updates=())
+        return self._datagram(node_id(name), self._own_entry(), updates=())
 
     def leave(self) -> Sent:
         """Return what to send when this node leaves the cluster for good; it says nothing after that."""
