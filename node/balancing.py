@@ -191,7 +191,7 @@ class Balancer:
         self._tell_gossip()
         return self.gossip.view()
 
-    def _view_ahead(self) -> View:
+    def view_ahead(self) -> View:
         """The view less the processes that are on their way out: not all are to leave what the first of them leave idle."""
         return self.view().with_own(-self._leaving)
 
@@ -258,7 +258,7 @@ class Balancer:
             if now is None or now.where != entry.where:
                 return
             figures = self._figures(now, self._processors.unfit(self.view()))
-            for decision in placings(self._view_ahead, figures, self._rng, self.settings()):
+            for decision in placings(self.view_ahead, figures, self._rng, self.settings()):
                 self.journal.record(time.time(), decision, now.where)
                 if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision):
                     break

@@ -15,6 +15,7 @@ import pytest
 from balancer.view import Entry, View
 from kernel_helpers.errors import MoveRefused
 from node import process
+from node.balancing import PLACED_AT_ONCE
 from node.config import load
 from node.daemon import Daemon
 from node.guest import Guest
@@ -94,6 +95,43 @@ async def test_process_that_three_nodes_have_refused_stays_at_home(daemon: Daemo
 async def test_process_that_cannot_move_is_not_offered_to_others(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     cannot = MoveFailed(os.getpid(), "it holds something that cannot move", HOME)
     assert len(await asked_of(daemon, monkeypatch, [cannot, None], 1)) == 1
+
+
+async def test_processes_to_be_placed_leave_a_few_at_a_time_and_count_as_gone_meanwhile(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    under_way: list[int] = []
+    go_on = asyncio.Event()
+
+    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+        under_way.append(pid)
+        await go_on.wait()
+        return MoveReport(pid, target, 1.0, 2.0, 3, "test")
+
+    async def settle() -> float:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        own = daemon.balancer.view_ahead().own
+        return own.runnable if own is not None else -1.0
+
+    monkeypatch.setattr(daemon.mover, "move", move)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    try:
+        for child in children:
+            add(daemon, child.pid, wanted="best")
+        daemon.balancer.decide()
+        ahead = await settle()
+        assert len(under_way) == PLACED_AT_ONCE
+        leaving = [entry.runnable() for entry in daemon.registry if entry.pid in under_way]
+        assert ahead == pytest.approx(8 - sum(leaving))
+        assert sum(leaving) > 0
+        go_on.set()
+        assert await settle() == pytest.approx(8)
+        assert len(under_way) == 4
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None:
