@@ -287,6 +287,7 @@ class Guests:
         """Kills a guest: its process ends at home as by SIGKILL. Errors: ProgramError."""
         log.warning("guest %s is killed: the policy says so", key)
         if (program := self._remotes.get(key)) is not None:
+            self.on_its_way(key, True)
             await program.request("kill")
             await program.wait_gone(EXPEL_TIMEOUT)
 

@@ -244,7 +244,8 @@ class Lending:
             self._guests.stand_still(True)
 
     async def _evict(self) -> None:
-        """Sends all guests away, a few at a time; those that are late as the policy says."""
+        """Sends all guests away, a few at a time; those that are late as the policy says. They stand still until their homes begin with
+        it: their remotes say so."""
         rules, guests, reason = self._policy().owner, self._guests, self.state.reason
         is_late, turns = self.state.stage is Stage.LATE, asyncio.Semaphore(AT_ONCE)
         end = time.monotonic() + rules.deadline
@@ -255,16 +256,12 @@ class Lending:
                 left = end - time.monotonic()
                 if left <= 0 or not self.state.is_throttled or key not in guests.here():
                     return
-                guests.on_its_way(key, True)
-                try:
-                    if is_late and rules.then == "kill":
-                        await guests.end(key)
-                    elif is_late and rules.then == "checkpoint":
-                        await self._last_resort(key, reason)
-                    elif not is_late:
-                        await guests.expel(key, reason, left)
-                finally:
-                    guests.on_its_way(key, False)
+                if is_late and rules.then == "kill":
+                    await guests.end(key)
+                elif is_late and rules.then == "checkpoint":
+                    await self._last_resort(key, reason)
+                elif not is_late:
+                    await guests.expel(key, reason, left)
 
         await asyncio.gather(*(one(key) for key in guests.here()), return_exceptions=True)
         if is_late and guests.here():
