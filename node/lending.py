@@ -28,6 +28,8 @@ from node.pressure import PressureWatch, directory, figures, file_of
 QUICK, LEAVING, SLOW = 0.025, 0.1, 1.0
 """Seconds between two looks while guests are here whose owner the policy watches, while they leave, and otherwise."""
 BREATH, BREATH_PERIOD = 0.02, 1.0
+HURRY = 0.3
+"""Share of the time that guests have to leave, after which sending them away has as much weight as anything."""
 RETRY = 0.5
 """Seconds before those are asked again to go who did not, or have come since."""
 SLOW_SENSES = 2.0
@@ -206,6 +208,8 @@ class Lending:
         if self.state.stage is not before.stage:
             self._changed()
         leaves = self.state.stage in (Stage.EVICTING, Stage.LATE)
+        if self.state.stage is Stage.EVICTING and self._is_time_short(now):
+            self._guests.groups.hurry_remotes()
         if self._evicting is not None and (self._evicting.done() or not leaves):
             self._evicting.cancel()
             self._evicting = None
@@ -243,13 +247,17 @@ class Lending:
         if now - self._breathed >= BREATH or self.state.since == now:
             self._guests.stand_still(True)
 
+    def _is_time_short(self, now: float) -> bool:
+        return now - self.state.since > self._policy().owner.deadline * HURRY
+
     async def _evict(self) -> None:
         """Sends all guests away, a few at a time; those that are late as the policy says. They stand still until their homes begin with
         it: their remotes say so."""
         rules, guests, reason = self._policy().owner, self._guests, self.state.reason
         is_late, turns = self.state.stage is Stage.LATE, asyncio.Semaphore(AT_ONCE)
         end = time.monotonic() + rules.deadline
-        await asyncio.to_thread(guests.groups.hold_back_remotes, guests.remotes())    # some ms for each
+        if not is_late and not self._is_time_short(time.monotonic()):
+            await asyncio.to_thread(guests.groups.hold_back_remotes, guests.remotes())    # some ms for each
 
         async def one(key: str) -> None:
             async with turns:

@@ -83,6 +83,8 @@ def test_who_supervises_guests_has_less_weight_than_the_owner(groups: GuestGroup
         if not any((point / REMOTES).exists() for point in set(hierarchies().values())):
             pytest.skip("no cpu controller here")
         assert (_read("cpu.shares", REMOTES) or _read("cpu.weight", REMOTES)) in ("205", "20")
+        groups.hurry_remotes()
+        assert (_read("cpu.shares", REMOTES) or _read("cpu.weight", REMOTES)) in ("1024", "100")
         assert f"/{REMOTES}" in {line.rpartition(":")[2] for line in Path(f"/proc/{program.pid}/cgroup").read_text().splitlines()}
     finally:
         program.kill()
