@@ -35,8 +35,8 @@ ROUNDS = 2
 """FARHOME_BENCH_ROUNDS says otherwise."""
 JOBS = 16
 UNEQUAL_JOBS = 8
-SECONDS = 20.0
-"""The least makespan of every batch."""
+EQUAL_SECONDS, SPREAD_SECONDS, UNEQUAL_SECONDS = 32.0, 16.0, 22.0
+"""The least makespans of the batches: a job has some seconds of processor, so that moves cost it more than one that has minutes."""
 YARDSTICK = 4.0
 EQUAL = {"cpus": 0.45}
 MIXED = {"cpus": 0.8, "speed": {"n1": 0.5, "n2": 0.25, "n3": 0.5, "n4": 1.0}}
@@ -117,18 +117,18 @@ class Bench:
         self.speeds = measure_speeds(self.lab, self.program, YARDSTICK)
         self.granted.append(min(self.speeds.granted.values()))
 
-    def work(self, sizes: Sequence[float]) -> list[int]:
-        """Work in these proportions, the same in all rounds."""
-        return self._first.scaled(sizes, SECONDS)
+    def work(self, sizes: Sequence[float], seconds: float) -> list[int]:
+        """Work in these proportions, the same in all rounds; seconds: the least makespan."""
+        return self._first.scaled(sizes, seconds)
 
     def batch(self, system: System, work: Sequence[int], times: Times, owned: bool = False) -> None:
         """One batch; owned: the owner returns in the middle of it. Errors: BenchFailed."""
         forget_ends(self.lab.nodes())
         with system.going(), ExitStack() as stack:
             if owned:
-                owner = Owner(self.lab.node(OWNED), self.program, SECONDS / 2)
+                owner = Owner(self.lab.node(OWNED), self.program, self._first.bound(work) / 2)
                 stack.callback(lambda: times.owned.setdefault(system.name, []).append(owner.leave() / self.speeds.of[OWNED]))
-            times.add(system.name, system.run(self.program, work, SECONDS))
+            times.add(system.name, system.run(self.program, work, self._first.bound(work)))
         _tell(f"{len(work)} jobs{', owner' * owned}, {system.name}: {times.makespans[system.name][-1]:.1f} s")
 
     def ours_and_bound(self, work: Sequence[int], times: Times) -> None:
@@ -148,9 +148,9 @@ class Bench:
         starts = {node.name: list(enumerate(work))[number :: len(nodes)] for number, node in enumerate(nodes)}
         forget_ends(nodes)
         with self.ours.going():
-            times.add(self.ours.name, run_started(nodes, starts, HERE, self.program, SECONDS))
+            times.add(self.ours.name, run_started(nodes, starts, HERE, self.program, self._first.bound(work)))
         forget_ends(nodes)
-        times.add(ALONE, run_started(nodes, starts, (), self.program, SECONDS))
+        times.add(ALONE, run_started(nodes, starts, (), self.program, self._first.bound(work)))
         _tell(f"spread: {', '.join(f'{name} {found[-1]:.1f} s' for name, found in times.makespans.items())}")
 
 
@@ -180,12 +180,12 @@ def _equal(rounds: int, program: str) -> list[Result]:
     batches, spread = Times(), Times()
     with bench_lab(4, **EQUAL) as lab, ExitStack() as stack:
         bench = Bench(lab, program, stack)
-        work = bench.work([1.0] * JOBS)
+        work = bench.work([1.0] * JOBS, EQUAL_SECONDS)
         for number in range(rounds):
             bench.next_round()
             bench.against_others(work, batches, number)
             batches.makespans.setdefault("bound", []).append(bench.speeds.bound(work))
-            bench.spread(work, spread)
+            bench.spread(bench.work([1.0] * JOBS, SPREAD_SECONDS), spread)
     bound = batches.makespans.pop("bound")
     return [
         _bounded(f"{JOBS} equal jobs, equal nodes", batches.makespans | {"bound": bound}, 1.15),
@@ -209,8 +209,8 @@ def _mixed(rounds: int, program: str) -> list[Result]:
         bench = Bench(lab, program, stack)
         for number in range(rounds):
             bench.next_round()
-            bench.ours_and_bound(bench.work([1.0] * JOBS), equal)
-            work = bench.work(pareto(UNEQUAL_JOBS, number))
+            bench.ours_and_bound(bench.work([1.0] * JOBS, EQUAL_SECONDS), equal)
+            work = bench.work(pareto(UNEQUAL_JOBS, number), UNEQUAL_SECONDS)
             bench.against_others(work, sizes, number)
             bench.against_others(work, owned, number, owned=True)
     return [

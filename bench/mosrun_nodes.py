@@ -39,8 +39,9 @@ class Mosrun:
         self.stop()
 
     def stop(self) -> None:
-        """The daemons stand still."""
+        """The daemons stand still. Errors: BenchFailed."""
         self._signal(signal.SIGSTOP)
+        wait_until(lambda: all(state_of_daemon(node) == "T" for node in self._lab.nodes()), "the standstill of the daemons", PATIENCE)
 
     def go_on(self) -> None:
         """The daemons go on; returns when all nodes are at rest, lend, and know that of one another. Errors: BenchFailed."""
@@ -58,7 +59,7 @@ class Mosrun:
 
     def _signal(self, number: int) -> None:
         for node in self._lab.nodes():
-            node.run(["kill", f"-{int(number)}", (node.root / "run/farhome-lab.mosd").read_text().strip()], check=True)
+            node.run(["kill", f"-{int(number)}", _daemon(node)], check=True)
 
     def _all_at_rest(self) -> bool:
         nodes = self._lab.nodes()
@@ -76,6 +77,15 @@ class Mosrun:
         """Seconds from the start of all on the first node to the end of each job. Errors: BenchFailed."""
         nodes = self._lab.nodes()
         return run_started(nodes, {nodes[0].name: list(enumerate(work))}, PLACED, program, bound)
+
+
+def _daemon(node: Node) -> str:
+    return (node.root / "run/farhome-lab.mosd").read_text().strip()
+
+
+def state_of_daemon(node: Node) -> str:
+    """The letter of the kernel."""
+    return (node.root / f"proc/{_daemon(node)}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def run_started(

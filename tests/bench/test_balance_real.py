@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from bench.batch import Speeds, forget_ends, measure_speeds, pareto
-from bench.mosrun_nodes import Mosrun
+from bench.mosrun_nodes import Mosrun, state_of_daemon
 from bench.nodes import build
 from bench.parallel_nodes import parallel
 from bench.slurm import PROGRAMS, slurm
@@ -77,6 +76,5 @@ def test_ours_runs_every_job_and_stands_still_between(lab_name: Callable[[], str
         ours = Mosrun(lab)
         with ours.going():
             assert len(ours.run(program, [100] * 3, 1.0)) == 3
-        for node in lab.nodes():
-            pid = (node.root / "run/farhome-lab.mosd").read_text().strip()
-            assert "T (stopped)" in Path(node.root / f"proc/{pid}/status").read_text()
+            assert {state_of_daemon(node) for node in lab.nodes()} <= {"R", "S", "D"}
+        assert {state_of_daemon(node) for node in lab.nodes()} == {"T"}
