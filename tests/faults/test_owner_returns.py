@@ -12,13 +12,17 @@ from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(120)
-NUMBERS = 60_000_000
+NUMBERS = 100_000_000
 COMPUTES = f"""python3 -c '
+import os, time
+while not os.path.exists("go"):
+    time.sleep(0.02)
 with open("lines", "w") as file:
     print("begun", file=file, flush=True)
     print(sum(number % 7 for number in range({NUMBERS})), file=file)
 ' > out 2>&1"""
-"""Some seconds without a call: a guest that waits for its home stands still already, and in no way that the kernel calls frozen."""
+"""Some seconds without a call, from when it is told to: a guest that waits for its home stands still already, and in no way that the
+kernel calls frozen."""
 
 
 def test_who_cannot_leave_in_time_goes_home_with_a_checkpoint_when_the_link_is_back(cluster: Cluster) -> None:
@@ -27,10 +31,11 @@ def test_who_cannot_leave_in_time_goes_home_with_a_checkpoint_when_the_link_is_b
         file.write("[lend.owner]\nevict_after = 0.1\ndeadline = 0.5\n")
     node.run(["mosctl", "reload"], check=True)
     with Running(cluster, "appender", "", command=COMPUTES) as guest:
-        until("it computes", lambda: guest.lines() == ["begun"])
         guest.moved("n2")
+        (guest.directory / "go").touch()
+        until("it computes", lambda: guest.lines() == ["begun"])
         cluster.lab.cut(HOME, "n2")
-        node.run(["mosctl", "owner", "back"], check=True)
+        node.ask_mosd("owner", back=True)
         until("it is late", lambda: node.ask_mosd("owner")["stage"] == "late")
         groups = GuestGroups(cgroups.directories(cluster.lab.name, "n2"))
         until("it stands still", lambda: groups.stands_still(f"n1-{guest.pid}"))
