@@ -61,7 +61,7 @@ class Settings:
     residency_costs: float = 3.0
     residency_limit: float = 120.0
     large: float = 0.45
-    residency_large: float = 5.0
+    residency_large: float = 7.0
     quick: float = 300.0
     stale: float = 10.0
     sample: int = 4

@@ -62,7 +62,7 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 3), node("n2")), {"moving": True}, "under way"),
         (view_of(node("n1", 3), node("n2")), {"immovable": "it has an io_uring"}, "io_uring"),
         (view_of(node("n1", 3), node("n2")), {"not_before": NOW + 5}, "5 s"),
-        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 5 s"),
+        (view_of(node("n1", 3), node("n2")), {"moved": (NOW - 1,), "arrived": NOW - 1}, "stays 7 s"),
         (view_of(node("n1", 3), node("n2", 1)), {"moved": (NOW - 6,), "arrived": NOW - 6}, "stays 11 s"),
         (view_of(node("n1", 3)), {}, "no other node"),
         (View("n1", {"n2": Entry(node("n2"), 0.0)}), {}, "not known yet"),
@@ -162,7 +162,7 @@ def test_residency_doubles_with_each_quick_move_and_has_a_limit() -> None:
 
 
 def test_a_move_that_would_halve_the_slowdown_waits_for_less_after_the_last_one() -> None:
-    lately = process(moved=(NOW - 200, NOW - 100, NOW - 6), arrived=NOW - 6)
+    lately = process(moved=(NOW - 200, NOW - 100, NOW - 8), arrived=NOW - 8)
     assert one(view_of(node("n1", 2), node("n2")), lately).target == "n2"
     assert one(view_of(node("n1", 3), node("n2", 1)), lately).target is None
 
