@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
         "  mosctl why 4711               why process 4711 is where it is\n"
         "  mosctl policy explain --as anna@n2    what this node lends, and whether anna's processes of n2 may come now\n"
         "  mosctl owner back             I need my machine: guests are held back and go; `away` ends it\n"
+        "  mosctl mfs status             whose files are under /mfs, and what passes there\n"
         "  mosctl ledger                 seconds of processor that were lent and borrowed, by user and node\n",
     )
     verbs = made.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -65,6 +66,10 @@ def parser() -> argparse.ArgumentParser:
     _json(owner)
     sums = "seconds of processor lent and borrowed, by user and node"
     _json(verbs.add_parser("ledger", help="what was lent and borrowed", description=sums))
+    files = "whose files are under /mfs, and what has passed to and from other nodes"
+    tree = verbs.add_parser("mfs", help=files, description=files)
+    tree.add_argument("what", choices=("status",), help="status: mounts of peers here, and of this node there")
+    _json(tree)
     cluster = verbs.add_parser("cluster", help="make a cluster, let nodes in, join", description="make a cluster, let nodes in, join")
     steps = cluster.add_subparsers(dest="step", metavar="STEP", required=True)
     init = steps.add_parser("init", help="make a cluster", description="make a cluster of which this node is the first")
@@ -250,6 +255,45 @@ def _ledger(options: argparse.Namespace) -> int:
     return OK
 
 
+def _mfs(options: argparse.Namespace) -> int:
+    answer = _ask("mfs")
+    if options.json:
+        print_json(answer)
+        return OK
+    if not answer["enabled"]:
+        raise CommandError(answer["complaint"] or "the file tree is off here ([mfs] of node.toml)", REFUSED)
+    exports = ", ".join(one["path"] + (" (read-only)" if one["read_only"] else "") for one in answer["exports"])
+    secrecy = "encrypted" if answer["encryption"] else "not encrypted where the other side agrees"
+    print(f"{answer['root']}/{answer['own']} is here; others see {exports}, {secrecy}")
+    if answer["mounts"]:
+        rows = [
+            (one["path"], _mount_state(one), one["requests"], one["failed"], _megabytes(one["bytes_in"]), _megabytes(one["bytes_out"]))
+            for one in answer["mounts"] if "requests" in one
+        ]  # fmt: skip
+        print(table(("MOUNT", "STATE", "REQUESTS", "FAILED", "MB IN", "MB OUT"), rows, frozenset({2, 3, 4, 5})))
+    if answer["served"]:
+        served = [
+            (
+                one["peer"], "yes" if one["connected"] else "no", one["nodes"], one["files"], one["requests"], one["leases"],
+                one["recalls"], _megabytes(one["bytes_read"]), _megabytes(one["bytes_written"]),
+            )
+            for one in answer["served"]
+        ]  # fmt: skip
+        heads = ("PEER", "CONNECTED", "KNOWS", "OPEN", "REQUESTS", "LEASES", "RECALLS", "MB READ", "MB WRITTEN")
+        print(table(heads, served, frozenset({2, 3, 4, 5, 6, 7, 8})))
+    return OK
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f}"
+
+
+def _mount_state(mount: dict[str, Any]) -> str:
+    if mount["connected"]:
+        return "connected"
+    return "lost" if mount["connections"] or mount["requests"] else "unused"
+
+
 def _note(note: dict[str, Any]) -> str:
     """One decision of the balancer in a line: when last, how often, whereto, why, and what came of it."""
     times = f" ({note['times']} times)" if note["times"] > 1 else ""
@@ -300,7 +344,7 @@ def _cluster(options: argparse.Namespace) -> int:
 
 _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "status": _status, "nodes": _nodes, "reload": _reload, "block": _block, "unblock": _unblock, "expel": _expel, "bring": _bring,
-    "why": _why, "cluster": _cluster, "policy": _policy, "owner": _owner, "ledger": _ledger,
+    "why": _why, "cluster": _cluster, "policy": _policy, "owner": _owner, "ledger": _ledger, "mfs": _mfs,
 }  # fmt: skip
 
 

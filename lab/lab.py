@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ from lab.state import Cut, LabError, LabState, NodeState
 
 PORT = 7226
 MOST_NODES = 250
+MOST_WITH_FILES = 16
+"""Nodes of a lab that see one another's files unless its configuration says more: each has a program for each other one."""
 
 
 class Lab:
@@ -60,7 +63,7 @@ class Lab:
         speeds = lab._check(count, cpus, speed or {}, clock or {}, bandwidth, processors or {})
         rate = network.parse_rate(bandwidth) if bandwidth else None
         if os.access(ROOT, os.W_OK):
-            for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab"):
+            for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab", "mfs"):
                 if (ROOT / room).is_dir():
                     compileall.compile_dir(str(ROOT / room), quiet=2)    # nodes see the clone read-only
         with state.locked(lab.name, create=True) as directory:
@@ -123,8 +126,10 @@ class Lab:
         processors: Mapping[str, Set[int]],
         configuration: str,
     ) -> None:
-        for point in ("/opt/farhome", "/etc/farhome", "/var/lib/farhome"):
+        for point in ("/opt/farhome", "/etc/farhome", "/var/lib/farhome", "/mfs"):
             Path(point).mkdir(parents=True, exist_ok=True)
+        if len(speeds) > MOST_WITH_FILES and "mfs" not in tomllib.loads(configuration):
+            configuration += "\n[mfs]\nenabled = false\n"
         prefix = network.subnet(self.name)
         addresses = {name: f"{prefix}.{number}" for number, name in enumerate(speeds, 1)}
         hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())

@@ -51,7 +51,7 @@ class Commands:
             "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
             "why": self._why, "check": self._check, "checkpoint": self._checkpoint, "restart": self._restart,
-            "watch": watching.answer, "processes": watching.of_node,
+            "watch": watching.answer, "processes": watching.of_node, "mfs": self._mfs,
             **OwnerCommands(node).operations(),
         }  # fmt: skip
 
@@ -61,6 +61,10 @@ class Commands:
         if command is None:
             raise BadRequest(f"unknown operation {operation!r}")
         return await command(client, request)
+
+    async def _mfs(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
+        """The cluster file tree here."""
+        return self._node.files.row()
 
     async def _register(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """mosrun tells of itself: the peer of this connection, which becomes the program when it closes it by exec."""

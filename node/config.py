@@ -15,6 +15,7 @@ from balancer.mistakes import Mistake
 from balancer.policy import LendingPolicy
 from engine.processor import FLAG
 from kernel_helpers.errors import FarhomeError
+from mfs.settings import Settings as MfsSettings
 from node.lines import line_of
 
 DEFAULT_PORT = 7226
@@ -50,6 +51,7 @@ class Config:
     lend: dict[str, Any] = field(default_factory=dict)
     cpu_flags: frozenset[str] | None = None
     own_programs: int = 8
+    mfs: MfsSettings = field(default_factory=MfsSettings)
 
 
 def check_name(name: object) -> str:
@@ -110,7 +112,7 @@ def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 _KEYS = frozenset(
     {"name", "address", "port", "peers", "speed", "interception", "engine", "memory", "link_timeout", "lend", "balance", "cpu_flags",
-     "own_programs"}
+     "own_programs", "mfs"}
 )
 
 
@@ -173,6 +175,8 @@ def from_document(document: dict[str, Any]) -> Config:
         balance = _balance(_table(document, "balance"))
     with _reading("lend"):
         lend = _table(document, "lend")
+    with _reading("mfs"):
+        mfs = MfsSettings.from_table(_table(document, "mfs"))
     with _reading("cpu_flags"):
         cpu_flags = _flags(document.get("cpu_flags"))
     return Config(
@@ -189,6 +193,7 @@ def from_document(document: dict[str, Any]) -> Config:
         lend=lend,
         cpu_flags=cpu_flags,
         own_programs=int(number("own_programs", 0, 100000, 8.0) or 0),
+        mfs=mfs,
     )
 
 

@@ -25,6 +25,8 @@ from node.checkpoints import Checkpoints
 from node.commands import Commands
 from node.config import Config, ConfigError, format_endpoint, parse_endpoint
 from node.control import ControlServer
+from node.filetree import PERIOD as FILES_PERIOD
+from node.filetree import FileTree
 from node.guest import Guest, Surroundings
 from node.guests import Guests
 from node.ledger import Ledger
@@ -95,6 +97,7 @@ class Daemon:
         self.balancer = Balancer(
             lambda: self.config, self.registry, self.mover, self.guests, self.peers, self.lending, self.processors, speed, self.life
         )
+        self.files = FileTree(paths, lambda: self.config, self.keys, self.peers, self.balancer.gossip.peers)
         self.control = ControlServer(paths.socket, Commands(self).handle)
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialled: set[tuple[str, int]] = set()
@@ -124,6 +127,7 @@ class Daemon:
             self.spawn(periodically("the memory of guests", self._keep_to_lent_memory, lambda: GUEST_PERIOD, delayed=True))
             self.spawn(periodically("the ledger", self.accounts.look, lambda: ACCOUNTS_PERIOD, delayed=True))
             self.spawn(periodically("the checkpoints", self.checkpoints.look, lambda: CHECKPOINT_PERIOD, delayed=True))
+            self.spawn(periodically("the file tree", self.files.look, lambda: FILES_PERIOD))
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
             notify_systemd(f"READY=1\nMAINPID={os.getpid()}")
@@ -158,6 +162,7 @@ class Daemon:
             task.cancel()
         await self.control.close()
         await self.balancer.gossiping.leave()
+        await self.files.close()
         self.balancer.close()
         self.lending.close()
         await self.peer_server.close()
@@ -313,7 +318,7 @@ class Daemon:
     def _hello(self) -> dict[str, Any]:
         return {
             "version": PROTOCOL_VERSION, "name": self.config.name, "address": self.config.address, "port": self.config.port,
-            "processor": self.processors.own.to_wire(),
+            "processor": self.processors.own.to_wire(), "mfs_port": self.files.port(),
         }  # fmt: skip
 
     def _get_acquainted(self, name: str) -> None:
@@ -346,6 +351,7 @@ class Daemon:
             address, port = parameters.get("address"), parameters.get("port")
             if isinstance(address, str) and isinstance(port, int) and 0 < port < 65536:
                 self._met(caller.name, address, port)
+                self.files.learn(caller.name, address, parameters.get("mfs_port", 0))
             return self._hello()
         if method == "gossip":
             payload = parameters.get("payload")
@@ -398,6 +404,7 @@ class Daemon:
         starting.hosts.alone = new.own_programs
         self.lending.apply_policy()
         self._start_peers()
+        self.spawn(self.files.look())
         if not self.policy.enabled:
             self.spawn(self._send_all_guests_home("the node does not lend any more"))
         for key, reason in self.guests.denied().items():

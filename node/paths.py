@@ -10,19 +10,21 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Paths:
-    """The directories of one node: run (lives as long as the node is up), state (survives), configuration file."""
+    """The directories of one node: run (lives as long as the node is up), state (survives), configuration file; mfs: files of all nodes."""
 
     run: Path
     state: Path
     config: Path
+    mfs: Path = Path("/mfs")
 
     @classmethod
     def from_environment(cls, config: str | None = None, run: str | None = None, state: str | None = None) -> Paths:
-        """Given places, else FARHOME_RUN, FARHOME_STATE and FARHOME_CONFIG, else those of an installed system."""
+        """Given places, else FARHOME_RUN, FARHOME_STATE, FARHOME_CONFIG and FARHOME_MFS, else those of an installed system."""
         return cls(
             run=Path(run or os.environ.get("FARHOME_RUN") or "/run/farhome"),
             state=Path(state or os.environ.get("FARHOME_STATE") or "/var/lib/farhome"),
             config=Path(config or os.environ.get("FARHOME_CONFIG") or "/etc/farhome/node.toml"),
+            mfs=Path(os.environ.get("FARHOME_MFS") or "/mfs"),
         )
 
     @property

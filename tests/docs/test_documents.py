@@ -13,12 +13,14 @@ from balancer import conditions, lending, owner, policy
 from cli import exit_codes, man
 from cli.command import Parser
 from kernel_helpers import table
+from mfs.settings import Settings
 from node import config
 from wire import control
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
+FILES = (ROOT / "docs" / "files.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 README = (ROOT / "README.md").read_text()
 
@@ -96,9 +98,9 @@ def test_exit_codes_of_the_documents_are_those_of_the_commands() -> None:
 
 
 def test_keys_of_the_configuration_are_all_told() -> None:
-    shown = set(re.findall(r"^\| `(?:\[balance\] )?(\w+)` \|", OPERATING, re.MULTILINE))
+    shown = set(re.findall(r"^\| `(?:\[balance\] )?(\w+|\[mfs\])` \|", OPERATING, re.MULTILINE))
     for field in fields(config.Config):
-        name = {"balance": "enabled", "lend": "max_guests"}.get(field.name, field.name)
+        name = {"balance": "enabled", "lend": "max_guests", "mfs": "[mfs]"}.get(field.name, field.name)
         assert name in shown, field.name
     names = set(re.findall(r"`(\w+)`", OPERATING.partition("## What a node lends")[2].partition("\n## ")[0]))
     borrowers = {field.name for field in fields(lending.Borrowers)}
@@ -108,9 +110,14 @@ def test_keys_of_the_configuration_are_all_told() -> None:
     assert borrowers | policies | kinds | rules | set(conditions.QUANTITIES) <= names
 
 
+def test_keys_of_the_file_tree_are_all_told() -> None:
+    shown = set(re.findall(r"^\| `(\w+)` \|", FILES.partition("## Setting it up")[2].partition("\n## ")[0], re.MULTILINE))
+    assert shown == {field.name for field in fields(Settings)}
+
+
 def test_the_configurations_that_are_shown_are_usable(tmp_path: Path) -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", OPERATING, re.DOTALL)
-    assert len(blocks) >= 2
+    blocks = re.findall(r"```toml\n(.*?)```", OPERATING + FILES, re.DOTALL)
+    assert len(blocks) >= 3
     for block in blocks:
         file = tmp_path / "node.toml"
         file.write_text(block)

@@ -18,6 +18,8 @@ from node.cgroups import BASE, GuestGroups
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7226
+NO_FILES = "[mfs]\nenabled = false\n"
+"""These nodes share their directories, /mfs among them."""
 
 
 def wait_for(what: Callable[[], Any], timeout: float = 15.0, message: str = "") -> Any:
@@ -53,7 +55,7 @@ class Node:
     def configure(self, settings: str = "") -> None:
         """Writes the configuration; settings are further lines (top-level keys first)."""
         (self.base / "node.toml").write_text(
-            f'name = "{self.name}"\naddress = "{self.address}"\npeers = {json.dumps(self.peers)}\nspeed = 1.0\n{settings}\n'
+            f'name = "{self.name}"\naddress = "{self.address}"\npeers = {json.dumps(self.peers)}\nspeed = 1.0\n{settings}\n{NO_FILES}'
         )
 
     def command(self, *argv: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:

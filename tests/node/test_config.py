@@ -20,7 +20,8 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         'name = "n1"\naddress = "10.0.0.1"\nport = 7000\nown_programs = 0\npeers = ["10.0.0.2", "n3:7001", "[fd00::1]:9"]\nspeed = 0.5\n'
-        'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\n[lend]\nmax_guests = 2\n[balance]\nenabled = false\n',
+        'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\n[lend]\nmax_guests = 2\n[balance]\nenabled = false\n'
+        '[mfs]\nexports = ["/srv"]\nread_only = ["/usr"]\nencryption = false\ntimeout = 2\nport = 7300\nenabled = false\n',
     )
     assert found.peers == (("10.0.0.2", 7226), ("n3", 7001), ("fd00::1", 9))
     assert (found.name, found.address, found.port, found.speed) == ("n1", "10.0.0.1", 7000, 0.5)
@@ -28,6 +29,8 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
     assert found.own_programs == 0
     assert found.cpu_flags == frozenset({"sse2", "avx"})
     assert config.lending_policy(found).max_guests == 2
+    assert list(found.mfs.shown()) == [("/srv", False), ("/usr", True)]
+    assert (found.mfs.encryption, found.mfs.timeout, found.mfs.port, found.mfs.works) == (False, 2.0, 7300, False)
 
 
 def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
@@ -63,6 +66,12 @@ def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
         ("[lend]\nmax_memory = 'lots'", "max_memory"),
         ("[balance]\nenabled = 1", "balance"),
         ("[balance]\nspeed = 1", "balance"),
+        ("[mfs]\nexports = '/'", "line 2: [mfs] exports"),
+        ("[mfs]\nport = 7227\n\nexports = ['srv']", "line 4: [mfs] exports"),
+        ("[mfs]\nread_only = ['/usr/../etc']", "the short way (/etc)"),
+        ("[mfs]\ntimeout = 0", "[mfs] timeout"),
+        ("[mfs]\nport = 65536", "[mfs] port"),
+        ("[mfs]\nencrypted = true", "encrypted"),
     ],
 )
 def test_mistakes_are_named_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:

@@ -68,7 +68,7 @@ _farhome_moscheck() {
 
 _farhome_mosctl() {
     if [ "$COMP_CWORD" = 1 ]; then
-        _farhome_words "status cluster nodes reload block unblock expel bring why policy owner ledger --help"
+        _farhome_words "status cluster nodes reload block unblock expel bring why policy owner ledger mfs --help"
         return
     fi
     case ${COMP_WORDS[1]} in
@@ -78,6 +78,7 @@ _farhome_mosctl() {
         bring) case ${COMP_WORDS[COMP_CWORD - 1]} in -J | --job) _farhome_words "$(_farhome_jobs)" ;; *) _farhome_words "-J --job --json" ;; esac ;;
         policy) _farhome_words "explain --as --memory --json" ;;
         owner) _farhome_words "back away --json" ;;
+        mfs) _farhome_words "status --json" ;;
         status | nodes | ledger) _farhome_words "--json" ;;
     esac
 }

@@ -1,0 +1,164 @@
+/* mfs-client OPTIONS: mounts the files of one peer.
+ *
+ *   --mount PATH                     where
+ *   --peer NAME --address ADDRESS --port PORT   whose: the node that its certificate must name, and where it is
+ *   --pki DIRECTORY                  certificates of the cluster
+ *   --figures FILE                   what it has done, for mosd to read
+ *   --timeout SECONDS                for which a peer that is lost is waited for
+ *   --setuid                         setuid bits count
+ *   --plain                          no encryption, if the peer does not want it either
+ *
+ * Started by mosd, as root; unmounts and ends with it (when its standard input does), or on SIGTERM. */
+#define _GNU_SOURCE
+#include "mfs_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOOK 250        /* ms */
+#define READ_AHEAD 2048 /* KiB */
+
+struct mfs_client_options mfs_options = {.timeout = 10000};
+struct mfs_client_figures *mfs_figures;
+
+long long mfs_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
+}
+
+void mfs_log(const char *format, ...)
+{
+	va_list arguments;
+	char line[1024];
+
+	va_start(arguments, format);
+	vsnprintf(line, sizeof line, format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "mfs-client %s: %s\n", mfs_options.peer ? mfs_options.peer : "?", line);
+}
+
+static int fail(const char *what, int error)
+{
+	mfs_log("%s: %s", what, strerror(error));
+	return 1;
+}
+
+static int begin_figures(void)
+{
+	int fd = open(mfs_options.figures, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	if (fd < 0 || ftruncate(fd, sizeof *mfs_figures))
+		return -errno;
+	mfs_figures = mmap(NULL, sizeof *mfs_figures, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	return mfs_figures == MAP_FAILED ? -ENOMEM : 0;
+}
+
+/* Reads ahead further than the kernel does by itself. The device's number is known from the table of mounts: nobody may have to answer. */
+static void read_further_ahead(void)
+{
+	char line[8192], path[4096], number[32], knob[128];
+	FILE *list = fopen("/proc/self/mountinfo", "re");
+	bool found = false;
+
+	while (list && fgets(line, sizeof line, list))
+		if (sscanf(line, "%*u %*u %31s %*s %4095s", number, path) == 2 && !strcmp(path, mfs_options.mount)) {
+			snprintf(knob, sizeof knob, "/sys/class/bdi/%s/read_ahead_kb", number);
+			found = true; /* the last one is on top */
+		}
+	if (list)
+		fclose(list);
+	int fd = found ? open(knob, O_WRONLY | O_CLOEXEC) : -1;
+	if (fd >= 0) {
+		if (dprintf(fd, "%d", READ_AHEAD) < 0)
+			mfs_log("%s: %s", knob, strerror(errno));
+		close(fd);
+	}
+}
+
+static int begin_mount(int *device)
+{
+	char options[256], source[MFS_NAME_MOST + 2];
+
+	*device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	if (*device < 0)
+		return -errno;
+	snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions", *device);
+	snprintf(source, sizeof source, "%s:/", mfs_options.peer);
+	return mount(source, mfs_options.mount, "fuse.mfs", MS_NODEV | (mfs_options.setuid ? 0 : MS_NOSUID), options) ? -errno : 0;
+}
+
+static void serve_until_the_end(int signals)
+{
+	struct pollfd watched[] = {{.fd = signals, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+
+	while (poll(watched, 2, LOOK) <= 0)
+		mfs_link_look();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"mount", 1, 0, 'm'}, {"peer", 1, 0, 'n'}, {"address", 1, 0, 'a'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'},
+		{"figures", 1, 0, 'f'}, {"timeout", 1, 0, 't'}, {"setuid", 0, 0, 's'}, {"plain", 0, 0, 'P'}, {0},
+	};
+	int device, result;
+	sigset_t ends;
+
+	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+		switch (option) {
+		case 'm': mfs_options.mount = optarg; break;
+		case 'n': mfs_options.peer = optarg; break;
+		case 'a': mfs_options.address = optarg; break;
+		case 'p': mfs_options.port = optarg; break;
+		case 'k': mfs_options.pki = optarg; break;
+		case 'f': mfs_options.figures = optarg; break;
+		case 't': mfs_options.timeout = (long long)(atof(optarg) * 1000); break;
+		case 's': mfs_options.setuid = true; break;
+		case 'P': mfs_options.plain = true; break;
+		default: return 64;
+		}
+	}
+	if (!mfs_options.mount || !mfs_options.peer || !mfs_options.address || !mfs_options.port || !mfs_options.pki || !mfs_options.figures) {
+		mfs_log("usage: mfs-client --mount PATH --peer NAME --address ADDRESS --port PORT --pki DIRECTORY --figures FILE");
+		return 64;
+	}
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGINT);
+	sigprocmask(SIG_BLOCK, &ends, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	int signals = signalfd(-1, &ends, SFD_CLOEXEC);
+	if (signals < 0 || (result = begin_figures()))
+		return fail(mfs_options.figures, signals < 0 ? errno : -result);
+	if (mfs_link_begin())
+		return 1;
+	if ((result = begin_mount(&device)))
+		return fail(mfs_options.mount, -result);
+	if ((result = mfs_fuse_begin(device)))
+		return fail("/dev/fuse", -result);
+	read_further_ahead();
+	printf("ready\n");
+	fflush(stdout);
+	serve_until_the_end(signals);
+	/* Once nobody reads from the device any more, whoever waits for an answer has it: the connection is aborted. */
+	umount2(mfs_options.mount, MNT_DETACH | UMOUNT_NOFOLLOW);
+	mfs_link_end();
+	_exit(0);
+}

@@ -1,0 +1,49 @@
+/* mfs-client: the parts of it, and what they share.
+ *
+ *   mfs_client.c        options, the mount and its end
+ *   mfs_client_fuse.c   what the kernel asks: taken from it, answered to it
+ *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again */
+#ifndef MFS_CLIENT_H
+#define MFS_CLIENT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mfs_wire.h"
+
+struct mfs_client_figures { /* read by mosd: 64-bit words in this order */
+	atomic_ullong requests, bytes_in, bytes_out, connections, connected, notifications, failed, waiting;
+};
+
+extern struct mfs_client_figures *mfs_figures;
+
+struct mfs_client_options {
+	const char *mount, *peer, *address, *port, *pki, *figures;
+	long long timeout; /* ms within which a lost peer has to be back, or requests fail */
+	bool setuid, plain;
+};
+
+extern struct mfs_client_options mfs_options;
+
+long long mfs_now(void); /* ms, monotonic */
+void mfs_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- the kernel ---- */
+
+int mfs_fuse_begin(int device); /* 0 or -errno; from then on requests are taken */
+void mfs_fuse_answer(const void *frame, size_t size);
+void mfs_fuse_fail(uint64_t unique, int error);
+/* What was given to the peer that is lost, and has not been answered, is asked again. */
+int mfs_fuse_ask_again(void);
+
+/* ---- the link ---- */
+
+int mfs_link_begin(void); /* 0 or -errno, with a sentence on standard error */
+/* Sends the request, now or when the link is there; if it is not there in time, the kernel is told an error. */
+void mfs_link_forward(const void *frame, size_t size);
+void mfs_link_look(void); /* four times a second: who is silent, what has waited too long */
+void mfs_link_end(void);  /* says goodbye */
+
+#endif

@@ -1,0 +1,100 @@
+/* The kernel's side of a mount: requests are taken from /dev/fuse and forwarded as they are, replies written back. */
+#define _GNU_SOURCE
+#include "mfs_client.h"
+
+#include <errno.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define MINOR 45 /* of the kernel's protocol: what is newer is not asked for */
+#define NOTIFY_RESEND 7
+#define HAS_RESEND (1ull << 39)
+#define DIRECT_IO_ALLOW_MMAP (1ull << 36)
+
+static const uint64_t wanted = FUSE_ASYNC_READ | FUSE_POSIX_LOCKS | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_DONT_MASK | FUSE_FLOCK_LOCKS |
+			       FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
+			       FUSE_POSIX_ACL | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 | HAS_RESEND | DIRECT_IO_ALLOW_MMAP;
+
+static int device = -1;
+
+void mfs_fuse_answer(const void *frame, size_t size)
+{
+	/* Refused are answers to what has been given up meanwhile. */
+	if (write(device, frame, size) < 0 && errno != ENOENT && errno != ENODEV && errno != EINVAL)
+		mfs_log("the kernel does not take an answer: %s", strerror(errno));
+}
+
+void mfs_fuse_fail(uint64_t unique, int error)
+{
+	struct fuse_out_header header = {.len = sizeof header, .error = -error, .unique = unique};
+
+	atomic_fetch_add(&mfs_figures->failed, 1);
+	mfs_fuse_answer(&header, sizeof header);
+}
+
+int mfs_fuse_ask_again(void)
+{
+	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_RESEND};
+
+	return write(device, &header, sizeof header) < 0 ? -errno : 0;
+}
+
+/* The kernel's first question; what follows has to hold with every server, so none is asked. */
+static void agree(const struct fuse_in_header *in)
+{
+	const struct fuse_init_in *asked = (const struct fuse_init_in *)(in + 1);
+	uint64_t flags = asked->flags | (asked->flags & FUSE_INIT_EXT ? (uint64_t)asked->flags2 << 32 : 0);
+	struct {
+		struct fuse_out_header header;
+		struct fuse_init_out body;
+	} reply = {
+		.header = {.len = sizeof reply, .unique = in->unique},
+		.body = {
+			.major = FUSE_KERNEL_VERSION, .minor = asked->minor < MINOR ? asked->minor : MINOR,
+			.max_readahead = asked->max_readahead,
+			.flags = (uint32_t)(flags & wanted) | (asked->flags & FUSE_INIT_EXT), .flags2 = (uint32_t)((flags & wanted) >> 32),
+			.max_background = 128, .congestion_threshold = 96, .max_write = MFS_DATA_MOST, .time_gran = 1,
+			.max_pages = MFS_DATA_MOST / 4096,
+		},
+	};
+
+	if (asked->major == FUSE_KERNEL_VERSION && asked->minor >= 31)
+		mfs_fuse_answer(&reply, sizeof reply);
+	else
+		mfs_fuse_fail(in->unique, EPROTO);
+}
+
+static void *take_requests(void *unused)
+{
+	char *buffer = malloc(MFS_FRAME_MOST);
+
+	(void)unused;
+	while (buffer) {
+		ssize_t size = read(device, buffer, MFS_FRAME_MOST);
+		const struct fuse_in_header *in = (const struct fuse_in_header *)buffer;
+		if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
+			continue;
+		if (size < (ssize_t)sizeof *in)
+			break; /* ENODEV: it has been unmounted */
+		if (in->opcode == FUSE_INIT)
+			agree(in);
+		else if (in->opcode != FUSE_DESTROY)
+			mfs_link_forward(buffer, (size_t)size);
+	}
+	kill(getpid(), SIGTERM);
+	return NULL;
+}
+
+int mfs_fuse_begin(int opened)
+{
+	pthread_t thread;
+
+	device = opened;
+	return -pthread_create(&thread, NULL, take_requests, NULL);
+}

@@ -1,0 +1,149 @@
+/* What peers see of this node, and where it begins. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+struct mfs_exports mfs_exports;
+
+static int make_way(const char *skeleton, const char *path, char *made, size_t size)
+{
+	size_t length = (size_t)snprintf(made, size, "%s%s", skeleton, path);
+
+	if (length >= size)
+		return -ENAMETOOLONG;
+	for (size_t end = strlen(skeleton) + 1; end <= length; end++) {
+		char kept = made[end];
+		if (kept && kept != '/')
+			continue;
+		made[end] = 0;
+		if (mkdir(made, 0555) && errno != EEXIST)
+			return -errno;
+		made[end] = kept;
+	}
+	return 0;
+}
+
+static int add(const char *path, bool read_only, const char *from)
+{
+	struct mfs_export *export = &mfs_exports.all[mfs_exports.count];
+	struct stat stat;
+
+	if (mfs_exports.count > MFS_EXPORTS)
+		return -E2BIG;
+	if (!realpath(path, export->path))
+		return -errno;
+	export->fd = open(export->path, O_PATH | O_CLOEXEC | O_DIRECTORY);
+	if (export->fd < 0 || lstat(from, &stat))
+		return -errno;
+	export->from_device = stat.st_dev;
+	export->from_inode = stat.st_ino;
+	export->read_only = read_only;
+	export->whole = !strcmp(export->path, "/");
+	mfs_exports.count++;
+	return 0;
+}
+
+static int hide(const char *path)
+{
+	char parent[PATH_MAX], name[PATH_MAX];
+	struct stat stat;
+
+	snprintf(parent, sizeof parent, "%s", path);
+	snprintf(name, sizeof name, "%s", path);
+	if (lstat(dirname(parent), &stat))
+		return -errno;
+	mfs_exports.hidden_device = stat.st_dev;
+	mfs_exports.hidden_inode = stat.st_ino;
+	snprintf(mfs_exports.hidden_name, sizeof mfs_exports.hidden_name, "%s", basename(name));
+	return 0;
+}
+
+static bool is_below(const char *path, const char *above)
+{
+	size_t length = strlen(above);
+
+	return !strcmp(above, "/") || (!strncmp(path, above, length) && (!path[length] || path[length] == '/'));
+}
+
+int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only, unsigned count, const char *hidden, const char **what)
+{
+	int result = 0;
+	unsigned whole = count;
+	struct stat stat;
+
+	for (unsigned i = 0; i < count; i++)
+		if (!strcmp(paths[i], "/"))
+			whole = i;
+	*what = skeleton;
+	if (mkdir(skeleton, 0555) && errno != EEXIST)
+		return -errno;
+	result = whole < count ? add("/", read_only[whole], "/") : add(skeleton, true, skeleton);
+	for (unsigned i = 0; i < count && !result; i++) {
+		char from[2 * PATH_MAX];
+		bool nested = false;
+		*what = paths[i];
+		if (i == whole)
+			continue;
+		for (unsigned j = 0; j < count; j++)
+			nested |= j != i && strcmp(paths[i], paths[j]) && is_below(paths[i], paths[j]);
+		if (nested)
+			snprintf(from, sizeof from, "%s", paths[i]);
+		else
+			result = make_way(skeleton, paths[i], from, sizeof from);
+		if (!result)
+			result = add(paths[i], read_only[i], from);
+	}
+	if (!result && hidden)
+		*what = hidden, result = hide(hidden);
+	if (!result && fstatat(mfs_exports.all[0].fd, "", &stat, AT_EMPTY_PATH))
+		result = -errno;
+	mfs_exports.device = stat.st_dev;
+	return result;
+}
+
+uint64_t mfs_inode(dev_t device, ino_t inode)
+{
+	/* Several file systems under one device number: programs that know files by their inode must not take two for one. */
+	if (device == mfs_exports.device)
+		return inode;
+	uint64_t mixed = (uint64_t)device * 0x9e3779b97f4a7c15ull;
+	return inode ^ ((mixed >> 44 | 1) << 44);
+}
+
+bool mfs_is_hidden(int parent, const char *name)
+{
+	struct stat stat;
+
+	if (strcmp(name, mfs_exports.hidden_name) || fstatat(parent, "", &stat, AT_EMPTY_PATH))
+		return false;
+	return stat.st_ino == mfs_exports.hidden_inode && stat.st_dev == mfs_exports.hidden_device;
+}
+
+bool mfs_is_closed(int fd, const struct stat *stat, dev_t parent_device)
+{
+	static const unsigned long kernels_own[] = {
+		PROC_SUPER_MAGIC, SYSFS_MAGIC, DEVPTS_SUPER_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
+		CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, EFIVARFS_MAGIC, BINFMTFS_MAGIC, 0x19800202 /* mqueue */, 0x62656570 /* configfs */,
+		0x65735543 /* fusectl */, PSTOREFS_MAGIC, SELINUX_MAGIC, NSFS_MAGIC,
+	};
+	struct statfs about;
+
+	if (stat->st_dev == parent_device)
+		return false;
+	if (fstatfs(fd, &about))
+		return true;
+	for (size_t i = 0; i < sizeof kernels_own / sizeof *kernels_own; i++)
+		if ((unsigned long)about.f_type == kernels_own[i])
+			return true;
+	return false;
+}

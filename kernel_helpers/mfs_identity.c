@@ -1,0 +1,147 @@
+/* Threads of mfs-server act as the user who asks: file-system user, group and groups, and no capability unless it is root.
+ *
+ * The groups are those that the user has on this node. What the caller lacks on its own node has been refused there already, since its
+ * kernel checks too (default_permissions): nobody gets more than both nodes allow. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <pwd.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define GROUPS_MOST 1024
+#define KNOWN 64
+#define GOOD_FOR 10000 /* ms for which a user's groups are not asked again */
+
+/* What root of a peer may, below the exports: what root may with files, no more. */
+static const uint64_t as_root = 1ull << CAP_CHOWN | 1ull << CAP_DAC_OVERRIDE | 1ull << CAP_DAC_READ_SEARCH | 1ull << CAP_FOWNER |
+				1ull << CAP_FSETID | 1ull << CAP_SETFCAP | 1ull << CAP_MKNOD | 1ull << CAP_LINUX_IMMUTABLE;
+static const uint64_t to_change = 1ull << CAP_SETUID | 1ull << CAP_SETGID;
+static const uint64_t for_ourselves = 1ull << CAP_LEASE;
+
+struct user {
+	uint32_t uid;
+	long long asked;
+	int count;
+	gid_t groups[GROUPS_MOST];
+};
+
+static struct user *known[KNOWN];
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local uint32_t now_uid, now_gid;
+static _Thread_local bool reduced; /* capabilities are fewer than root's */
+
+static int set_capabilities(uint64_t effective)
+{
+	uint64_t permitted = as_root | to_change | for_ourselves;
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {
+		{.effective = (uint32_t)effective, .permitted = (uint32_t)permitted},
+		{.effective = (uint32_t)(effective >> 32), .permitted = (uint32_t)(permitted >> 32)},
+	};
+
+	return syscall(SYS_capset, &header, data) ? -errno : 0;
+}
+
+int mfs_identity_begin(void)
+{
+	gid_t none[1];
+
+	if (unshare(CLONE_FS)) /* a umask of its own */
+		return -errno;
+	umask(0);
+	if (syscall(SYS_setgroups, 0, none))
+		return -errno;
+	now_uid = now_gid = 0;
+	reduced = false;
+	return set_capabilities(as_root | to_change | for_ourselves);
+}
+
+static int ask_groups(uint32_t uid, gid_t *groups)
+{
+	char text[8192];
+	struct passwd entry, *found = NULL;
+	int count = GROUPS_MOST;
+
+	if (getpwuid_r(uid, &entry, text, sizeof text, &found) || !found)
+		return 0;
+	return getgrouplist(entry.pw_name, entry.pw_gid, groups, &count) < 0 ? GROUPS_MOST : count;
+}
+
+/* This thread's groups become those of the user. */
+static int take_groups(uint32_t uid)
+{
+	struct user **slot = &known[uid % KNOWN];
+	long long now = mfs_now();
+
+	pthread_mutex_lock(&known_lock);
+	if (!*slot || (*slot)->uid != uid || now - (*slot)->asked > GOOD_FOR) {
+		struct user *asked = malloc(sizeof *asked);
+		pthread_mutex_unlock(&known_lock);
+		if (!asked)
+			return -ENOMEM;
+		asked->uid = uid;
+		asked->asked = now;
+		asked->count = ask_groups(uid, asked->groups); /* may take its time: a directory service */
+		int result = syscall(SYS_setgroups, asked->count, asked->groups) ? -errno : 0;
+		pthread_mutex_lock(&known_lock);
+		free(*slot);
+		*slot = asked;
+		pthread_mutex_unlock(&known_lock);
+		return result;
+	}
+	int result = syscall(SYS_setgroups, (*slot)->count, (*slot)->groups) ? -errno : 0;
+	pthread_mutex_unlock(&known_lock);
+	return result;
+}
+
+void mfs_be_self(void)
+{
+	if (!now_uid && !now_gid && !reduced)
+		return;
+	syscall(SYS_setfsuid, 0);
+	syscall(SYS_setfsgid, 0);
+	syscall(SYS_setgroups, 0, NULL);
+	set_capabilities(as_root | to_change | for_ourselves);
+	now_uid = now_gid = 0;
+	reduced = false;
+}
+
+int mfs_assume(uint32_t uid, uint32_t gid)
+{
+	if (uid == (uint32_t)-1 || gid == (uint32_t)-1)
+		return -EPERM;
+	if (reduced && now_uid == uid && now_gid == gid)
+		return 0;
+	mfs_be_self();
+	int result = take_groups(uid);
+	if (!result)
+		result = set_capabilities(uid ? to_change : as_root | to_change);
+	if (!result) {
+		syscall(SYS_setfsgid, gid);
+		syscall(SYS_setfsuid, uid);
+		/* There is no other way to learn whether they did it. */
+		if ((uint32_t)syscall(SYS_setfsuid, -1) != uid || (uint32_t)syscall(SYS_setfsgid, -1) != gid)
+			result = -EPERM;
+	}
+	now_uid = uid;
+	now_gid = gid;
+	reduced = true;
+	if (result)
+		mfs_be_self();
+	return result;
+}
+
+void mfs_without_fsetid(void)
+{
+	set_capabilities((now_uid ? 0 : as_root & ~(1ull << CAP_FSETID)) | to_change);
+	now_uid = now_uid ? now_uid : (uint32_t)-2; /* whatever is assumed next is assumed anew */
+	reduced = true;
+}

@@ -1,0 +1,92 @@
+/* What a peer's requests have changed is remembered with its answer, in a mapped file. If the connection is lost, or this server, the peer's
+ * kernel asks again, under the same number, whatever has not been answered: what was done is answered from here, what was not begun is done
+ * now, and what nobody can tell any more is an error. Nothing is done twice. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ENTRIES 4096
+#define REPLY_MOST 224
+#define AGAIN (1ull << 63) /* of a number: FUSE_UNIQUE_RESEND */
+
+struct mfs_ledger {
+	uint64_t unique; /* 0: unused */
+	uint32_t done, size;
+	char reply[REPLY_MOST]; /* header and all */
+};
+
+static bool is_remembered(uint32_t opcode)
+{
+	switch (opcode) {
+	case FUSE_SETATTR: case FUSE_SYMLINK: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_UNLINK: case FUSE_RMDIR: case FUSE_RENAME:
+	case FUSE_RENAME2: case FUSE_LINK: case FUSE_OPEN: case FUSE_CREATE: case FUSE_TMPFILE: case FUSE_WRITE: case FUSE_RELEASE:
+	case FUSE_SETXATTR: case FUSE_REMOVEXATTR: case FUSE_FALLOCATE: case FUSE_COPY_FILE_RANGE: case FUSE_OPENDIR: case FUSE_RELEASEDIR:
+		return true;
+	}
+	return false;
+}
+
+static struct mfs_ledger *entry_of(struct mfs_ledger *ledger, uint64_t unique)
+{
+	return &ledger[(unique & ~AGAIN) / 2 % ENTRIES]; /* the kernel counts in steps of two */
+}
+
+struct mfs_ledger *mfs_ledger_begin(const char *path)
+{
+	const size_t size = ENTRIES * sizeof(struct mfs_ledger);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	struct mfs_ledger *ledger = MAP_FAILED;
+
+	if (fd >= 0 && !ftruncate(fd, (off_t)size))
+		ledger = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	return ledger == MAP_FAILED ? NULL : ledger;
+}
+
+void mfs_ledger_end(struct mfs_ledger *ledger, const char *path)
+{
+	munmap(ledger, ENTRIES * sizeof(struct mfs_ledger));
+	unlink(path);
+}
+
+bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request)
+{
+	uint64_t unique = request->in->unique;
+	struct mfs_ledger *entry = entry_of(ledger, unique);
+
+	if (!is_remembered(request->in->opcode))
+		return false;
+	if (unique & AGAIN && entry->unique >= (unique & ~AGAIN)) {
+		struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
+		bool is_known = entry->unique == (unique & ~AGAIN) && entry->done;
+		if (is_known)
+			memcpy(request->buffer, entry->reply, entry->size);
+		else
+			*header = (struct fuse_out_header){.len = sizeof *header, .error = -EIO};
+		header->unique = unique;
+		mfs_send(request->session, header, header->len);
+		return true;
+	}
+	entry->done = 0;
+	__atomic_store_n(&entry->unique, unique & ~AGAIN, __ATOMIC_RELEASE);
+	return false;
+}
+
+void mfs_ledger_note(struct mfs_ledger *ledger, const struct mfs_request *request)
+{
+	const struct fuse_out_header *header = (const struct fuse_out_header *)request->buffer;
+	struct mfs_ledger *entry = entry_of(ledger, header->unique);
+
+	if (!is_remembered(request->in->opcode) || entry->unique != (header->unique & ~AGAIN) || header->len > REPLY_MOST)
+		return;
+	memcpy(entry->reply, header, header->len);
+	entry->size = header->len;
+	__atomic_store_n(&entry->done, 1, __ATOMIC_RELEASE);
+}

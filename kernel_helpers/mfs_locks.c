@@ -1,0 +1,224 @@
+/* Locks on files, held in this node's kernel, so that processes here and on any peer exclude one another.
+ *
+ * flock() locks belong to an open file: they are taken on its descriptor here. fcntl() locks belong to a process: for each process and file
+ * there is a descriptor here whose locks (F_OFD_...) stand for it; it is closed when the process closes the file. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+struct owner {
+	uint64_t node, owner, handle;
+	int fd;
+	unsigned pins;
+	bool dropped;
+	struct owner *next;
+};
+
+struct mfs_locks {
+	pthread_mutex_t lock;
+	struct owner *owners;
+};
+
+struct mfs_locks *mfs_locks_new(void)
+{
+	struct mfs_locks *locks = calloc(1, sizeof *locks);
+
+	if (locks)
+		pthread_mutex_init(&locks->lock, NULL);
+	return locks;
+}
+
+static void unpin(struct mfs_locks *locks, struct owner *owner)
+{
+	pthread_mutex_lock(&locks->lock);
+	bool last = !--owner->pins;
+	pthread_mutex_unlock(&locks->lock);
+	if (last) {
+		close(owner->fd); /* and its locks are gone */
+		free(owner);
+	}
+}
+
+typedef bool (*chosen)(const struct owner *, uint64_t, uint64_t);
+
+static void drop(struct mfs_locks *locks, chosen is_chosen, uint64_t a, uint64_t b, struct mfs_handles *handles)
+{
+	struct owner *gone = NULL;
+
+	pthread_mutex_lock(&locks->lock);
+	for (struct owner **at = &locks->owners; *at;) {
+		struct owner *owner = *at;
+		if (!is_chosen(owner, a, b)) {
+			at = &owner->next;
+			continue;
+		}
+		*at = owner->next;
+		owner->next = gone;
+		gone = owner;
+	}
+	pthread_mutex_unlock(&locks->lock);
+	while (gone) {
+		struct owner *next = gone->next;
+		if (handles)
+			mfs_handle_mark(handles, gone->handle, MFS_LOCK_LOST);
+		unpin(locks, gone);
+		gone = next;
+	}
+}
+
+static bool is_of_owner(const struct owner *one, uint64_t node, uint64_t owner)
+{
+	return one->node == node && one->owner == owner;
+}
+
+static bool is_of_handle(const struct owner *one, uint64_t handle, uint64_t unused)
+{
+	(void)unused;
+	return one->handle == handle;
+}
+
+static bool is_any(const struct owner *one, uint64_t a, uint64_t b)
+{
+	(void)one, (void)a, (void)b;
+	return true;
+}
+
+void mfs_locks_drop_owner(struct mfs_locks *locks, uint64_t node, uint64_t owner)
+{
+	drop(locks, is_of_owner, node, owner, NULL);
+}
+
+void mfs_locks_drop_handle(struct mfs_locks *locks, uint64_t handle)
+{
+	drop(locks, is_of_handle, handle, 0, NULL);
+}
+
+void mfs_locks_drop_all(struct mfs_locks *locks, struct mfs_handles *handles)
+{
+	drop(locks, is_any, 0, 0, handles);
+}
+
+/* A descriptor for locks: whether the caller may have them its own kernel has decided, by how it opened the file. */
+static int open_for_locks(int file)
+{
+	mfs_be_self();
+	int fd = open(mfs_path_of(file).text, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+
+	return fd >= 0 ? fd : open(mfs_path_of(file).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+/* That process's, pinned; made if need be. NULL: errno tells. */
+static struct owner *get_owner(struct mfs_locks *locks, uint64_t node, const struct fuse_lk_in *asked, int file)
+{
+	struct owner *found;
+
+	pthread_mutex_lock(&locks->lock);
+	for (found = locks->owners; found && !is_of_owner(found, node, asked->owner); found = found->next)
+		;
+	if (!found && (found = calloc(1, sizeof *found))) {
+		*found = (struct owner){.node = node, .owner = asked->owner, .fd = open_for_locks(file), .pins = 1, .next = locks->owners};
+		if (found->fd < 0) {
+			free(found);
+			found = NULL;
+		} else {
+			locks->owners = found;
+		}
+	}
+	if (found) {
+		found->handle = asked->fh;
+		found->pins++;
+	}
+	pthread_mutex_unlock(&locks->lock);
+	return found;
+}
+
+static struct flock to_flock(const struct fuse_file_lock *lock)
+{
+	return (struct flock){
+		.l_type = (short)lock->type,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)lock->start,
+		.l_len = lock->end >= INT64_MAX ? 0 : (off_t)(lock->end - lock->start + 1),
+	};
+}
+
+long mfs_getlk(struct mfs_request *request)
+{
+	struct mfs_session *session = request->session;
+	const struct fuse_lk_in *asked = mfs_argument(request, sizeof *asked);
+	struct mfs_file *file = asked ? mfs_handle_get(&session->handles, &session->table, asked->fh) : NULL;
+	struct fuse_lk_out *reply = (struct fuse_lk_out *)request->reply;
+
+	if (!file)
+		return asked ? -errno : -EINVAL;
+	struct owner *owner = get_owner(session->locks, request->in->nodeid, asked, file->fd);
+	long result = owner ? 0 : -errno;
+	struct flock lock = to_flock(&asked->lk);
+	if (owner && fcntl(owner->fd, F_OFD_GETLK, &lock))
+		result = -errno;
+	if (owner)
+		unpin(session->locks, owner);
+	mfs_handle_put(file);
+	if (result)
+		return result;
+	*reply = (struct fuse_lk_out){.lk = {.type = (uint32_t)lock.l_type}};
+	if (lock.l_type != F_UNLCK) {
+		reply->lk.start = (uint64_t)lock.l_start;
+		reply->lk.end = lock.l_len ? (uint64_t)(lock.l_start + lock.l_len - 1) : INT64_MAX;
+	}
+	return sizeof *reply;
+}
+
+/* Waits, if it may, until it is interrupted. */
+static long take(struct mfs_request *request, int fd, const struct fuse_lk_in *asked, bool wait)
+{
+	struct flock lock = to_flock(&asked->lk);
+
+	if (asked->lk_flags & FUSE_LK_FLOCK) {
+		int how = asked->lk.type == F_RDLCK ? LOCK_SH : asked->lk.type == F_WRLCK ? LOCK_EX : LOCK_UN;
+		return flock(fd, wait ? how : how | LOCK_NB) ? -errno : 0;
+	}
+	(void)request;
+	return fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &lock) ? -errno : 0;
+}
+
+static long set_lock(struct mfs_request *request, bool wait)
+{
+	struct mfs_session *session = request->session;
+	const struct fuse_lk_in *asked = mfs_argument(request, sizeof *asked);
+	struct mfs_file *file = asked ? mfs_handle_get(&session->handles, &session->table, asked->fh) : NULL;
+	struct owner *owner = NULL;
+	long result = 0;
+
+	if (!file)
+		return asked ? -errno : -EINVAL;
+	if (!(asked->lk_flags & FUSE_LK_FLOCK)) {
+		owner = get_owner(session->locks, request->in->nodeid, asked, file->fd);
+		result = owner ? 0 : -errno;
+	}
+	if (!result)
+		result = request->interrupted ? -EINTR : take(request, owner ? owner->fd : file->fd, asked, wait && request->alone);
+	if (wait && !request->alone && (result == -EAGAIN || result == -EACCES))
+		result = MFS_ALONE;
+	if (!result && asked->lk.type != F_UNLCK)
+		mfs_handle_mark(&session->handles, asked->fh, MFS_LOCKED);
+	if (owner)
+		unpin(session->locks, owner);
+	mfs_handle_put(file);
+	return result;
+}
+
+long mfs_setlk(struct mfs_request *request)
+{
+	return set_lock(request, false);
+}
+
+long mfs_setlkw(struct mfs_request *request)
+{
+	return set_lock(request, true);
+}

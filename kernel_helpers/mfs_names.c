@@ -1,0 +1,291 @@
+/* Names: looking up, making, removing, renaming. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct mfs_path mfs_path_of(int fd)
+{
+	struct mfs_path path;
+
+	snprintf(path.text, sizeof path.text, "/proc/self/fd/%d", fd);
+	return path;
+}
+
+/* Whether the node still is below its export: somebody may have moved it, or a directory above it. */
+static bool is_inside(const struct mfs_export *export, int fd)
+{
+	char path[4096];
+	size_t length = strlen(export->path);
+	ssize_t count;
+
+	if (export->whole)
+		return true;
+	count = readlink(mfs_path_of(fd).text, path, sizeof path - 1);
+	if (count < 0)
+		return false;
+	path[count] = 0;
+	return !strncmp(path, export->path, length) && (!path[length] || path[length] == '/');
+}
+
+struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writable)
+{
+	struct mfs_table *table = &request->session->table;
+	struct mfs_node *node = mfs_node_get(table, id);
+	int result = 0;
+
+	if (!node)
+		return NULL;
+	const struct mfs_export *export = &mfs_exports.all[mfs_node_export(table, node)];
+	if (writable && export->read_only)
+		result = -EROFS;
+	else if (!is_inside(export, node->fd))
+		result = -ESTALE;
+	else
+		result = mfs_assume(request->in->uid, request->in->gid);
+	if (!result)
+		return node;
+	mfs_node_put(table, node);
+	return errno = -result, NULL;
+}
+
+struct mfs_node *mfs_directory(struct mfs_request *request, uint64_t id, bool writable)
+{
+	struct mfs_node *node = mfs_object(request, id, writable);
+
+	if (!node || !mfs_node_is_closed(&request->session->table, node))
+		return node;
+	mfs_node_put(&request->session->table, node);
+	return errno = writable ? EROFS : ENOENT, NULL;
+}
+
+int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *name, struct mfs_found *found)
+{
+	struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+	struct mfs_table *table = &request->session->table;
+
+	if (mfs_is_hidden(parent->fd, name))
+		return -ENOENT;
+	found->fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
+	if (found->fd < 0)
+		return -errno;
+	found->export = mfs_node_export(table, parent);
+	if (fstat(found->fd, &found->stat))
+		goto failed;
+	for (unsigned i = 1; i < mfs_exports.count && S_ISDIR(found->stat.st_mode); i++) {
+		const struct mfs_export *export = &mfs_exports.all[i];
+		if (export->from_inode != found->stat.st_ino || export->from_device != found->stat.st_dev)
+			continue;
+		close(found->fd);
+		found->fd = fcntl(export->fd, F_DUPFD_CLOEXEC, 0);
+		found->export = i;
+		if (found->fd < 0 || fstat(found->fd, &found->stat))
+			goto failed;
+		break;
+	}
+	found->closed = mfs_is_closed(found->fd, &found->stat, mfs_node_device(table, parent));
+	return 0;
+failed:;
+	int reason = errno;
+	if (found->fd >= 0)
+		close(found->fd);
+	return -reason;
+}
+
+int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_entry_out *entry)
+{
+	memset(entry, 0, sizeof *entry);
+	entry->nodeid = mfs_node_enter(&request->session->table, found->fd, &found->stat, found->export, found->closed);
+	if (!entry->nodeid)
+		return -errno;
+	mfs_fill_attributes(&entry->attr, &found->stat);
+	return 0;
+}
+
+/* The reply about what has that name now. */
+static long answer(struct mfs_request *request, struct mfs_node *parent, const char *name)
+{
+	struct mfs_found found;
+	int result = mfs_find(request, parent, name, &found);
+
+	if (!result)
+		result = mfs_tell(request, &found, (struct fuse_entry_out *)request->reply);
+	return result ? result : (long)sizeof(struct fuse_entry_out);
+}
+
+long mfs_lookup(struct mfs_request *request)
+{
+	const char *name = mfs_name(request, 0);
+	struct mfs_node *parent = name ? mfs_directory(request, request->in->nodeid, false) : NULL;
+
+	if (!parent)
+		return name ? -errno : -EINVAL;
+	long result = answer(request, parent, name);
+	mfs_node_put(&request->session->table, parent);
+	return result;
+}
+
+static int make_file(int parent, const char *name, mode_t mode)
+{
+	int fd = openat(parent, name, O_CREAT | O_EXCL | O_RDONLY | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
+
+	if (fd < 0)
+		return -errno;
+	close(fd);
+	return 0;
+}
+
+long mfs_mknod(struct mfs_request *request)
+{
+	const struct fuse_mknod_in *asked = mfs_argument(request, sizeof *asked);
+	const char *name = asked ? mfs_name(request, sizeof *asked) : NULL;
+	long result;
+
+	if (!name)
+		return -EINVAL;
+	if (S_ISCHR(asked->mode) || S_ISBLK(asked->mode))
+		return -EPERM; /* what a device is, is each node's own affair */
+	struct mfs_node *parent = mfs_directory(request, request->in->nodeid, true);
+	if (!parent)
+		return -errno;
+	umask(asked->umask);
+	if (S_ISREG(asked->mode) || !(asked->mode & S_IFMT))
+		result = make_file(parent->fd, name, asked->mode);
+	else
+		result = mknodat(parent->fd, name, asked->mode, 0) ? -errno : 0;
+	if (!result)
+		result = answer(request, parent, name);
+	mfs_node_put(&request->session->table, parent);
+	return result;
+}
+
+long mfs_mkdir(struct mfs_request *request)
+{
+	const struct fuse_mkdir_in *asked = mfs_argument(request, sizeof *asked);
+	const char *name = asked ? mfs_name(request, sizeof *asked) : NULL;
+	struct mfs_node *parent = name ? mfs_directory(request, request->in->nodeid, true) : NULL;
+
+	if (!parent)
+		return name ? -errno : -EINVAL;
+	umask(asked->umask);
+	long result = mfs_is_hidden(parent->fd, name) ? -EEXIST : mkdirat(parent->fd, name, asked->mode) ? -errno : 0;
+	if (!result)
+		result = answer(request, parent, name);
+	mfs_node_put(&request->session->table, parent);
+	return result;
+}
+
+long mfs_symlink(struct mfs_request *request)
+{
+	const char *name = mfs_name(request, 0);
+	const char *target = name ? mfs_second_name(request, name) : NULL;
+	struct mfs_node *parent = target ? mfs_directory(request, request->in->nodeid, true) : NULL;
+
+	if (!parent)
+		return target ? -errno : -EINVAL;
+	long result = symlinkat(target, parent->fd, name) ? -errno : 0;
+	if (!result)
+		result = answer(request, parent, name);
+	mfs_node_put(&request->session->table, parent);
+	return result;
+}
+
+long mfs_link(struct mfs_request *request)
+{
+	const struct fuse_link_in *asked = mfs_argument(request, sizeof *asked);
+	const char *name = asked ? mfs_name(request, sizeof *asked) : NULL;
+	struct mfs_table *table = &request->session->table;
+	struct mfs_node *node = name ? mfs_object(request, asked->oldnodeid, true) : NULL;
+	long result;
+
+	if (!node)
+		return name ? -errno : -EINVAL;
+	struct mfs_node *parent = mfs_directory(request, request->in->nodeid, true);
+	if (!parent) {
+		result = -errno;
+		mfs_node_put(table, node);
+		return result;
+	}
+	result = linkat(AT_FDCWD, mfs_path_of(node->fd).text, parent->fd, name, AT_SYMLINK_FOLLOW) ? -errno : 0;
+	if (!result)
+		result = answer(request, parent, name);
+	mfs_node_put(table, parent);
+	mfs_node_put(table, node);
+	return result;
+}
+
+static long remove_name(struct mfs_request *request, int flags)
+{
+	const char *name = mfs_name(request, 0);
+	struct mfs_node *parent = name ? mfs_directory(request, request->in->nodeid, true) : NULL;
+
+	if (!parent)
+		return name ? -errno : -EINVAL;
+	long result = mfs_is_hidden(parent->fd, name) ? -ENOENT : unlinkat(parent->fd, name, flags) ? -errno : 0;
+	mfs_node_put(&request->session->table, parent);
+	return result;
+}
+
+long mfs_unlink(struct mfs_request *request)
+{
+	return remove_name(request, 0);
+}
+
+long mfs_rmdir(struct mfs_request *request)
+{
+	return remove_name(request, AT_REMOVEDIR);
+}
+
+static long change_name(struct mfs_request *request, uint64_t to, const char *from_name, unsigned flags)
+{
+	struct mfs_table *table = &request->session->table;
+	const char *to_name = from_name ? mfs_second_name(request, from_name) : NULL;
+	struct mfs_node *from = to_name && !strchr(to_name, '/') ? mfs_directory(request, request->in->nodeid, true) : NULL;
+	long result;
+
+	if (!from)
+		return to_name && !strchr(to_name, '/') ? -errno : -EINVAL;
+	struct mfs_node *into = mfs_directory(request, to, true);
+	if (!into)
+		result = -errno;
+	else if (mfs_is_hidden(from->fd, from_name) || mfs_is_hidden(into->fd, to_name))
+		result = -ENOENT;
+	else
+		result = syscall(SYS_renameat2, from->fd, from_name, into->fd, to_name, flags) ? -errno : 0;
+	if (into)
+		mfs_node_put(table, into);
+	mfs_node_put(table, from);
+	return result;
+}
+
+long mfs_rename(struct mfs_request *request)
+{
+	const struct fuse_rename_in *asked = mfs_argument(request, sizeof *asked);
+
+	return asked ? change_name(request, asked->newdir, mfs_name(request, sizeof *asked), 0) : -EINVAL;
+}
+
+long mfs_rename2(struct mfs_request *request)
+{
+	const struct fuse_rename2_in *asked = mfs_argument(request, sizeof *asked);
+
+	return asked ? change_name(request, asked->newdir, mfs_name(request, sizeof *asked), asked->flags) : -EINVAL;
+}
+
+long mfs_readlink(struct mfs_request *request)
+{
+	struct mfs_node *node = mfs_object(request, request->in->nodeid, false);
+
+	if (!node)
+		return -errno;
+	ssize_t count = readlinkat(node->fd, "", request->reply, 4096);
+	long result = count < 0 ? -errno : count;
+	mfs_node_put(&request->session->table, node);
+	return result;
+}

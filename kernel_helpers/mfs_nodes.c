@@ -1,0 +1,370 @@
+/* The files that one peer's kernel knows, by number.
+ *
+ * A number is an index and a sequence; what it stands for lies in a mapped file under /run, as the kernel's own file handle. So a server
+ * that is started again still knows it, and descriptors can be given up when there are too many. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BUCKETS (1u << 16)
+#define HANDLE_MOST 80
+#define MOUNTS 128
+#define MAGIC 0x6d66736e6f646531ull
+
+struct mfs_record { /* 128 bytes; of record 0, inode is MAGIC and lookups the number of records that were ever used */
+	uint64_t device, inode, lookups;
+	uint32_t mount;
+	uint16_t sequence, handle_size; /* 0: the file system has no handles */
+	int32_t handle_type;
+	uint8_t export, closed, padding[10];
+	unsigned char handle[HANDLE_MOST];
+};
+
+_Static_assert(sizeof(struct mfs_record) == 128, "records are 128 bytes");
+
+unsigned mfs_nodes_open_most = 100000;
+
+static struct {
+	uint32_t id;
+	int fd;
+} mounts[MOUNTS];
+static pthread_mutex_t mounts_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint32_t bucket(uint64_t device, uint64_t inode)
+{
+	return (uint32_t)((inode * 0x9e3779b97f4a7c15ull ^ device * 0xc2b2ae3d27d4eb4full) >> 40) & (BUCKETS - 1);
+}
+
+static void link_in(struct mfs_table *table, uint32_t index)
+{
+	uint32_t *head = &table->buckets[bucket(table->records[index].device, table->records[index].inode)];
+
+	table->nodes[index].next = *head;
+	*head = index;
+}
+
+static void unlink_from(struct mfs_table *table, uint32_t index)
+{
+	uint32_t *at = &table->buckets[bucket(table->records[index].device, table->records[index].inode)];
+
+	while (*at && *at != index)
+		at = &table->nodes[*at].next;
+	if (*at)
+		*at = table->nodes[index].next;
+}
+
+static void take_handle(struct mfs_record *record, int fd)
+{
+	union {
+		struct file_handle handle;
+		char room[sizeof(struct file_handle) + HANDLE_MOST];
+	} got = {.handle = {.handle_bytes = HANDLE_MOST}};
+	int mount;
+
+	record->handle_size = 0;
+	if (name_to_handle_at(fd, "", &got.handle, &mount, AT_EMPTY_PATH))
+		return;
+	record->mount = (uint32_t)mount;
+	record->handle_type = got.handle.handle_type;
+	record->handle_size = (uint16_t)got.handle.handle_bytes;
+	memcpy(record->handle, got.handle.f_handle, got.handle.handle_bytes);
+}
+
+/* Some descriptor of the mount with that number; -1: there is none any more. */
+static int find_mount(uint32_t id)
+{
+	char line[8192], path[4096];
+	unsigned found;
+	int fd = -1;
+	FILE *list = fopen("/proc/self/mountinfo", "re");
+
+	while (list && fd < 0 && fgets(line, sizeof line, list)) {
+		if (sscanf(line, "%u %*u %*s %*s %4095s", &found, path) != 2 || found != id)
+			continue;
+		char *to = path;
+		for (char *from = path; *from; to++) {
+			if (from[0] == '\\' && from[1] && from[2] && from[3]) {
+				*to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+				from += 4;
+			} else {
+				*to = *from++;
+			}
+		}
+		*to = 0;
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+		break;
+	}
+	if (list)
+		fclose(list);
+	return fd;
+}
+
+static int mount_of(uint32_t id)
+{
+	int fd = -1;
+
+	pthread_mutex_lock(&mounts_lock);
+	for (unsigned i = 0; i < MOUNTS && fd < 0; i++) {
+		if (mounts[i].id == id) {
+			fd = mounts[i].fd;
+		} else if (!mounts[i].id) {
+			fd = find_mount(id);
+			if (fd >= 0) {
+				mounts[i].id = id;
+				mounts[i].fd = fd;
+			}
+			break;
+		}
+	}
+	pthread_mutex_unlock(&mounts_lock);
+	return fd;
+}
+
+static int open_again(const struct mfs_record *record)
+{
+	union {
+		struct file_handle handle;
+		char room[sizeof(struct file_handle) + HANDLE_MOST];
+	} wanted = {.handle = {.handle_bytes = record->handle_size, .handle_type = record->handle_type}};
+	struct stat stat;
+	int mount, fd;
+
+	if (!record->handle_size || (mount = mount_of(record->mount)) < 0)
+		return errno = ESTALE, -1;
+	memcpy(wanted.handle.f_handle, record->handle, record->handle_size);
+	mfs_be_self();
+	fd = open_by_handle_at(mount, &wanted.handle, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+	if (fd >= 0 && (fstat(fd, &stat) || stat.st_dev != record->device || stat.st_ino != record->inode)) {
+		close(fd);
+		errno = ESTALE;
+		fd = -1;
+	}
+	return fd;
+}
+
+int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
+{
+	size_t size = (size_t)MFS_NODES * sizeof(struct mfs_record);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	memset(table, 0, sizeof *table);
+	snprintf(table->path, sizeof table->path, "%s", path);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)size)) {
+		close(fd);
+		return -errno;
+	}
+	table->records = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	table->nodes = mmap(NULL, MFS_NODES * sizeof(struct mfs_node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	table->buckets = calloc(BUCKETS, sizeof *table->buckets);
+	if (table->records == MAP_FAILED || table->nodes == MAP_FAILED || !table->buckets)
+		return -ENOMEM;
+	pthread_mutex_init(&table->lock, NULL);
+	struct mfs_record *first = &table->records[0];
+	*resumed = first->inode == MAGIC && first->lookups > MFS_ROOT && first->lookups <= MFS_NODES;
+	table->used = *resumed ? (uint32_t)first->lookups : MFS_ROOT + 1;
+	first->inode = MAGIC;
+	first->lookups = table->used;
+	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++) {
+		table->nodes[index].fd = -1;
+		if (table->records[index].lookups) {
+			link_in(table, index);
+		} else {
+			table->nodes[index].next = table->free;
+			table->free = index;
+		}
+	}
+	table->records[MFS_ROOT] = (struct mfs_record){.lookups = 1};
+	table->nodes[MFS_ROOT].fd = mfs_exports.all[0].fd;
+	return 0;
+}
+
+void mfs_table_end(struct mfs_table *table, bool forget)
+{
+	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++)
+		if (table->records[index].lookups && table->nodes[index].fd >= 0)
+			close(table->nodes[index].fd);
+	munmap(table->records, (size_t)MFS_NODES * sizeof(struct mfs_record));
+	munmap(table->nodes, MFS_NODES * sizeof(struct mfs_node));
+	free(table->buckets);
+	if (forget)
+		unlink(table->path);
+}
+
+static uint32_t index_of(struct mfs_table *table, uint64_t id)
+{
+	uint32_t index = (uint32_t)id;
+
+	if (index < MFS_ROOT || index >= table->used || id >> 32 != table->records[index].sequence || !table->records[index].lookups)
+		return 0;
+	return index;
+}
+
+struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id)
+{
+	struct mfs_node *node = NULL;
+
+	pthread_mutex_lock(&table->lock);
+	uint32_t index = index_of(table, id);
+	if (index) {
+		node = &table->nodes[index];
+		node->pins++;
+	}
+	struct mfs_record record = index && node->fd < 0 ? table->records[index] : (struct mfs_record){0};
+	pthread_mutex_unlock(&table->lock);
+	if (!node)
+		return errno = ESTALE, NULL;
+	if (!record.lookups)
+		return node;
+	int fd = open_again(&record);
+	int reason = errno;
+	pthread_mutex_lock(&table->lock);
+	if (fd >= 0 && node->fd < 0) {
+		node->fd = fd;
+		table->open++;
+		fd = -1;
+	}
+	bool is_open = node->fd >= 0;
+	if (!is_open)
+		node->pins--;
+	pthread_mutex_unlock(&table->lock);
+	if (fd >= 0)
+		close(fd);
+	return is_open ? node : (errno = reason, NULL);
+}
+
+static void give_up(struct mfs_table *table, uint32_t index)
+{
+	struct mfs_record *record = &table->records[index];
+
+	unlink_from(table, index);
+	if (table->nodes[index].fd >= 0) {
+		close(table->nodes[index].fd);
+		table->nodes[index].fd = -1;
+		table->open--;
+	}
+	record->sequence++;
+	table->nodes[index].next = table->free;
+	table->free = index;
+}
+
+void mfs_node_put(struct mfs_table *table, struct mfs_node *node)
+{
+	uint32_t index = (uint32_t)(node - table->nodes);
+
+	pthread_mutex_lock(&table->lock);
+	if (!--node->pins && !table->records[index].lookups)
+		give_up(table, index);
+	pthread_mutex_unlock(&table->lock);
+}
+
+unsigned mfs_node_export(struct mfs_table *table, struct mfs_node *node)
+{
+	return table->records[node - table->nodes].export;
+}
+
+bool mfs_node_is_closed(struct mfs_table *table, struct mfs_node *node)
+{
+	return table->records[node - table->nodes].closed;
+}
+
+dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node)
+{
+	return node == &table->nodes[MFS_ROOT] ? mfs_exports.device : table->records[node - table->nodes].device;
+}
+
+/* Gives up descriptors that file handles can replace. */
+static void give_up_descriptors(struct mfs_table *table)
+{
+	for (uint32_t tried = 0; table->open > mfs_nodes_open_most && tried < 4096; tried++) {
+		uint32_t index = table->hand = table->hand + 1 < table->used ? table->hand + 1 : MFS_ROOT + 1;
+		struct mfs_node *node = &table->nodes[index];
+		if (!table->records[index].lookups || node->pins || node->fd < 0 || !table->records[index].handle_size)
+			continue;
+		close(node->fd);
+		node->fd = -1;
+		table->open--;
+	}
+}
+
+static bool is_same(const struct mfs_record *a, const struct mfs_record *b)
+{
+	return a->handle_size == b->handle_size && a->handle_type == b->handle_type && !memcmp(a->handle, b->handle, a->handle_size);
+}
+
+uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, bool closed)
+{
+	struct mfs_record fresh = {.device = stat->st_dev, .inode = stat->st_ino, .export = (uint8_t)export, .closed = closed};
+	bool has_handle = false;
+	uint32_t index;
+
+	pthread_mutex_lock(&table->lock);
+	for (index = table->buckets[bucket(fresh.device, fresh.inode)]; index; index = table->nodes[index].next) {
+		struct mfs_record *record = &table->records[index];
+		if (record->device != fresh.device || record->inode != fresh.inode || record->export != export)
+			continue;
+		if (table->nodes[index].fd >= 0)
+			break; /* held open: its number has not gone to another file */
+		if (!has_handle) {
+			take_handle(&fresh, fd);
+			has_handle = true;
+		}
+		if (is_same(record, &fresh)) {
+			table->nodes[index].fd = fd;
+			table->open++;
+			fd = -1;
+			break;
+		}
+	}
+	if (!index) {
+		index = table->free;
+		if (index)
+			table->free = table->nodes[index].next;
+		else if (table->used < MFS_NODES)
+			table->records[0].lookups = (index = table->used++) + 1;
+		if (!index) {
+			pthread_mutex_unlock(&table->lock);
+			close(fd);
+			return errno = ENFILE, 0;
+		}
+		if (!has_handle)
+			take_handle(&fresh, fd);
+		fresh.sequence = table->records[index].sequence;
+		table->records[index] = fresh;
+		table->nodes[index].fd = fd;
+		table->nodes[index].pins = 0;
+		table->open++;
+		fd = -1;
+		link_in(table, index);
+	}
+	table->records[index].lookups++;
+	uint64_t id = index | (uint64_t)table->records[index].sequence << 32;
+	if (table->open > mfs_nodes_open_most)
+		give_up_descriptors(table);
+	pthread_mutex_unlock(&table->lock);
+	if (fd >= 0)
+		close(fd);
+	return id;
+}
+
+void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count)
+{
+	pthread_mutex_lock(&table->lock);
+	uint32_t index = index_of(table, id);
+	if (index > MFS_ROOT) {
+		struct mfs_record *record = &table->records[index];
+		record->lookups -= count < record->lookups ? count : record->lookups;
+		if (!record->lookups && !table->nodes[index].pins)
+			give_up(table, index);
+	}
+	pthread_mutex_unlock(&table->lock);
+}

@@ -1,0 +1,244 @@
+/* mfs-server OPTIONS: shows the files of this node to the other nodes of the cluster.
+ *
+ *   --listen ADDRESS --port PORT   where mfs-client of other nodes connects
+ *   --pki DIRECTORY                certificates of the cluster
+ *   --run DIRECTORY                what outlives the server (a server that is started again goes on), and its figures in `server.figures`
+ *   --export PATH, --read-only PATH   directories that others see
+ *   --hide PATH                    a directory that nobody sees: where the files of other nodes are shown
+ *   --plain                        no encryption, if the other side does not want it either
+ *
+ * Started by mosd, as root; ends with it (when its standard input does). Complaints go to standard error, a line each. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HANDSHAKE 5000 /* ms */
+#define STRANGERS 32   /* connections that are within it at once */
+#define LOOK 250       /* ms */
+#define SHOWN 256      /* sessions whose figures are shown */
+
+const char *mfs_run_directory;
+bool mfs_encrypts = true;
+static SSL_CTX *context;
+static struct mfs_counters *counters;
+static atomic_int strangers;
+
+long long mfs_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
+}
+
+void mfs_log(const char *format, ...)
+{
+	va_list arguments;
+	char line[1024];
+
+	va_start(arguments, format);
+	vsnprintf(line, sizeof line, format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "mfs-server: %s\n", line);
+}
+
+static int fail(const char *what, int error)
+{
+	mfs_log("%s: %s", what, strerror(error));
+	return 1;
+}
+
+struct mfs_counters *mfs_counters_take(const char *peer)
+{
+	struct mfs_counters *found = NULL;
+
+	for (int i = 0; i < SHOWN && !found; i++)
+		if (!counters[i].peer[0])
+			found = &counters[i];
+	if (found) {
+		memset(found, 0, sizeof *found);
+		snprintf(found->peer, sizeof found->peer, "%s", peer);
+	}
+	return found;
+}
+
+static int begin_counters(void)
+{
+	char path[4096];
+	const size_t size = SHOWN * sizeof *counters;
+
+	snprintf(path, sizeof path, "%s/server.figures", mfs_run_directory);
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0 || ftruncate(fd, (off_t)size))
+		return -errno;
+	counters = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	return counters == MAP_FAILED ? -ENOMEM : 0;
+}
+
+static void *meet(void *argument)
+{
+	int fd = (int)(intptr_t)argument;
+	struct mfs_stream stream;
+	struct mfs_hello hello;
+
+	if (!mfs_stream_accept(&stream, context, fd, HANDSHAKE)) {
+		if (mfs_stream_read(&stream, &hello, sizeof hello) || hello.magic != MFS_MAGIC || hello.version != MFS_VERSION ||
+		    (hello.role != MFS_REQUESTS && hello.role != MFS_REPLIES)) {
+			mfs_log("refused %s: it speaks another protocol", stream.peer);
+			mfs_stream_close(&stream);
+		} else {
+			mfs_serve(&stream, &hello);
+		}
+	}
+	strangers--;
+	return NULL;
+}
+
+static void greet(int listener)
+{
+	pthread_t thread;
+	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	if (strangers >= STRANGERS) {
+		close(fd);
+		return;
+	}
+	strangers++;
+	if (pthread_create(&thread, NULL, meet, (void *)(intptr_t)fd)) {
+		strangers--;
+		close(fd);
+	} else {
+		pthread_detach(thread);
+	}
+}
+
+static int listen_at(const char *address, const char *port)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
+	int one = 1, fd;
+
+	if (getaddrinfo(address, port, &hints, &found))
+		return errno = EADDRNOTAVAIL, -1;
+	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, found->ai_addr, found->ai_addrlen) ||
+			listen(fd, 64))) {
+		int reason = errno;
+		close(fd);
+		errno = reason;
+		fd = -1;
+	}
+	freeaddrinfo(found);
+	return fd;
+}
+
+static void on_wake(int number)
+{
+	(void)number;
+}
+
+static void begin_process(void)
+{
+	struct rlimit limit = {1 << 20, 1 << 20};
+	struct sigaction wake = {.sa_handler = on_wake}; /* calls that wait return */
+
+	if (setrlimit(RLIMIT_NOFILE, &limit) && !getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+	getrlimit(RLIMIT_NOFILE, &limit);
+	if (limit.rlim_cur / 4 < mfs_nodes_open_most)
+		mfs_nodes_open_most = (unsigned)(limit.rlim_cur / 4);
+	signal(SIGPIPE, SIG_IGN);
+	sigaction(SIGUSR1, &wake, NULL);
+	if (chdir("/"))
+		mfs_log("/: %s", strerror(errno));
+	umask(077);
+}
+
+static void serve_until_the_end(int listener)
+{
+	struct pollfd watched[] = {{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+
+	for (;;) {
+		if (poll(watched, 2, LOOK) > 0) {
+			if (watched[1].revents)
+				return; /* mosd has ended */
+			if (watched[0].revents)
+				greet(listener);
+		}
+		mfs_sessions_look();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"listen", 1, 0, 'l'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'}, {"run", 1, 0, 'r'}, {"export", 1, 0, 'e'},
+		{"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'}, {"plain", 0, 0, 'P'}, {0},
+	};
+	const char *address = NULL, *port = "7227", *pki = NULL, *hidden = NULL, *what;
+	char *paths[MFS_EXPORTS], skeleton[4096], why[512];
+	bool read_only[MFS_EXPORTS];
+	unsigned count = 0;
+
+	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+		switch (option) {
+		case 'l': address = optarg; break;
+		case 'p': port = optarg; break;
+		case 'k': pki = optarg; break;
+		case 'r': mfs_run_directory = optarg; break;
+		case 'h': hidden = optarg; break;
+		case 'P': mfs_encrypts = false; break;
+		case 'e':
+		case 'o':
+			if (count == MFS_EXPORTS)
+				return fail(optarg, E2BIG);
+			read_only[count] = option == 'o';
+			paths[count++] = optarg;
+			break;
+		default: return 64;
+		}
+	}
+	if (!address || !pki || !mfs_run_directory) {
+		mfs_log("usage: mfs-server --listen ADDRESS --port PORT --pki DIRECTORY --run DIRECTORY [--export PATH]...");
+		return 64;
+	}
+	begin_process();
+	snprintf(skeleton, sizeof skeleton, "%s/root", mfs_run_directory);
+	int result = mfs_exports_begin(skeleton, paths, read_only, count, hidden, &what);
+	if (result)
+		return fail(what, -result);
+	if ((result = begin_counters()))
+		return fail(mfs_run_directory, -result);
+	context = mfs_context(pki, 1, why, sizeof why);
+	if (!context) {
+		mfs_log("%s", why);
+		return 1;
+	}
+	int listener = listen_at(address, port);
+	if (listener < 0)
+		return fail(address, errno);
+	printf("ready\n");
+	fflush(stdout);
+	serve_until_the_end(listener);
+	_exit(0); /* without waiting for threads: what is to be kept is in mapped files */
+}

@@ -1,0 +1,269 @@
+/* mfs-server: the parts of it, and what they share.
+ *
+ *   mfs_server.c       options, keys, accepting connections
+ *   mfs_sessions.c     one mount of a peer: its connections, threads and requests
+ *   mfs_exports.c      what peers see, and where it begins
+ *   mfs_nodes.c        files that a peer's kernel knows, by number; mfs_handles.c those that it has open
+ *   mfs_ledger.c       what was done already, when it is asked again
+ *   mfs_identity.c     acting as the caller
+ *   mfs_names.c, mfs_attributes.c, mfs_xattrs.c, mfs_directories.c, mfs_data.c, mfs_locks.c   what is asked */
+#ifndef MFS_SERVER_H
+#define MFS_SERVER_H
+
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "mfs_wire.h"
+
+/* ---- exports ---- */
+
+#define MFS_EXPORTS 64
+
+struct mfs_export {
+	char path[4096];
+	int fd;                  /* O_PATH */
+	dev_t from_device;       /* whoever looks up this directory gets to the export */
+	ino_t from_inode;
+	bool read_only, whole;   /* whole: it is the root; nothing can be moved out of it */
+};
+
+struct mfs_exports {
+	struct mfs_export all[MFS_EXPORTS + 1]; /* 0: the directory that leads to the others, read-only; or the root itself */
+	unsigned count;
+	dev_t hidden_device;     /* what is in this directory under that name is not there */
+	ino_t hidden_inode;
+	char hidden_name[256];
+	dev_t device;            /* whose inode numbers are shown as they are */
+};
+
+extern struct mfs_exports mfs_exports;
+
+/* skeleton: a directory of ours, in which the way to exports is made. 0 or -errno, `what` is then the path it is about. */
+int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only, unsigned count, const char *hidden, const char **what);
+/* The inode number that peers see. */
+uint64_t mfs_inode(dev_t device, ino_t inode);
+bool mfs_is_hidden(int parent, const char *name);
+/* Whether what is below that directory is not for peers: the kernel's own file systems. */
+bool mfs_is_closed(int fd, const struct stat *stat, dev_t parent_device);
+
+/* ---- nodes ---- */
+
+#define MFS_NODES (1u << 21)
+#define MFS_ROOT 1
+
+struct mfs_node {
+	int fd;                  /* O_PATH; -1: to be opened again by its file handle */
+	uint32_t next;           /* in the chain of its bucket, or of free ones */
+	uint32_t pins;
+};
+
+struct mfs_record;
+
+struct mfs_table {
+	pthread_mutex_t lock;
+	struct mfs_record *records;
+	struct mfs_node *nodes;
+	uint32_t *buckets;
+	uint32_t used, free, open, hand;
+	char path[4096];
+};
+
+int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed);
+void mfs_table_end(struct mfs_table *table, bool forget);
+/* The node of that number, pinned, its fd open. NULL: errno tells. */
+struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id);
+void mfs_node_put(struct mfs_table *table, struct mfs_node *node);
+unsigned mfs_node_export(struct mfs_table *table, struct mfs_node *node);
+bool mfs_node_is_closed(struct mfs_table *table, struct mfs_node *node);
+dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node);
+/* Takes fd (O_PATH), counts a lookup; the node's number, 0: errno tells. */
+uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, bool closed);
+void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
+/* Descriptors that tables may keep open together. */
+extern unsigned mfs_nodes_open_most;
+
+/* ---- open files ---- */
+
+struct mfs_file {
+	int fd;                  /* -1: to be opened again */
+	uint32_t pins;
+	uint64_t node;
+	pthread_mutex_t reading; /* of a directory, whose position is one for all */
+	bool released;
+};
+
+struct mfs_handles {
+	pthread_mutex_t lock;
+	struct mfs_file **files;
+	struct mfs_opened *records; /* mapped: what outlives the server */
+	uint32_t used, free_count;
+	uint32_t *free;
+};
+
+int mfs_handles_begin(struct mfs_handles *handles, const char *path);
+void mfs_handles_end(struct mfs_handles *handles, const char *path, bool forget);
+/* Takes fd; the number of an open file, 0: errno tells. flags: with which it is opened again. */
+uint64_t mfs_handle_enter(struct mfs_handles *handles, int fd, uint64_t node, int flags);
+/* Pinned, its fd open. NULL: errno tells. */
+struct mfs_file *mfs_handle_get(struct mfs_handles *handles, struct mfs_table *table, uint64_t number);
+void mfs_handle_put(struct mfs_file *file);
+void mfs_handle_release(struct mfs_handles *handles, uint64_t number);
+/* Whether it has a lock (which would not survive us: it is then not opened again), or had one that it has lost: it is of no use any more. */
+enum mfs_lock_state { MFS_UNLOCKED, MFS_LOCKED, MFS_LOCK_LOST };
+void mfs_handle_mark(struct mfs_handles *handles, uint64_t number, uint32_t state);
+
+/* ---- sessions and requests ---- */
+
+struct mfs_counters { /* read by mosd: 64-bit words in this order */
+	atomic_ullong requests, bytes_read, bytes_written, nodes, files, leases, recalls, invalidations, connected;
+	char peer[MFS_NAME_MOST];
+};
+
+struct mfs_locks;
+struct mfs_ledger;
+
+struct mfs_session {
+	char peer[MFS_NAME_MOST];
+	uint8_t id[MFS_SESSION];
+	struct mfs_stream in, out;
+	pthread_mutex_t reading, writing;
+	atomic_int threads;      /* that serve it */
+	atomic_int followers;    /* of these, that wait for their turn */
+	atomic_bool broken, ended;
+	atomic_llong heard;      /* ms, monotonic */
+	bool has_in, has_out, serving;
+	struct mfs_table table;
+	struct mfs_handles handles;
+	struct mfs_locks *locks;
+	struct mfs_ledger *ledger;
+	struct mfs_counters *counters;
+	struct mfs_session *next;
+};
+
+struct mfs_request {
+	struct mfs_session *session;
+	struct fuse_in_header *in;
+	char *argument;          /* what follows the header, ended by a NUL of ours */
+	size_t size;             /* of the argument */
+	char *buffer;            /* of the reply, with room for its header */
+	char *reply;             /* within it, after the header */
+	size_t room;             /* for the reply */
+	bool leads;              /* nobody else takes requests until we step down */
+	bool alone;              /* in a thread of its own: may wait for others */
+	atomic_bool interrupted;
+};
+
+#define MFS_ALONE (-100000) /* a handler's result besides -errno and the size of the reply: to be done again in a thread of its own */
+
+/* Lets another thread take the next request: this one may last. */
+void mfs_step_down(struct mfs_request *request);
+/* The argument as a structure; NULL if it is too short. */
+void *mfs_argument(struct mfs_request *request, size_t size);
+/* The name after `skip` bytes of the argument; NULL if it is none. The second: the one after that. */
+const char *mfs_name(struct mfs_request *request, size_t skip);
+const char *mfs_second_name(struct mfs_request *request, const char *first);
+int mfs_send(struct mfs_session *session, const void *frame, size_t size);
+
+typedef long (*mfs_handler)(struct mfs_request *request);
+
+long mfs_lookup(struct mfs_request *request);
+long mfs_mknod(struct mfs_request *request);
+long mfs_mkdir(struct mfs_request *request);
+long mfs_unlink(struct mfs_request *request);
+long mfs_rmdir(struct mfs_request *request);
+long mfs_rename(struct mfs_request *request);
+long mfs_rename2(struct mfs_request *request);
+long mfs_link(struct mfs_request *request);
+long mfs_symlink(struct mfs_request *request);
+long mfs_readlink(struct mfs_request *request);
+long mfs_getattr(struct mfs_request *request);
+long mfs_setattr(struct mfs_request *request);
+long mfs_statfs(struct mfs_request *request);
+long mfs_access(struct mfs_request *request);
+long mfs_setxattr(struct mfs_request *request);
+long mfs_getxattr(struct mfs_request *request);
+long mfs_listxattr(struct mfs_request *request);
+long mfs_removexattr(struct mfs_request *request);
+long mfs_opendir(struct mfs_request *request);
+long mfs_readdir(struct mfs_request *request);
+long mfs_readdirplus(struct mfs_request *request);
+long mfs_fsyncdir(struct mfs_request *request);
+long mfs_open(struct mfs_request *request);
+long mfs_create(struct mfs_request *request);
+long mfs_tmpfile(struct mfs_request *request);
+long mfs_read(struct mfs_request *request);
+long mfs_write(struct mfs_request *request);
+long mfs_flush(struct mfs_request *request);
+long mfs_release(struct mfs_request *request);
+long mfs_fsync(struct mfs_request *request);
+long mfs_fallocate(struct mfs_request *request);
+long mfs_lseek(struct mfs_request *request);
+long mfs_copy_range(struct mfs_request *request);
+long mfs_syncfs(struct mfs_request *request);
+long mfs_getlk(struct mfs_request *request);
+long mfs_setlk(struct mfs_request *request);
+long mfs_setlkw(struct mfs_request *request);
+
+/* What handlers share. */
+struct mfs_found {
+	int fd; /* O_PATH */
+	struct stat stat;
+	unsigned export;
+	bool closed;
+};
+
+/* What has that name in the directory, sought as the user that this thread is; 0 or -errno. */
+int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *name, struct mfs_found *found);
+/* Makes it known to the peer (takes its fd) and tells it: 0 or -errno. */
+int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_entry_out *entry);
+void mfs_fill_attributes(struct fuse_attr *attributes, const struct stat *stat);
+/* The node, pinned, found to be where it was exported, and this thread acting as who asks; NULL: errno tells. writable: it is to be changed.
+ * A directory is to be one whose contents peers may see. */
+struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writable);
+struct mfs_node *mfs_directory(struct mfs_request *request, uint64_t id, bool writable);
+/* "/proc/self/fd/N": the file behind an O_PATH descriptor, for calls that know paths alone. */
+struct mfs_path {
+	char text[32];
+};
+struct mfs_path mfs_path_of(int fd);
+
+/* ---- what was done ---- */
+
+struct mfs_ledger *mfs_ledger_begin(const char *path); /* NULL: errno tells */
+void mfs_ledger_end(struct mfs_ledger *ledger, const char *path);
+/* Whether the request has been answered from what is remembered; else it is being done from now on. */
+bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request);
+/* Its reply is complete. */
+void mfs_ledger_note(struct mfs_ledger *ledger, const struct mfs_request *request);
+
+/* ---- locks ---- */
+
+struct mfs_locks *mfs_locks_new(void);
+void mfs_locks_drop_owner(struct mfs_locks *locks, uint64_t node, uint64_t owner);
+void mfs_locks_drop_handle(struct mfs_locks *locks, uint64_t handle);
+void mfs_locks_drop_all(struct mfs_locks *locks, struct mfs_handles *handles);
+
+/* ---- identity ---- */
+
+int mfs_identity_begin(void);           /* once for each thread, as root */
+int mfs_assume(uint32_t uid, uint32_t gid); /* 0 or -errno: from now on this thread acts as that user */
+void mfs_be_self(void);
+/* Until mfs_be_self: setuid bits go when files are changed, even if root does it. */
+void mfs_without_fsetid(void);
+
+/* ---- server ---- */
+
+extern const char *mfs_run_directory;
+extern bool mfs_encrypts;
+struct mfs_counters *mfs_counters_take(const char *peer); /* NULL: there are too many */
+long long mfs_now(void); /* ms, monotonic */
+void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello);
+void mfs_sessions_look(void); /* four times a second: what is silent, what has ended */
+void mfs_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

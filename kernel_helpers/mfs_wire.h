@@ -1,0 +1,61 @@
+/* What mfs-client and mfs-server share: their connections, and the frames on them.
+ *
+ * A mount has two connections, each of which carries frames in one direction only: requests to the server, replies from it. Frames are FUSE
+ * messages as the kernel has them (their first word is their length). Both begin with a TLS 1.3 handshake in which each side shows a
+ * certificate of the cluster, and a hello inside it; if neither side wants encryption, what follows the hellos is plain. */
+#ifndef MFS_WIRE_H
+#define MFS_WIRE_H
+
+#include <openssl/ssl.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MFS_MAGIC 0x314d4846u /* "FHM1" */
+#define MFS_VERSION 1
+#define MFS_DATA_MOST (1u << 20)                     /* bytes of one read or write */
+#define MFS_FRAME_MOST (MFS_DATA_MOST + (64u << 10)) /* bytes of one frame */
+#define MFS_NAME_MOST 64                             /* bytes of a node's name, with its NUL */
+#define MFS_SESSION 16                               /* bytes that name a mount */
+
+/* Frames of our own. Towards the server they are opcodes, from it they stand where notifications have their code. */
+#define MFS_PING 0x4d460001u /* answered by MFS_PONG */
+#define MFS_PONG 0x4d460002
+#define MFS_BYE 0x4d460003u  /* the mount ends, and with it all that the server keeps for it */
+
+enum mfs_role { MFS_REQUESTS = 1, MFS_REPLIES = 2 };
+
+struct mfs_hello {
+	uint32_t magic, version, role;
+	uint32_t encrypted; /* from the client: it wants it; from the server: it is */
+	uint32_t resumed;   /* from the server: it knows this mount's nodes and open files */
+	uint32_t padding;
+	uint8_t session[MFS_SESSION];
+};
+
+struct mfs_stream {
+	int fd;
+	SSL *tls;                        /* NULL: plain */
+	char peer[MFS_NAME_MOST];        /* the node that the certificate names */
+	unsigned char *ahead;            /* plain only: bytes that were received and not asked for yet */
+	size_t begin, end;
+};
+
+/* A context with the keys in that directory; NULL, and the reason in `why`. */
+SSL_CTX *mfs_context(const char *directory, int is_server, char *why, size_t size);
+/* Both make the handshake on the socket, within timeout (ms); 0 or -errno, -EPROTO when the peer has no certificate of the cluster. */
+int mfs_stream_connect(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout);
+int mfs_stream_accept(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout);
+/* From now on without encryption. Nothing may be under way. */
+void mfs_stream_make_plain(struct mfs_stream *stream);
+/* All of it; 0 or -errno, -ECONNRESET at the end of the stream. One thread at a time. */
+int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size);
+int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size);
+/* How long a read or a write may wait, in ms; 0: for ever. */
+void mfs_stream_patience(struct mfs_stream *stream, int receive, int send);
+/* Ends both directions; whoever reads or writes returns. */
+void mfs_stream_shut(struct mfs_stream *stream);
+void mfs_stream_close(struct mfs_stream *stream);
+/* One frame, which begins with its length, at least `least` bytes of it; its length or -errno. */
+long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
+
+#endif

@@ -1,0 +1,1 @@
+"""The cluster file tree: every node's files under /mfs/NODE."""

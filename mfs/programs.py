@@ -1,0 +1,100 @@
+"""mfs-server and mfs-client as mosd runs them: they end when mosd does, since their standard input is a pipe from it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.library import build_directory
+
+READY_TIMEOUT = 10.0
+END_TIMEOUT = 2.0
+"""Seconds that a program has to be ready, and to end."""
+
+log = logging.getLogger("mosd.mfs")
+
+
+class HelperFailed(FarhomeError):
+    """A program of the file tree does not start; the message is its own."""
+
+    exit_code = 71
+
+
+class Helper:
+    """One of them, running."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self._process = process
+        self._watching = asyncio.get_running_loop().create_task(self._tell_complaints())
+
+    @classmethod
+    async def start(cls, program: str, name: str, arguments: Sequence[str | Path]) -> Helper:
+        """Starts it and waits until it is ready. Errors: HelperFailed."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                build_directory() / program, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/",
+                start_new_session=True, env={},
+            )  # fmt: skip
+        except OSError as error:
+            raise HelperFailed(f"{program}: {error.strerror}") from None
+        helper = cls(name, process)
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(READY_TIMEOUT):
+                said = await process.stdout.readline()
+        except BaseException:
+            helper.kill()
+            raise
+        if said != b"ready\n":
+            helper.kill()
+            await process.wait()
+            raise HelperFailed(f"{name} does not start")
+        return helper
+
+    async def _tell_complaints(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            log.warning("%s", line.decode(errors="replace").rstrip())
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.returncode is None
+
+    async def ended(self) -> None:
+        """Waits until it has."""
+        await self._process.wait()
+
+    def hang_up(self) -> None:
+        """Tells it to end."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def end(self) -> bool:
+        """Ends it: in a moment by itself, else by force; False if not even that helped at once."""
+        self.hang_up()
+        for force in (False, True):
+            if force:
+                self.kill()
+            try:
+                async with asyncio.timeout(END_TIMEOUT):
+                    await self._process.wait()
+                return True
+            except TimeoutError:
+                log.warning("%s does not end%s", self.name, " when it is killed" if force else "")
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.runs:
+            self._process.kill()

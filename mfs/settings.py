@@ -1,0 +1,70 @@
+"""What a node's owner says about the cluster file tree: `[mfs]` of node.toml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from balancer.values import Table
+
+DEVICE = Path("/dev/fuse")
+DEFAULT_PORT = 7227
+WHERE = ("mfs",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """exports, read_only: directories that other nodes see; timeout: seconds for which a lost peer is waited for before its files give
+    errors; setuid: whether setuid bits count on files of peers; enabled None: if the kernel has what it needs."""
+
+    enabled: bool | None = None
+    port: int = DEFAULT_PORT
+    exports: tuple[str, ...] = ("/",)
+    read_only: tuple[str, ...] = ()
+    encryption: bool = True
+    setuid: bool = False
+    timeout: float = 10.0
+
+    @classmethod
+    def from_table(cls, value: object) -> Settings:
+        """Of the table in the file. Errors: Mistake."""
+        table = Table(value, WHERE)
+        read = cls(
+            enabled=table.truth("enabled", True) if table.has("enabled") else None,
+            port=_port(table),
+            exports=_directories(table, "exports", cls.exports),
+            read_only=_directories(table, "read_only", cls.read_only),
+            encryption=table.truth("encryption", cls.encryption),
+            setuid=table.truth("setuid", cls.setuid),
+            timeout=table.number("timeout", 0.5, 3600, cls.timeout) or cls.timeout,
+        )
+        table.close()
+        return read
+
+    @property
+    def works(self) -> bool:
+        """Whether the tree is to be there."""
+        return DEVICE.exists() if self.enabled is None else self.enabled
+
+    def shown(self) -> Iterable[tuple[str, bool]]:
+        """(directory, whether read-only) of all that is exported, those above others first."""
+        return sorted({path: path in self.read_only for path in (*self.exports, *self.read_only)}.items())
+
+
+def _port(table: Table) -> int:
+    port = table.count("port", DEFAULT_PORT, 1) or DEFAULT_PORT
+    if port > 65535:
+        raise table.wrong("port", "is no port")
+    return port
+
+
+def _directories(table: Table, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    paths = table.paths(key)
+    if paths is None:
+        return default
+    for path in paths:
+        if os.path.normpath(path) != path:
+            raise table.wrong(key, f"has {path!r}, which is not written the short way ({os.path.normpath(path)})")
+    return paths

@@ -1,0 +1,54 @@
+"""An mfs-server of the test's own, and callers of it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernel_helpers.library import build_directory
+from node.pki import KeyStore, new_key
+from tests.mfs.caller import Caller
+
+
+def free_port() -> int:
+    """One that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class Served:
+    """A node n1 that shows some directories, and a node n2 that asks."""
+
+    def __init__(self, base: Path, exports: Sequence[Path | str], read_only: Sequence[Path] = (), hide: Path | None = None) -> None:
+        self.base = base
+        self.port = free_port()
+        self.own, self.others = KeyStore(base / "n1"), KeyStore(base / "n2")
+        self.own.init("test", "n1")
+        key = new_key()
+        self.others.install(key, self.own.sign(self.own.request(key, "n2"), "n2"), self.own.authority_certificate.read_bytes())
+        (base / "run").mkdir(mode=0o700)
+        self._arguments = [str(word) for path in exports for word in ("--export", path)]
+        self._arguments += [str(word) for path in read_only for word in ("--read-only", path)]
+        self._arguments += ["--hide", str(hide)] if hide else []
+        self.start()
+
+    def start(self, *more: str) -> None:
+        """(Again.)"""
+        self.process = subprocess.Popen(
+            [build_directory() / "mfs-server", "--listen", "127.0.0.1", "--port", str(self.port), "--pki", self.own.directory,
+             "--run", self.base / "run", *self._arguments, *more],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+    def caller(self, session: bytes | None = None, *, encrypted: bool = True) -> Caller:
+        """A mount on n2."""
+        return Caller(self.others, self.port, session=session, encrypted=encrypted)
