@@ -32,14 +32,15 @@ void mfs_fill_attributes(struct fuse_attr *attributes, const struct stat *stat)
 	};
 }
 
-static long answer(struct mfs_request *request, int fd)
+static long answer(struct mfs_request *request, struct mfs_node *node)
 {
 	struct fuse_attr_out *reply = (struct fuse_attr_out *)request->reply;
 	struct stat stat;
 
-	if (fstat(fd, &stat))
+	if (fstat(node->fd, &stat))
 		return -errno;
 	memset(reply, 0, sizeof *reply);
+	reply->attr_valid = mfs_promise_attributes(request, node, request->in->nodeid, &stat);
 	mfs_fill_attributes(&reply->attr, &stat);
 	return sizeof *reply;
 }
@@ -50,7 +51,7 @@ long mfs_getattr(struct mfs_request *request)
 
 	if (!node)
 		return -errno;
-	long result = answer(request, node->fd);
+	long result = answer(request, node);
 	mfs_node_put(&request->session->table, node);
 	return result;
 }
@@ -110,9 +111,9 @@ static long change_size(struct mfs_request *request, struct mfs_node *node, cons
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
 		return -EINVAL;
-	int fd = open(mfs_path_of(node->fd).text, O_WRONLY | O_CLOEXEC | (request->alone ? 0 : O_NONBLOCK));
+	int fd = mfs_open_patiently(node->fd, O_WRONLY);
 	if (fd < 0)
-		return errno == EWOULDBLOCK && !request->alone ? MFS_ALONE : -errno;
+		return -errno;
 	result = ftruncate(fd, (off_t)asked->size) ? -errno : 0;
 	close(fd);
 	return result;
@@ -131,7 +132,7 @@ long mfs_setattr(struct mfs_request *request)
 	if (!result && (change_mode(node->fd, asked) || change_owner(node->fd, asked) || change_times(node->fd, asked)))
 		result = -errno;
 	if (!result)
-		result = answer(request, node->fd);
+		result = answer(request, node);
 	mfs_node_put(&request->session->table, node);
 	return result;
 }

@@ -35,6 +35,10 @@ void mfs_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int mfs_fuse_begin(int device); /* 0 or -errno; from then on requests are taken */
 void mfs_fuse_answer(const void *frame, size_t size);
 void mfs_fuse_fail(uint64_t unique, int error);
+/* A notification of the peer's; nobody may have to wait for who gives it to us. */
+void mfs_fuse_notify(const void *frame, size_t size);
+/* Whether the kernel can be told to look all names up anew. */
+bool mfs_fuse_has_epochs(void);
 /* What was given to the peer that is lost, and has not been answered, is asked again. */
 int mfs_fuse_ask_again(void);
 
@@ -43,6 +47,8 @@ int mfs_fuse_ask_again(void);
 int mfs_link_begin(void); /* 0 or -errno, with a sentence on standard error */
 /* Sends the request, now or when the link is there; if it is not there in time, the kernel is told an error. */
 void mfs_link_forward(const void *frame, size_t size);
+/* Sends a frame of our own, if the link is there. */
+void mfs_link_send(const void *frame, size_t size);
 void mfs_link_look(void); /* four times a second: who is silent, what has waited too long */
 void mfs_link_end(void);  /* says goodbye */
 

@@ -14,6 +14,7 @@
 
 #define MINOR 45 /* of the kernel's protocol: what is newer is not asked for */
 #define NOTIFY_RESEND 7
+#define EPOCHS_SINCE 44
 #define HAS_RESEND (1ull << 39)
 #define DIRECT_IO_ALLOW_MMAP (1ull << 36)
 
@@ -21,7 +22,17 @@ static const uint64_t wanted = FUSE_ASYNC_READ | FUSE_POSIX_LOCKS | FUSE_ATOMIC_
 			       FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
 			       FUSE_POSIX_ACL | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 | HAS_RESEND | DIRECT_IO_ALLOW_MMAP;
 
+struct notification {
+	struct notification *next;
+	size_t size;
+	char frame[];
+};
+
 static int device = -1;
+static uint32_t minor;
+static struct notification *first, **last = &first;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t is_there = PTHREAD_COND_INITIALIZER;
 
 void mfs_fuse_answer(const void *frame, size_t size)
 {
@@ -45,6 +56,67 @@ int mfs_fuse_ask_again(void)
 	return write(device, &header, sizeof header) < 0 ? -errno : 0;
 }
 
+bool mfs_fuse_has_epochs(void)
+{
+	return minor >= EPOCHS_SINCE;
+}
+
+void mfs_fuse_notify(const void *frame, size_t size)
+{
+	struct notification *one = malloc(sizeof *one + size);
+
+	if (!one)
+		return; /* the peer is told nothing of it, and waits until our kernel has forgotten by itself */
+	one->next = NULL;
+	one->size = size;
+	memcpy(one->frame, frame, size);
+	pthread_mutex_lock(&lock);
+	*last = one;
+	last = &one->next;
+	pthread_cond_signal(&is_there);
+	pthread_mutex_unlock(&lock);
+	atomic_fetch_add(&mfs_figures->notifications, 1);
+}
+
+static struct notification *next_notification(void)
+{
+	pthread_mutex_lock(&lock);
+	while (!first)
+		pthread_cond_wait(&is_there, &lock);
+	struct notification *one = first;
+	first = one->next;
+	if (!first)
+		last = &first;
+	pthread_mutex_unlock(&lock);
+	return one;
+}
+
+static void acknowledge(const struct fuse_out_header *fence)
+{
+	struct fuse_in_header ack = {.len = sizeof ack, .opcode = MFS_ACK};
+
+	if (fence->len < sizeof *fence + sizeof ack.nodeid)
+		return;
+	memcpy(&ack.nodeid, fence + 1, sizeof ack.nodeid);
+	mfs_link_send(&ack, sizeof ack);
+}
+
+/* A thread of its own: the kernel may hold it up until an answer has come that another thread delivers. */
+static void *pass_notifications(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		struct notification *one = next_notification();
+		const struct fuse_out_header *header = (const struct fuse_out_header *)one->frame;
+		if (header->error == MFS_FENCE)
+			acknowledge(header);
+		else if (write(device, one->frame, one->size) < 0 && errno != ENOENT && errno != ENODEV) /* ENOENT: it knows no such node */
+			mfs_log("the kernel does not take notification %d: %s", header->error, strerror(errno));
+		free(one);
+	}
+	return NULL;
+}
+
 /* The kernel's first question; what follows has to hold with every server, so none is asked. */
 static void agree(const struct fuse_in_header *in)
 {
@@ -64,6 +136,7 @@ static void agree(const struct fuse_in_header *in)
 		},
 	};
 
+	minor = reply.body.minor;
 	if (asked->major == FUSE_KERNEL_VERSION && asked->minor >= 31)
 		mfs_fuse_answer(&reply, sizeof reply);
 	else
@@ -96,5 +169,6 @@ int mfs_fuse_begin(int opened)
 	pthread_t thread;
 
 	device = opened;
-	return -pthread_create(&thread, NULL, take_requests, NULL);
+	int result = -pthread_create(&thread, NULL, pass_notifications, NULL);
+	return result ? result : -pthread_create(&thread, NULL, take_requests, NULL);
 }

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PING_EVERY 1000   /* ms */
+#define PING_EVERY 400    /* ms */
 #define ATTEMPT 3000      /* ms that one attempt to connect may take, and each handshake */
 #define PAUSE 200         /* ms between two attempts; as long as nobody waits: */
 #define IDLE_PAUSE 1000
@@ -106,6 +106,14 @@ void mfs_link_forward(const void *frame, size_t size)
 		mfs_fuse_fail(in->unique, ENOTCONN);
 }
 
+void mfs_link_send(const void *frame, size_t size)
+{
+	pthread_mutex_lock(&sending);
+	if (connected && mfs_stream_write(&to, frame, size))
+		mfs_stream_shut(&from);
+	pthread_mutex_unlock(&sending);
+}
+
 /* A socket that is connected to the peer; -errno. */
 static int reach(void)
 {
@@ -135,6 +143,7 @@ static int reach(void)
 static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 {
 	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role, .encrypted = !mfs_options.plain};
+	hello.epochs = mfs_fuse_has_epochs();
 	int fd = reach();
 	int result = fd < 0 ? fd : mfs_stream_connect(stream, context, fd, ATTEMPT);
 
@@ -154,7 +163,9 @@ static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 		return result;
 	}
 	*resumed = hello.resumed;
-	if (!hello.encrypted)
+	if (hello.encrypted)
+		mfs_stream_keep_secret(stream);
+	else
 		mfs_stream_make_plain(stream);
 	mfs_stream_patience(stream, 0, (int)mfs_options.timeout);
 	return 0;
@@ -200,6 +211,8 @@ static void receive(char *buffer)
 		__atomic_store_n(&heard_at, mfs_now(), __ATOMIC_RELAXED);
 		if (header->unique)
 			mfs_fuse_answer(buffer, (size_t)size);
+		else if (header->error != MFS_PONG)
+			mfs_fuse_notify(buffer, (size_t)size);
 	}
 }
 

@@ -26,9 +26,8 @@ static void tell(struct fuse_open_out *reply, uint64_t number, uint32_t flags)
 }
 
 /* A descriptor of the node's file; -errno, or MFS_ALONE. */
-static long open_file(struct mfs_request *request, int node, uint32_t flags)
+static long open_file(int node, uint32_t flags)
 {
-	struct mfs_path path = mfs_path_of(node);
 	int how = (int)flags & passed_on;
 	struct stat stat;
 
@@ -37,15 +36,12 @@ static long open_file(struct mfs_request *request, int node, uint32_t flags)
 	if (!S_ISREG(stat.st_mode))
 		return S_ISDIR(stat.st_mode) ? -EISDIR : -EACCES; /* fifos, sockets and devices are each node's own */
 	if (flags & FOR_EXECUTION) {
-		if (faccessat(AT_FDCWD, path.text, X_OK, AT_EACCESS))
+		if (faccessat(AT_FDCWD, mfs_path_of(node).text, X_OK, AT_EACCESS))
 			return -errno;
 		mfs_be_self();
 	}
-	/* Somebody else's lease may have to be broken first. */
-	int fd = open(path.text, how | O_CLOEXEC | (request->alone ? 0 : O_NONBLOCK));
-	if (fd >= 0)
-		return fd;
-	return errno == EWOULDBLOCK && !request->alone ? MFS_ALONE : -errno;
+	int fd = mfs_open_patiently(node, how);
+	return fd >= 0 ? fd : -errno;
 }
 
 static bool is_for_writing(uint32_t flags)
@@ -58,20 +54,25 @@ long mfs_open(struct mfs_request *request)
 	struct mfs_session *session = request->session;
 	const struct fuse_open_in *asked = mfs_argument(request, sizeof *asked);
 	struct mfs_node *node = asked ? mfs_object(request, request->in->nodeid, is_for_writing(asked->flags)) : NULL;
+	struct stat stat;
 
 	if (!node)
 		return asked ? -errno : -EINVAL;
 	if (asked->open_flags & FUSE_OPEN_KILL_SUIDGID)
 		mfs_without_fsetid();
-	long fd = open_file(request, node->fd, asked->flags);
+	long fd = open_file(node->fd, asked->flags);
 	mfs_node_put(&session->table, node);
 	if (fd < 0)
 		return fd;
 	uint64_t number = mfs_handle_enter(&session->handles, (int)fd, request->in->nodeid, (int)asked->flags & passed_on);
 	if (!number)
 		return -errno;
-	tell((struct fuse_open_out *)request->reply, number, asked->flags);
-	return sizeof(struct fuse_open_out);
+	struct fuse_open_out *reply = (struct fuse_open_out *)request->reply;
+	tell(reply, number, asked->flags);
+	/* Pages that the peer has may stay: before they are used, their time of change is compared. */
+	if (!is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_quiet(&stat))
+		reply->open_flags |= FOPEN_KEEP_CACHE;
+	return sizeof *reply;
 }
 
 /* Makes the file, or opens the one that somebody else has made meanwhile; as mfs_find, with a descriptor of the open file. */
@@ -100,7 +101,7 @@ static long create_or_open(struct mfs_request *request, struct mfs_node *parent,
 		return fd;
 	if (fd >= 0)
 		close(fd); /* renamed over at once: what has the name now is opened */
-	result = open_file(request, found->fd, asked->flags);
+	result = open_file(found->fd, asked->flags);
 	if (result < 0)
 		close(found->fd);
 	return result;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -124,7 +125,7 @@ static int open_again(struct mfs_table *table, uint64_t id, int flags)
 	if (!node)
 		return -1;
 	mfs_be_self();
-	fd = open(mfs_path_of(node->fd).text, (flags & ~O_NOFOLLOW) | O_CLOEXEC | O_NONBLOCK);
+	fd = mfs_open_patiently(node->fd, flags & ~O_NOFOLLOW);
 	int reason = errno;
 	mfs_node_put(table, node);
 	errno = reason;
@@ -192,6 +193,19 @@ void mfs_handle_release(struct mfs_handles *handles, uint64_t number)
 	pthread_mutex_unlock(&handles->lock);
 	if (file)
 		mfs_handle_put(file);
+}
+
+void mfs_handles_lose_locks(struct mfs_handles *handles)
+{
+	pthread_mutex_lock(&handles->lock);
+	for (uint32_t index = 1; index < handles->used; index++) {
+		if (!handles->records[index].node || handles->records[index].locked != MFS_LOCKED)
+			continue;
+		handles->records[index].locked = MFS_LOCK_LOST;
+		if (handles->files[index])
+			flock(handles->files[index]->fd, LOCK_UN);
+	}
+	pthread_mutex_unlock(&handles->lock);
 }
 
 void mfs_handle_mark(struct mfs_handles *handles, uint64_t number, uint32_t state)

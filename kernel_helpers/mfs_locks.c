@@ -46,7 +46,7 @@ static void unpin(struct mfs_locks *locks, struct owner *owner)
 
 typedef bool (*chosen)(const struct owner *, uint64_t, uint64_t);
 
-static void drop(struct mfs_locks *locks, chosen is_chosen, uint64_t a, uint64_t b, struct mfs_handles *handles)
+static void drop(struct mfs_locks *locks, chosen is_chosen, uint64_t a, uint64_t b)
 {
 	struct owner *gone = NULL;
 
@@ -64,8 +64,6 @@ static void drop(struct mfs_locks *locks, chosen is_chosen, uint64_t a, uint64_t
 	pthread_mutex_unlock(&locks->lock);
 	while (gone) {
 		struct owner *next = gone->next;
-		if (handles)
-			mfs_handle_mark(handles, gone->handle, MFS_LOCK_LOST);
 		unpin(locks, gone);
 		gone = next;
 	}
@@ -90,26 +88,26 @@ static bool is_any(const struct owner *one, uint64_t a, uint64_t b)
 
 void mfs_locks_drop_owner(struct mfs_locks *locks, uint64_t node, uint64_t owner)
 {
-	drop(locks, is_of_owner, node, owner, NULL);
+	drop(locks, is_of_owner, node, owner);
 }
 
 void mfs_locks_drop_handle(struct mfs_locks *locks, uint64_t handle)
 {
-	drop(locks, is_of_handle, handle, 0, NULL);
+	drop(locks, is_of_handle, handle, 0);
 }
 
-void mfs_locks_drop_all(struct mfs_locks *locks, struct mfs_handles *handles)
+void mfs_locks_drop_all(struct mfs_locks *locks)
 {
-	drop(locks, is_any, 0, 0, handles);
+	drop(locks, is_any, 0, 0);
 }
 
 /* A descriptor for locks: whether the caller may have them its own kernel has decided, by how it opened the file. */
 static int open_for_locks(int file)
 {
 	mfs_be_self();
-	int fd = open(mfs_path_of(file).text, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	int fd = mfs_open_patiently(file, O_RDWR);
 
-	return fd >= 0 ? fd : open(mfs_path_of(file).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	return fd >= 0 || errno == ERESTART ? fd : mfs_open_patiently(file, O_RDONLY);
 }
 
 /* That process's, pinned; made if need be. NULL: errno tells. */
@@ -117,23 +115,33 @@ static struct owner *get_owner(struct mfs_locks *locks, uint64_t node, const str
 {
 	struct owner *found;
 
-	pthread_mutex_lock(&locks->lock);
-	for (found = locks->owners; found && !is_of_owner(found, node, asked->owner); found = found->next)
-		;
-	if (!found && (found = calloc(1, sizeof *found))) {
-		*found = (struct owner){.node = node, .owner = asked->owner, .fd = open_for_locks(file), .pins = 1, .next = locks->owners};
-		if (found->fd < 0) {
-			free(found);
-			found = NULL;
-		} else {
-			locks->owners = found;
+	struct owner *fresh = NULL;
+
+	for (;;) {
+		pthread_mutex_lock(&locks->lock);
+		for (found = locks->owners; found && !is_of_owner(found, node, asked->owner); found = found->next)
+			;
+		if (!found && fresh) {
+			fresh->next = locks->owners;
+			locks->owners = found = fresh;
+			fresh = NULL;
 		}
+		if (found) {
+			found->handle = asked->fh;
+			found->pins++;
+		}
+		pthread_mutex_unlock(&locks->lock);
+		if (found)
+			break;
+		int fd = open_for_locks(file); /* may wait for a lease; nobody is to wait for us meanwhile */
+		if (fd < 0 || !(fresh = malloc(sizeof *fresh)))
+			return NULL;
+		*fresh = (struct owner){.node = node, .owner = asked->owner, .fd = fd, .pins = 1};
 	}
-	if (found) {
-		found->handle = asked->fh;
-		found->pins++;
+	if (fresh) {
+		close(fresh->fd);
+		free(fresh);
 	}
-	pthread_mutex_unlock(&locks->lock);
 	return found;
 }
 
@@ -175,7 +183,7 @@ long mfs_getlk(struct mfs_request *request)
 }
 
 /* Waits, if it may, until it is interrupted. */
-static long take(struct mfs_request *request, int fd, const struct fuse_lk_in *asked, bool wait)
+static long take(int fd, const struct fuse_lk_in *asked, bool wait)
 {
 	struct flock lock = to_flock(&asked->lk);
 
@@ -183,7 +191,6 @@ static long take(struct mfs_request *request, int fd, const struct fuse_lk_in *a
 		int how = asked->lk.type == F_RDLCK ? LOCK_SH : asked->lk.type == F_WRLCK ? LOCK_EX : LOCK_UN;
 		return flock(fd, wait ? how : how | LOCK_NB) ? -errno : 0;
 	}
-	(void)request;
 	return fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &lock) ? -errno : 0;
 }
 
@@ -202,11 +209,13 @@ static long set_lock(struct mfs_request *request, bool wait)
 		result = owner ? 0 : -errno;
 	}
 	if (!result)
-		result = request->interrupted ? -EINTR : take(request, owner ? owner->fd : file->fd, asked, wait && request->alone);
+		result = request->interrupted ? -EINTR : take(owner ? owner->fd : file->fd, asked, wait && request->alone);
 	if (wait && !request->alone && (result == -EAGAIN || result == -EACCES))
 		result = MFS_ALONE;
 	if (!result && asked->lk.type != F_UNLCK)
 		mfs_handle_mark(&session->handles, asked->fh, MFS_LOCKED);
+	else if (!result && (asked->lk_flags & FUSE_LK_FLOCK || (!asked->lk.start && asked->lk.end >= INT64_MAX)))
+		mfs_handle_mark(&session->handles, asked->fh, MFS_UNLOCKED);
 	if (owner)
 		unpin(session->locks, owner);
 	mfs_handle_put(file);

@@ -70,8 +70,14 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 	struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
 	struct mfs_table *table = &request->session->table;
 
+	found->names = false;
 	if (mfs_is_hidden(parent->fd, name))
 		return -ENOENT;
+	if (request->told_of != parent) {
+		request->told_of = parent;
+		request->tells_names = mfs_promise_names(request, parent);
+	}
+	found->names = request->tells_names;
 	found->fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
 	if (found->fd < 0)
 		return -errno;
@@ -104,6 +110,8 @@ int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_e
 	entry->nodeid = mfs_node_enter(&request->session->table, found->fd, &found->stat, found->export, found->closed);
 	if (!entry->nodeid)
 		return -errno;
+	entry->entry_valid = found->names;
+	entry->attr_valid = mfs_promise_attributes(request, &request->session->table.nodes[(uint32_t)entry->nodeid], entry->nodeid, &found->stat);
 	mfs_fill_attributes(&entry->attr, &found->stat);
 	return 0;
 }
@@ -113,10 +121,13 @@ static long answer(struct mfs_request *request, struct mfs_node *parent, const c
 {
 	struct mfs_found found;
 	int result = mfs_find(request, parent, name, &found);
+	struct fuse_entry_out *entry = (struct fuse_entry_out *)request->reply;
 
-	if (!result)
-		result = mfs_tell(request, &found, (struct fuse_entry_out *)request->reply);
-	return result ? result : (long)sizeof(struct fuse_entry_out);
+	if (result == -ENOENT && found.names) /* a promise, too: that there is none */
+		*entry = (struct fuse_entry_out){.entry_valid = 1};
+	else if (result || (result = mfs_tell(request, &found, entry)))
+		return result;
+	return sizeof *entry;
 }
 
 long mfs_lookup(struct mfs_request *request)

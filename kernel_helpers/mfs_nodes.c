@@ -42,12 +42,33 @@ static uint32_t bucket(uint64_t device, uint64_t inode)
 	return (uint32_t)((inode * 0x9e3779b97f4a7c15ull ^ device * 0xc2b2ae3d27d4eb4full) >> 40) & (BUCKETS - 1);
 }
 
+static uint32_t handle_bucket(int32_t type, const unsigned char *handle, size_t size)
+{
+	uint64_t hash = 0xcbf29ce484222325ull ^ (uint64_t)type;
+
+	for (size_t i = 0; i < size; i++)
+		hash = (hash ^ handle[i]) * 0x100000001b3ull;
+	return (uint32_t)(hash >> 40) & (BUCKETS - 1);
+}
+
+static uint32_t *handle_chain(struct mfs_table *table, uint32_t index)
+{
+	const struct mfs_record *record = &table->records[index];
+
+	return &table->handle_buckets[handle_bucket(record->handle_type, record->handle, record->handle_size)];
+}
+
 static void link_in(struct mfs_table *table, uint32_t index)
 {
 	uint32_t *head = &table->buckets[bucket(table->records[index].device, table->records[index].inode)];
 
 	table->nodes[index].next = *head;
 	*head = index;
+	if (table->records[index].handle_size) {
+		head = handle_chain(table, index);
+		table->nodes[index].next_by_handle = *head;
+		*head = index;
+	}
 }
 
 static void unlink_from(struct mfs_table *table, uint32_t index)
@@ -58,6 +79,12 @@ static void unlink_from(struct mfs_table *table, uint32_t index)
 		at = &table->nodes[*at].next;
 	if (*at)
 		*at = table->nodes[index].next;
+	if (!table->records[index].handle_size)
+		return;
+	for (at = handle_chain(table, index); *at && *at != index;)
+		at = &table->nodes[*at].next_by_handle;
+	if (*at)
+		*at = table->nodes[index].next_by_handle;
 }
 
 static void take_handle(struct mfs_record *record, int fd)
@@ -166,7 +193,8 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 	close(fd);
 	table->nodes = mmap(NULL, MFS_NODES * sizeof(struct mfs_node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	table->buckets = calloc(BUCKETS, sizeof *table->buckets);
-	if (table->records == MAP_FAILED || table->nodes == MAP_FAILED || !table->buckets)
+	table->handle_buckets = calloc(BUCKETS, sizeof *table->handle_buckets);
+	if (table->records == MAP_FAILED || table->nodes == MAP_FAILED || !table->buckets || !table->handle_buckets)
 		return -ENOMEM;
 	pthread_mutex_init(&table->lock, NULL);
 	struct mfs_record *first = &table->records[0];
@@ -174,6 +202,11 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 	table->used = *resumed ? (uint32_t)first->lookups : MFS_ROOT + 1;
 	first->inode = MAGIC;
 	first->lookups = table->used;
+	table->records[MFS_ROOT] = (struct mfs_record){.lookups = 1};
+	table->nodes[MFS_ROOT].fd = mfs_exports.all[0].fd;
+	take_handle(&table->records[MFS_ROOT], mfs_exports.all[0].fd);
+	if (table->records[MFS_ROOT].handle_size) /* changes of it are told of; by its inode it is not found */
+		*handle_chain(table, MFS_ROOT) = MFS_ROOT;
 	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++) {
 		table->nodes[index].fd = -1;
 		if (table->records[index].lookups) {
@@ -183,8 +216,6 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 			table->free = index;
 		}
 	}
-	table->records[MFS_ROOT] = (struct mfs_record){.lookups = 1};
-	table->nodes[MFS_ROOT].fd = mfs_exports.all[0].fd;
 	return 0;
 }
 
@@ -196,6 +227,7 @@ void mfs_table_end(struct mfs_table *table, bool forget)
 	munmap(table->records, (size_t)MFS_NODES * sizeof(struct mfs_record));
 	munmap(table->nodes, MFS_NODES * sizeof(struct mfs_node));
 	free(table->buckets);
+	free(table->handle_buckets);
 	if (forget)
 		unlink(table->path);
 }
@@ -247,6 +279,8 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	struct mfs_record *record = &table->records[index];
 
 	unlink_from(table, index);
+	mfs_lease_drop(&table->nodes[index]);
+	table->nodes[index].until = 0;
 	if (table->nodes[index].fd >= 0) {
 		close(table->nodes[index].fd);
 		table->nodes[index].fd = -1;
@@ -367,4 +401,36 @@ void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count)
 			give_up(table, index);
 	}
 	pthread_mutex_unlock(&table->lock);
+}
+
+uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle)
+{
+	uint64_t id = 0;
+
+	pthread_mutex_lock(&table->lock);
+	uint32_t index = table->handle_buckets[handle_bucket(handle->handle_type, handle->f_handle, handle->handle_bytes)];
+	for (; index && !id; index = table->nodes[index].next_by_handle) {
+		const struct mfs_record *record = &table->records[index];
+		if (record->handle_type != handle->handle_type || record->handle_size != handle->handle_bytes ||
+		    memcmp(record->handle, handle->f_handle, record->handle_size) || table->nodes[index].until < mfs_now())
+			continue;
+		table->nodes[index].until = 0;
+		id = index | (uint64_t)record->sequence << 32;
+	}
+	pthread_mutex_unlock(&table->lock);
+	return id;
+}
+
+uint64_t mfs_node_next_remembered(struct mfs_table *table, uint32_t *index)
+{
+	uint64_t id = 0;
+
+	pthread_mutex_lock(&table->lock);
+	while (!id && ++*index < table->used)
+		if (table->records[*index].lookups && table->nodes[*index].until >= mfs_now()) {
+			table->nodes[*index].until = 0;
+			id = *index | (uint64_t)table->records[*index].sequence << 32;
+		}
+	pthread_mutex_unlock(&table->lock);
+	return id;
 }

@@ -167,6 +167,11 @@ static void begin_process(void)
 	getrlimit(RLIMIT_NOFILE, &limit);
 	if (limit.rlim_cur / 4 < mfs_nodes_open_most)
 		mfs_nodes_open_most = (unsigned)(limit.rlim_cur / 4);
+	sigset_t breaks;
+	sigemptyset(&breaks);
+	sigaddset(&breaks, MFS_BREAK);
+	sigaddset(&breaks, SIGIO);
+	pthread_sigmask(SIG_BLOCK, &breaks, NULL); /* one thread waits for them */
 	signal(SIGPIPE, SIG_IGN);
 	sigaction(SIGUSR1, &wake, NULL);
 	if (chdir("/"))
@@ -234,6 +239,9 @@ int main(int argc, char **argv)
 		mfs_log("%s", why);
 		return 1;
 	}
+	/* Without either, peers remember nothing. */
+	if ((result = mfs_leases_begin()) || (result = mfs_watch_begin()))
+		mfs_log("files are asked for each time: %s", strerror(-result));
 	int listener = listen_at(address, port);
 	if (listener < 0)
 		return fail(address, errno);

@@ -4,12 +4,14 @@
  *   mfs_sessions.c     one mount of a peer: its connections, threads and requests
  *   mfs_exports.c      what peers see, and where it begins
  *   mfs_nodes.c        files that a peer's kernel knows, by number; mfs_handles.c those that it has open
+ *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_identity.c     acting as the caller
  *   mfs_names.c, mfs_attributes.c, mfs_xattrs.c, mfs_directories.c, mfs_data.c, mfs_locks.c   what is asked */
 #ifndef MFS_SERVER_H
 #define MFS_SERVER_H
 
+#include <errno.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -56,19 +58,24 @@ bool mfs_is_closed(int fd, const struct stat *stat, dev_t parent_device);
 #define MFS_NODES (1u << 21)
 #define MFS_ROOT 1
 
+struct mfs_record;
+struct mfs_lease;
+struct file_handle;
+
 struct mfs_node {
 	int fd;                  /* O_PATH; -1: to be opened again by its file handle */
 	uint32_t next;           /* in the chain of its bucket, or of free ones */
+	uint32_t next_by_handle; /* in the chain of those whose file handle has the same hash */
 	uint32_t pins;
+	struct mfs_lease *lease; /* or NULL */
+	atomic_llong until;      /* ms: until then the peer may remember something of it */
 };
-
-struct mfs_record;
 
 struct mfs_table {
 	pthread_mutex_t lock;
 	struct mfs_record *records;
 	struct mfs_node *nodes;
-	uint32_t *buckets;
+	uint32_t *buckets, *handle_buckets;
 	uint32_t used, free, open, hand;
 	char path[4096];
 };
@@ -84,6 +91,10 @@ dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node);
 /* Takes fd (O_PATH), counts a lookup; the node's number, 0: errno tells. */
 uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, bool closed);
 void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
+/* The number of the node with that file handle, if the peer may remember something of it; it is then taken not to. 0: none. */
+uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle);
+/* The next such node after that index, and its index there; 0: no more. */
+uint64_t mfs_node_next_remembered(struct mfs_table *table, uint32_t *index);
 /* Descriptors that tables may keep open together. */
 extern unsigned mfs_nodes_open_most;
 
@@ -115,6 +126,8 @@ void mfs_handle_put(struct mfs_file *file);
 void mfs_handle_release(struct mfs_handles *handles, uint64_t number);
 /* Whether it has a lock (which would not survive us: it is then not opened again), or had one that it has lost: it is of no use any more. */
 enum mfs_lock_state { MFS_UNLOCKED, MFS_LOCKED, MFS_LOCK_LOST };
+/* The peer is lost: others may have what it has locked. */
+void mfs_handles_lose_locks(struct mfs_handles *handles);
 void mfs_handle_mark(struct mfs_handles *handles, uint64_t number, uint32_t state);
 
 /* ---- sessions and requests ---- */
@@ -135,8 +148,13 @@ struct mfs_session {
 	atomic_int threads;      /* that serve it */
 	atomic_int followers;    /* of these, that wait for their turn */
 	atomic_bool broken, ended;
+	atomic_int kept;         /* by whom it is used besides its threads */
+	atomic_ullong notified;  /* notifications that were sent */
+	atomic_ullong settled;   /* of these, the first that the peer's kernel is known to have obeyed */
+	pthread_mutex_t settling;
+	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
-	bool has_in, has_out, serving;
+	bool has_in, has_out, serving, epochs;
 	struct mfs_table table;
 	struct mfs_handles handles;
 	struct mfs_locks *locks;
@@ -155,10 +173,18 @@ struct mfs_request {
 	size_t room;             /* for the reply */
 	bool leads;              /* nobody else takes requests until we step down */
 	bool alone;              /* in a thread of its own: may wait for others */
+	struct mfs_node *told_of; /* a directory that is looked into, and whether its names may be remembered */
+	bool tells_names;
+	bool promises;           /* the reply says that something may be remembered */
+	unsigned long long notified; /* notifications of the session when it was begun */
 	atomic_bool interrupted;
 };
 
-#define MFS_ALONE (-100000) /* a handler's result besides -errno and the size of the reply: to be done again in a thread of its own */
+#define MFS_ALONE (-ERESTART) /* a handler's result: others have to be waited for; to be done again in a thread of its own */
+/* Whether this thread may wait for others. */
+extern _Thread_local bool mfs_may_wait;
+/* open(2); if it had to wait for somebody's lease to be given up, and this thread may not, errno is ERESTART. */
+int mfs_open_patiently(int node, int flags);
 
 /* Lets another thread take the next request: this one may last. */
 void mfs_step_down(struct mfs_request *request);
@@ -211,7 +237,8 @@ long mfs_setlkw(struct mfs_request *request);
 
 /* What handlers share. */
 struct mfs_found {
-	int fd; /* O_PATH */
+	int fd;     /* O_PATH */
+	bool names; /* the peer may remember this name, or that there is none */
 	struct stat stat;
 	unsigned export;
 	bool closed;
@@ -232,6 +259,45 @@ struct mfs_path {
 };
 struct mfs_path mfs_path_of(int fd);
 
+/* ---- what peers may remember: mfs_watch.c, mfs_leases.c ---- */
+
+#define MFS_TERM 1000  /* ms for which a peer's kernel may use what it was told, without asking */
+#define MFS_MARGIN 300 /* ms more, until it is taken to have forgotten */
+#define MFS_QUIET 1000 /* ms for which nobody has changed what may be remembered */
+#define MFS_BREAK (SIGRTMIN + 1)
+#define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
+
+int mfs_watch_begin(void);
+bool mfs_is_quiet(const struct stat *stat);
+/* Whether changes there are noticed; if not, they will be soon. fd: something on it. */
+bool mfs_is_watched(dev_t device, int fd);
+/* After a change that the request has made: returns when no other peer remembers what was before. */
+void mfs_watch_settle(struct mfs_request *request);
+/* The peer is told to forget attributes and data of a node. */
+void mfs_forget_node(struct mfs_session *session, uint64_t id);
+/* Whether the peer may remember names of that directory, or the attributes of that node, which are then those that stat has become. */
+bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory);
+bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat);
+
+int mfs_leases_begin(void);
+/* Whether there is a lease on the file, for as long as a promise that is made now. */
+bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t id);
+void mfs_lease_drop(struct mfs_node *node);
+void mfs_leases_drop_all(struct mfs_session *session);
+/* The peer has obeyed more notifications. */
+void mfs_leases_settled(struct mfs_session *session);
+
+/* ---- notifications ---- */
+
+void mfs_notify(struct mfs_session *session, const void *frame, size_t size);
+/* Asks the peer to say when it has obeyed all so far; the number of the last, 0: it has. */
+uint64_t mfs_fence(struct mfs_session *session);
+void mfs_fence_wait(struct mfs_session *session, uint64_t number); /* no longer than the peer remembers anything */
+void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument);
+bool mfs_sessions_unsettled(const struct mfs_session *except);
+void mfs_session_keep(struct mfs_session *session);
+void mfs_session_let_go(struct mfs_session *session);
+
 /* ---- what was done ---- */
 
 struct mfs_ledger *mfs_ledger_begin(const char *path); /* NULL: errno tells */
@@ -246,7 +312,7 @@ void mfs_ledger_note(struct mfs_ledger *ledger, const struct mfs_request *reques
 struct mfs_locks *mfs_locks_new(void);
 void mfs_locks_drop_owner(struct mfs_locks *locks, uint64_t node, uint64_t owner);
 void mfs_locks_drop_handle(struct mfs_locks *locks, uint64_t handle);
-void mfs_locks_drop_all(struct mfs_locks *locks, struct mfs_handles *handles);
+void mfs_locks_drop_all(struct mfs_locks *locks);
 
 /* ---- identity ---- */
 

@@ -5,17 +5,19 @@
 #include "mfs_server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-#define THREADS_MOST 8
+#define THREADS_MOST 32
 #define ALONE_MOST 512
 #define HEADROOM sizeof(struct fuse_out_header)
 #define SMALL 8192            /* bytes of the reply of a request that waits alone */
-#define LOCKS_KEPT 2000       /* ms for which a peer that is gone keeps its locks */
+#define LOCKS_KEPT 2000       /* ms for which a peer that says nothing keeps its locks */
 #define SESSION_KEPT 600000   /* ms for which it finds its open files again */
 #define SILENCE 15000         /* ms after which a peer that says nothing is gone */
 #define ATTACHES_WITHIN 10000 /* ms between its two connections */
@@ -28,8 +30,12 @@ struct waiting {
 	char frame[];
 };
 
+#define NOTIFIES_WITHIN 200   /* ms that a notification waits for a peer that does not read */
+
+_Thread_local bool mfs_may_wait;
 static struct mfs_session *sessions;
-static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER; /* of their beginning and end */
+static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;   /* of who is in the list */
 static struct waiting *waiting;
 static unsigned waiting_count;
 static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -121,7 +127,143 @@ int mfs_send(struct mfs_session *session, const void *frame, size_t size)
 	return result;
 }
 
+/* ---- notifications ---- */
+
+static struct timespec in_ms(long ms)
+{
+	struct timespec then;
+
+	clock_gettime(CLOCK_REALTIME, &then);
+	then.tv_sec += ms / 1000;
+	then.tv_nsec += ms % 1000 * 1000000;
+	if (then.tv_nsec >= 1000000000)
+		then.tv_sec++, then.tv_nsec -= 1000000000;
+	return then;
+}
+
+/* Under `writing`. */
+static void send_notification(struct mfs_session *session, const void *frame, size_t size)
+{
+	if (session->serving && !session->broken && mfs_stream_write(&session->out, frame, size))
+		break_off(session);
+}
+
+void mfs_notify(struct mfs_session *session, const void *frame, size_t size)
+{
+	struct timespec patience = in_ms(NOTIFIES_WITHIN);
+
+	/* Counted first: a reply that is being made and sent before it loses its promises. */
+	atomic_fetch_add(&session->notified, 1);
+	atomic_fetch_add(&session->counters->invalidations, 1);
+	if (pthread_mutex_timedlock(&session->writing, &patience)) {
+		if (session->serving)
+			break_off(session); /* it remembers nothing for long */
+		return;
+	}
+	send_notification(session, frame, size);
+	pthread_mutex_unlock(&session->writing);
+}
+
+uint64_t mfs_fence(struct mfs_session *session)
+{
+	struct {
+		struct fuse_out_header header;
+		uint64_t number;
+	} fence = {.header = {.len = sizeof fence, .error = MFS_FENCE}};
+	struct timespec patience = in_ms(NOTIFIES_WITHIN);
+
+	if (session->settled >= session->notified)
+		return 0;
+	if (pthread_mutex_timedlock(&session->writing, &patience))
+		return session->notified;
+	fence.number = session->notified;
+	send_notification(session, &fence, sizeof fence);
+	pthread_mutex_unlock(&session->writing);
+	return fence.number;
+}
+
+void mfs_fence_wait(struct mfs_session *session, uint64_t number)
+{
+	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
+
+	pthread_mutex_lock(&session->settling);
+	while (session->settled < number && !pthread_cond_timedwait(&session->is_settled, &session->settling, &patience))
+		;
+	pthread_mutex_unlock(&session->settling);
+}
+
+static void settle(struct mfs_session *session, uint64_t number)
+{
+	pthread_mutex_lock(&session->settling);
+	if (number > session->settled && number <= session->notified)
+		session->settled = number;
+	pthread_cond_broadcast(&session->is_settled);
+	pthread_mutex_unlock(&session->settling);
+	mfs_leases_settled(session);
+}
+
+void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument)
+{
+	pthread_rwlock_rdlock(&list_lock);
+	for (struct mfs_session *session = sessions; session; session = session->next)
+		visit(session, argument);
+	pthread_rwlock_unlock(&list_lock);
+}
+
+bool mfs_sessions_unsettled(const struct mfs_session *except)
+{
+	bool found = false;
+
+	pthread_rwlock_rdlock(&list_lock);
+	for (const struct mfs_session *session = sessions; session; session = session->next)
+		found |= session != except && session->settled < session->notified;
+	pthread_rwlock_unlock(&list_lock);
+	return found;
+}
+
+void mfs_session_keep(struct mfs_session *session)
+{
+	session->kept++;
+}
+
+void mfs_session_let_go(struct mfs_session *session)
+{
+	session->kept--;
+}
+
 /* ---- requests ---- */
+
+int mfs_open_patiently(int node, int flags)
+{
+	int fd = open(mfs_path_of(node).text, flags | O_CLOEXEC | (mfs_may_wait ? 0 : O_NONBLOCK));
+
+	if (fd < 0 && errno == EWOULDBLOCK && !mfs_may_wait)
+		errno = ERESTART;
+	return fd;
+}
+
+/* Something has changed since the request was begun: what it is told holds now, and is not to be remembered. */
+static void take_promises_back(struct mfs_request *request, size_t size)
+{
+	const size_t entry_size = sizeof(struct fuse_entry_out);
+
+	switch (request->in->opcode) {
+	case FUSE_GETATTR:
+	case FUSE_SETATTR:
+		((struct fuse_attr_out *)request->reply)->attr_valid = 0;
+		break;
+	case FUSE_READDIRPLUS:
+		for (char *at = request->reply; at + entry_size <= request->reply + size;) {
+			struct fuse_direntplus *one = (struct fuse_direntplus *)at;
+			one->entry_out.entry_valid = one->entry_out.attr_valid = 0;
+			at += FUSE_DIRENTPLUS_SIZE(one);
+		}
+		break;
+	default:
+		((struct fuse_entry_out *)request->reply)->entry_valid = 0;
+		((struct fuse_entry_out *)request->reply)->attr_valid = 0;
+	}
+}
 
 static void reply(struct mfs_request *request, long result)
 {
@@ -130,16 +272,44 @@ static void reply(struct mfs_request *request, long result)
 
 	*header = (struct fuse_out_header){.len = (uint32_t)size, .error = result < 0 ? (int32_t)result : 0, .unique = request->in->unique};
 	mfs_ledger_note(request->session->ledger, request);
-	mfs_send(request->session, request->buffer, size);
+	struct mfs_session *session = request->session;
+	pthread_mutex_lock(&session->writing);
+	if (request->promises && result > 0 && session->notified != request->notified)
+		take_promises_back(request, (size_t)result);
+	result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, request->buffer, size);
+	pthread_mutex_unlock(&session->writing);
+	if (result)
+		break_off(session);
+}
+
+static bool changes_names_or_attributes(uint32_t opcode)
+{
+	switch (opcode) {
+	case FUSE_SETATTR: case FUSE_SYMLINK: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_UNLINK: case FUSE_RMDIR: case FUSE_RENAME:
+	case FUSE_RENAME2: case FUSE_LINK: case FUSE_CREATE: case FUSE_SETXATTR: case FUSE_REMOVEXATTR:
+		return true;
+	}
+	return false;
+}
+
+static long handle(struct mfs_request *request)
+{
+	long result = handlers[request->in->opcode](request);
+
+	/* Other peers have forgotten what was before when this one hears that it is done. */
+	if (result >= 0 && changes_names_or_attributes(request->in->opcode))
+		mfs_watch_settle(request);
+	return result;
 }
 
 static void *wait_alone(void *argument)
 {
 	struct waiting *own = argument;
 	struct mfs_session *session = own->request.session;
-	int result = mfs_identity_begin();
+	long result = mfs_identity_begin();
 
-	reply(&own->request, result ? result : handlers[own->request.in->opcode](&own->request));
+	mfs_may_wait = true;
+	reply(&own->request, result ? result : handle(&own->request));
 	pthread_mutex_lock(&waiting_lock);
 	for (struct waiting **at = &waiting; *at; at = &(*at)->next)
 		if (*at == own) {
@@ -168,6 +338,7 @@ static int begin_alone(struct mfs_request *request)
 		.session = request->session, .in = (struct fuse_in_header *)own->frame,
 		.argument = own->frame + sizeof(struct fuse_in_header), .size = request->size,
 		.buffer = own->reply, .reply = own->reply + HEADROOM, .room = SMALL - HEADROOM, .alone = true,
+		.notified = request->session->notified,
 	};
 	request->session->threads++;
 	pthread_mutex_lock(&waiting_lock);
@@ -228,6 +399,8 @@ static void serve_own(struct mfs_request *request)
 
 	if (request->in->opcode == MFS_PING)
 		mfs_send(request->session, &pong, sizeof pong);
+	if (request->in->opcode == MFS_ACK)
+		settle(request->session, request->in->nodeid);
 	if (request->in->opcode == MFS_BYE) {
 		request->session->ended = true;
 		break_off(request->session);
@@ -253,6 +426,7 @@ static void serve(struct mfs_request *request)
 		interrupt(request);
 		return;
 	case MFS_PING:
+	case MFS_ACK:
 	case MFS_BYE:
 		serve_own(request);
 		return;
@@ -260,7 +434,7 @@ static void serve(struct mfs_request *request)
 	atomic_fetch_add(&request->session->counters->requests, 1);
 	if (mfs_ledger_settles(request->session->ledger, request))
 		return;
-	result = opcode < sizeof handlers / sizeof *handlers && handlers[opcode] ? handlers[opcode](request) : -ENOSYS;
+	result = opcode < sizeof handlers / sizeof *handlers && handlers[opcode] ? handle(request) : -ENOSYS;
 	if (result == MFS_ALONE) {
 		result = begin_alone(request);
 		if (!result)
@@ -292,7 +466,7 @@ static void *work(void *argument)
 		struct mfs_request request = {
 			.session = session, .in = (struct fuse_in_header *)frame, .argument = frame + sizeof(struct fuse_in_header),
 			.size = (size_t)size - sizeof(struct fuse_in_header), .buffer = buffer, .reply = buffer + HEADROOM,
-			.room = MFS_DATA_MOST, .leads = true,
+			.room = MFS_DATA_MOST, .leads = true, .notified = session->notified,
 		};
 		serve(&request);
 		leads = request.leads;
@@ -327,6 +501,8 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	memcpy(session->id, id, MFS_SESSION);
 	pthread_mutex_init(&session->reading, NULL);
 	pthread_mutex_init(&session->writing, NULL);
+	pthread_mutex_init(&session->settling, NULL);
+	pthread_cond_init(&session->is_settled, NULL);
 	session->counters = mfs_counters_take(peer);
 	session->locks = mfs_locks_new();
 	path_of(session, "nodes", path, sizeof path);
@@ -342,8 +518,10 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 		free(session);
 		return NULL;
 	}
+	pthread_rwlock_wrlock(&list_lock);
 	session->next = sessions;
 	sessions = session;
+	pthread_rwlock_unlock(&list_lock);
 	return session;
 }
 
@@ -392,9 +570,12 @@ void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 	if (mfs_stream_write(stream, &answer, sizeof answer))
 		goto refused;
 	mfs_stream_patience(stream, 0, SILENCE);
-	if (!answer.encrypted)
+	if (answer.encrypted)
+		mfs_stream_keep_secret(stream);
+	else
 		mfs_stream_make_plain(stream);
 	session->heard = mfs_now();
+	session->epochs = hello->epochs;
 	if (hello->role == MFS_REQUESTS) {
 		session->in = *stream;
 		session->has_in = true;
@@ -415,7 +596,8 @@ static void end(struct mfs_session *session)
 {
 	char path[4096];
 
-	mfs_locks_drop_all(session->locks, NULL);
+	mfs_leases_drop_all(session);
+	mfs_locks_drop_all(session->locks);
 	free(session->locks);
 	path_of(session, "done", path, sizeof path);
 	mfs_ledger_end(session->ledger, path);
@@ -440,10 +622,14 @@ void mfs_sessions_look(void)
 		if (session->broken && !session->threads)
 			come_to_rest(session);
 		bool is_gone = !session->has_in && !session->threads;
-		if (is_gone && silent > LOCKS_KEPT)
-			mfs_locks_drop_all(session->locks, &session->handles);
-		if (is_gone && (session->ended || silent > SESSION_KEPT)) {
+		if (silent > LOCKS_KEPT) {
+			mfs_locks_drop_all(session->locks);
+			mfs_handles_lose_locks(&session->handles);
+		}
+		if (is_gone && !session->kept && (session->ended || silent > SESSION_KEPT)) {
+			pthread_rwlock_wrlock(&list_lock);
 			*at = session->next;
+			pthread_rwlock_unlock(&list_lock);
 			end(session);
 			continue;
 		}

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define AHEAD (64u << 10)
+#define GATHERED (256u << 10) /* bytes of TLS records that go to the kernel, and come from it, at once */
 
 void mfs_stream_patience(struct mfs_stream *stream, int receive, int send)
 {
@@ -75,6 +76,20 @@ static int take_name(struct mfs_stream *stream)
 	return 0;
 }
 
+/* Records are small; a system call for each would be what large messages cost. */
+static int gather_records(SSL *tls)
+{
+	BIO *gather = BIO_new(BIO_f_buffer()), *socket = SSL_get_wbio(tls);
+
+	if (!gather || BIO_set_write_buffer_size(gather, GATHERED) != 1) {
+		BIO_free(gather);
+		return -ENOMEM;
+	}
+	BIO_up_ref(socket);
+	SSL_set0_wbio(tls, BIO_push(gather, socket));
+	return 0;
+}
+
 static int begin(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout, int is_server)
 {
 	int one = 1, most = 20000, result = 0;
@@ -87,10 +102,14 @@ static int begin(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeou
 	stream->tls = SSL_new(context);
 	if (!result && (!stream->tls || SSL_set_fd(stream->tls, fd) != 1))
 		result = -ENOMEM;
+	if (!result)
+		SSL_set_default_read_buffer_len(stream->tls, GATHERED);
 	if (!result && (is_server ? SSL_accept(stream->tls) : SSL_connect(stream->tls)) != 1)
 		result = -EPROTO;
 	if (!result)
 		result = take_name(stream);
+	if (!result)
+		result = gather_records(stream->tls);
 	ERR_clear_error();
 	if (result)
 		mfs_stream_close(stream);
@@ -105,6 +124,12 @@ int mfs_stream_connect(struct mfs_stream *stream, SSL_CTX *context, int fd, int 
 int mfs_stream_accept(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout)
 {
 	return begin(stream, context, fd, timeout, 1);
+}
+
+void mfs_stream_keep_secret(struct mfs_stream *stream)
+{
+	/* Not before: what is plain must not be taken for a part of the handshake. */
+	SSL_set_read_ahead(stream->tls, 1);
 }
 
 void mfs_stream_make_plain(struct mfs_stream *stream)

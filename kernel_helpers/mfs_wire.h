@@ -20,6 +20,8 @@
 /* Frames of our own. Towards the server they are opcodes, from it they stand where notifications have their code. */
 #define MFS_PING 0x4d460001u /* answered by MFS_PONG */
 #define MFS_PONG 0x4d460002
+#define MFS_FENCE 0x4d460004 /* from the server, with a number (64 bits): answered, when the kernel has obeyed what came before, by */
+#define MFS_ACK 0x4d460005u  /* with that number as its node */
 #define MFS_BYE 0x4d460003u  /* the mount ends, and with it all that the server keeps for it */
 
 enum mfs_role { MFS_REQUESTS = 1, MFS_REPLIES = 2 };
@@ -28,7 +30,7 @@ struct mfs_hello {
 	uint32_t magic, version, role;
 	uint32_t encrypted; /* from the client: it wants it; from the server: it is */
 	uint32_t resumed;   /* from the server: it knows this mount's nodes and open files */
-	uint32_t padding;
+	uint32_t epochs;    /* from the client: its kernel can be told to look all names up anew (protocol 7.44) */
 	uint8_t session[MFS_SESSION];
 };
 
@@ -45,7 +47,8 @@ SSL_CTX *mfs_context(const char *directory, int is_server, char *why, size_t siz
 /* Both make the handshake on the socket, within timeout (ms); 0 or -errno, -EPROTO when the peer has no certificate of the cluster. */
 int mfs_stream_connect(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout);
 int mfs_stream_accept(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout);
-/* From now on without encryption. Nothing may be under way. */
+/* After the hellos: it stays encrypted, or goes on without. Nothing may be under way. */
+void mfs_stream_keep_secret(struct mfs_stream *stream);
 void mfs_stream_make_plain(struct mfs_stream *stream);
 /* All of it; 0 or -errno, -ECONNRESET at the end of the stream. One thread at a time. */
 int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size);

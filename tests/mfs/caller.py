@@ -16,7 +16,9 @@ LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR
     1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18,
 )  # fmt: skip
 SETXATTR, GETXATTR, OPENDIR, READDIR, SETLK, SETLKW, CREATE, INTERRUPT, READDIRPLUS, RENAME2 = 21, 22, 27, 28, 32, 33, 35, 36, 44, 45
-PING = 0x4D460001
+PING, BYE, ACK = 0x4D460001, 0x4D460003, 0x4D460005
+PONG, FENCE = 0x4D460002, 0x4D460004
+INVAL_INODE, INC_EPOCH = 2, 8
 ROOT = 1
 AGAIN = 1 << 63
 MAGIC, VERSION = 0x314D4846, 1
@@ -46,6 +48,9 @@ class Entry:
 
     node: int
     attributes: Attributes
+    name_valid: int = 0
+    attributes_valid: int = 0
+    """seconds for which they may be remembered"""
 
 
 def _attributes(data: bytes) -> Attributes:
@@ -54,7 +59,8 @@ def _attributes(data: bytes) -> Attributes:
 
 
 def _entry(data: bytes) -> Entry:
-    return Entry(_ENTRY.unpack_from(data)[0], _attributes(data[_ENTRY.size :]))
+    node, _, name_valid, attributes_valid, _, _ = _ENTRY.unpack_from(data)
+    return Entry(node, _attributes(data[_ENTRY.size :]), name_valid, attributes_valid)
 
 
 class Caller:
@@ -67,6 +73,10 @@ class Caller:
         self.session = session or os.urandom(16)
         self.uid, self.gid = os.getuid(), os.getgid()
         self._wish = encrypted
+        self.obeys = True
+        """whether fences are answered"""
+        self.told: list[tuple[int, int]] = []
+        """notifications: (code, node)"""
         self.resumed = self.encrypted = False
         self.connect()
 
@@ -77,7 +87,7 @@ class Caller:
     def _meet(self, role: int) -> socket.socket:
         plain = socket.create_connection(("127.0.0.1", self._port), timeout=10)
         secret = self._keys.client_context().wrap_socket(plain)
-        secret.sendall(_HELLO.pack(MAGIC, VERSION, role, self._wish, 0, 0, self.session))
+        secret.sendall(_HELLO.pack(MAGIC, VERSION, role, self._wish, 0, 1, self.session))
         answer = self._exactly(secret, _HELLO.size)
         self.encrypted, self.resumed = (bool(word) for word in _HELLO.unpack(answer)[3:5])
         if self.encrypted:
@@ -108,9 +118,21 @@ class Caller:
         return unique
 
     def receive(self) -> tuple[int, int, bytes]:
-        """(number, error, body) of the next reply."""
+        """(number, error, body) of the next reply; notifications that come before it are obeyed."""
+        while True:
+            unique, error, body = self.receive_frame()
+            if unique:
+                return unique, error, body
+
+    def receive_frame(self) -> tuple[int, int, bytes]:
+        """The next reply, or (0, code, body) of a notification that has been obeyed."""
         size, error, unique = _OUT.unpack(self._exactly(self.back, _OUT.size))
-        return unique, error, self._exactly(self.back, size - _OUT.size)
+        body = self._exactly(self.back, size - _OUT.size)
+        if not unique and error in (INVAL_INODE, INC_EPOCH):
+            self.told.append((error, int.from_bytes(body[:8], "little")))
+        if not unique and error == FENCE and self.obeys:
+            self.send(ACK, int.from_bytes(body[:8], "little"))
+        return unique, error, body
 
     def ask(self, opcode: int, node: int, body: bytes = b"", unique: int = 0) -> bytes:
         """The body of the reply."""

@@ -220,3 +220,21 @@ def test_it_is_plain_only_if_both_want_it(served: Served, area: Path, ours: bool
     peer = served.caller(encrypted=theirs)
     assert peer.encrypted == (ours or theirs)
     assert peer.walk(area / "shown" / "file").attributes.size == 6
+
+
+@pytest.mark.parametrize("kind", ["fcntl", "flock"])
+def test_who_says_nothing_loses_its_locks(served: Served, area: Path, kind: str) -> None:
+    peer = served.caller()
+    file = peer.walk(area / "shown" / "file").node
+    handle = peer.open(file, os.O_RDWR)
+    body = struct.pack("<QQQQIIII", handle, 1, 0, (1 << 63) - 1, fcntl.F_WRLCK, 1, int(kind == "flock"), 0)
+    peer.ask(caller.SETLK, file, body)
+    take = {"fcntl": fcntl.lockf, "flock": fcntl.flock}[kind]
+    with (area / "shown" / "file").open("r+") as here:
+        with pytest.raises(BlockingIOError):
+            take(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take(here, fcntl.LOCK_EX)                        # as long as the peer is given
+    with pytest.raises(OSError) as caught:
+        peer.read(file, handle)
+    assert caught.value.errno == errno.EIO
+    assert peer.read(file, peer.open(file)) == b"shown\n"

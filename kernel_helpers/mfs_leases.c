@@ -1,0 +1,234 @@
+/* Read leases: as long as one is held, nobody can open the file for writing, here or through us, before its peer has been told to forget what
+ * it remembers of the file. The kernel holds the writer up and sends a signal; the lease is given up as soon as the peer has answered, or its
+ * memory has run out by itself (MFS_TERM): a dead peer delays nobody for longer. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DESCRIPTORS (1u << 20)
+#define MOST 16384
+#define IDLE 2000 /* ms after which a lease that nobody made use of is given up */
+#define TICK 20   /* ms */
+
+struct mfs_lease {
+	int fd;
+	struct mfs_session *session;
+	struct mfs_node *node;
+	uint64_t id, fence;
+	long long until; /* the peer remembers nothing after that */
+	bool breaking, told;
+	struct mfs_lease *next, **from;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mfs_lease *all, **of_descriptor;
+static unsigned count;
+static pid_t breaker;
+
+/* Under `lock`. */
+static void release(struct mfs_lease *lease)
+{
+	*lease->from = lease->next;
+	if (lease->next)
+		lease->next->from = lease->from;
+	if (lease->node->lease == lease)
+		lease->node->lease = NULL;
+	of_descriptor[lease->fd] = NULL;
+	close(lease->fd); /* and whoever waits goes on */
+	count--;
+	atomic_fetch_sub(&lease->session->counters->leases, 1);
+	free(lease);
+}
+
+static int lease_on(int node)
+{
+	struct f_owner_ex owner = {.type = F_OWNER_TID, .pid = breaker};
+
+	mfs_be_self();
+	int fd = open(mfs_path_of(node).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
+	if (fd < 0)
+		return -1;
+	if ((unsigned)fd >= DESCRIPTORS || fcntl(fd, F_SETSIG, MFS_BREAK) || fcntl(fd, F_SETOWN_EX, &owner)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t id)
+{
+	long long until = mfs_now() + MFS_TERM;
+
+	if (!of_descriptor)
+		return false;
+	pthread_mutex_lock(&lock);
+	struct mfs_lease *lease = node->lease;
+	bool held = lease && !lease->breaking;
+	if (held && until > lease->until)
+		lease->until = until;
+	bool full = count >= MOST;
+	pthread_mutex_unlock(&lock);
+	if (lease || full)
+		return held;
+	int fd = lease_on(node->fd);
+	struct mfs_lease *fresh = fd >= 0 ? malloc(sizeof *fresh) : NULL;
+	if (!fresh) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	*fresh = (struct mfs_lease){.fd = fd, .session = session, .node = node, .id = id, .until = until};
+	pthread_mutex_lock(&lock);
+	/* Somebody else may have taken one meanwhile; and a lease may be broken as soon as it is there. */
+	held = !node->lease && !fcntl(fd, F_SETLEASE, F_RDLCK);
+	if (held) {
+		fresh->next = all;
+		fresh->from = &all;
+		if (all)
+			all->from = &fresh->next;
+		all = node->lease = of_descriptor[fd] = fresh;
+		count++;
+		atomic_fetch_add(&session->counters->leases, 1);
+	}
+	pthread_mutex_unlock(&lock);
+	if (!held) {
+		close(fd);
+		free(fresh);
+	}
+	return held;
+}
+
+void mfs_lease_drop(struct mfs_node *node)
+{
+	pthread_mutex_lock(&lock);
+	if (node->lease)
+		release(node->lease);
+	pthread_mutex_unlock(&lock);
+}
+
+void mfs_leases_drop_all(struct mfs_session *session)
+{
+	pthread_mutex_lock(&lock);
+	for (struct mfs_lease *lease = all, *next; lease; lease = next) {
+		next = lease->next;
+		if (lease->session == session)
+			release(lease);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+void mfs_leases_settled(struct mfs_session *session)
+{
+	pthread_mutex_lock(&lock);
+	for (struct mfs_lease *lease = all, *next; lease; lease = next) {
+		next = lease->next;
+		if (lease->session == session && lease->told && lease->fence <= session->settled)
+			release(lease);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* The kernel wants the lease on that descriptor back. */
+static void give_back(int fd)
+{
+	struct mfs_session *session = NULL;
+	uint64_t id = 0;
+
+	pthread_mutex_lock(&lock);
+	struct mfs_lease *lease = fd >= 0 && (unsigned)fd < DESCRIPTORS ? of_descriptor[fd] : NULL;
+	if (lease && !lease->breaking) {
+		lease->breaking = true;
+		atomic_fetch_add(&lease->session->counters->recalls, 1);
+		if (lease->until < mfs_now()) {
+			release(lease);
+		} else {
+			session = lease->session;
+			id = lease->id;
+			mfs_session_keep(session);
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	if (!session)
+		return;
+	mfs_forget_node(session, id);
+	uint64_t fence = mfs_fence(session);
+	pthread_mutex_lock(&lock);
+	lease = of_descriptor[fd];
+	if (lease && lease->session == session && lease->id == id && lease->breaking) {
+		lease->fence = fence;
+		lease->told = true;
+		if (fence && fence <= session->settled)
+			release(lease);
+	}
+	pthread_mutex_unlock(&lock);
+	mfs_session_let_go(session);
+}
+
+/* What has run out; `lost`: signals were lost, the kernel is asked which leases it wants back. */
+static void look(bool lost)
+{
+	long long now = mfs_now();
+	int wanted[64];
+	unsigned found = 0;
+
+	pthread_mutex_lock(&lock);
+	for (struct mfs_lease *lease = all, *next; lease; lease = next) {
+		next = lease->next;
+		if (lease->breaking ? now > lease->until + MFS_MARGIN : now > lease->until + IDLE)
+			release(lease);
+		else if (lost && !lease->breaking && found < sizeof wanted / sizeof *wanted && fcntl(lease->fd, F_GETLEASE) != F_RDLCK)
+			wanted[found++] = lease->fd;
+	}
+	pthread_mutex_unlock(&lock);
+	while (found)
+		give_back(wanted[--found]);
+}
+
+static void *wait_for_breaks(void *started)
+{
+	struct timespec tick = {.tv_nsec = TICK * 1000000};
+	sigset_t signals;
+	siginfo_t about;
+	long long looked = 0;
+	bool lost = false;
+
+	breaker = (pid_t)syscall(SYS_gettid);
+	__atomic_store_n((int *)started, 1, __ATOMIC_RELEASE);
+	sigemptyset(&signals);
+	sigaddset(&signals, MFS_BREAK);
+	sigaddset(&signals, SIGIO);
+	for (;;) {
+		int number = sigtimedwait(&signals, &about, &tick);
+		if (number == MFS_BREAK)
+			give_back(about.si_fd);
+		lost |= number == SIGIO;
+		if (mfs_now() - looked >= TICK) {
+			look(lost);
+			looked = mfs_now();
+			lost = false;
+		}
+	}
+	return NULL;
+}
+
+int mfs_leases_begin(void)
+{
+	static int started;
+	pthread_t thread;
+	struct mfs_lease **table = calloc(DESCRIPTORS, sizeof *table);
+
+	if (!table || pthread_create(&thread, NULL, wait_for_breaks, &started))
+		return -ENOMEM;
+	while (!__atomic_load_n(&started, __ATOMIC_ACQUIRE))
+		usleep(100);
+	of_descriptor = table;
+	return 0;
+}

@@ -1,0 +1,220 @@
+"""Nodes of a lab see one another's files: as files are on one machine, whoever writes and whoever ends."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.mfs import trees
+from tests.mfs.nodes import TIMEOUT, Pair, until
+
+HOLD = r"""
+import os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+for number, line in enumerate(sys.stdin):
+    try:
+        os.pwrite(file, line.encode(), 0)
+        print(os.pread(file, 100, 0).decode(), end="")
+    except OSError as error:
+        print("error", error.errno)
+"""
+ASK = "import os, sys\ntry: print(os.stat(sys.argv[1]).st_size)\nexcept OSError as error: print('error', error.errno)"
+APPEND = "import sys\nfor n in range(100): open(sys.argv[1], 'a').write(f'{sys.argv[2]} {n}\\n')"
+LOCK = r"""
+import fcntl, os, sys
+how = {"flock": fcntl.flock, "fcntl": fcntl.lockf}[sys.argv[2]]
+for _ in range(60):
+    with open(sys.argv[1], "r+") as file:
+        how(file, fcntl.LOCK_EX)
+        number = int(file.read() or 0)
+        file.seek(0); file.write(str(number + 1)); file.flush()
+"""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.lab.down()
+
+
+@pytest.fixture
+def pair(shared: Pair) -> Iterator[Pair]:
+    yield shared
+    for node in shared.nodes:
+        node.run("rm -rf /tmp/*")
+
+
+def test_a_tree_goes_there_and_back_and_is_the_same(pair: Pair) -> None:
+    pair.python(1, trees.MAKE, "/tmp/tree")
+    told = pair.python(1, trees.TELL, "/tmp/tree")
+    assert len(told.splitlines()) > 45
+    pair.sh(1, "cp -a /tmp/tree /mfs/n2/tmp/tree")
+    assert pair.python(2, trees.TELL, "/tmp/tree") == told
+    assert pair.python(1, trees.TELL, "/mfs/n2/tmp/tree") == told
+    pair.sh(1, "mkdir /tmp/back; tar -C /mfs/n2/tmp --xattrs --acls --sparse -cf - tree | tar -C /tmp/back --xattrs --acls -xpf -")
+    pair.sh(2, "cp -a /tmp/tree /mfs/n1/tmp/pushed; rm -rf /mfs/n1/tmp/tree")
+    assert pair.python(1, trees.TELL, "/tmp/pushed") == told
+    assert pair[1].run("ls /tmp/tree").returncode
+
+
+def test_a_user_may_there_what_he_may_there(pair: Pair) -> None:
+    pair.sh(2, "install -m 600 /dev/null /tmp/roots; mkdir -m 1777 /tmp/all; mkdir -m 750 /tmp/closed; echo x >/tmp/closed/x")
+    for command in ("cat /mfs/n2/tmp/roots", "cat /mfs/n2/etc/shadow", "echo x >/mfs/n2/etc/passwd", "rm -f /mfs/n2/tmp/roots",
+                    "cat /mfs/n2/tmp/closed/x", "ls /mfs/n2/root"):  # fmt: skip
+        done = pair[1].run(command, user="farhome-a", text=True)
+        assert "ermission denied" in done.stderr or "not permitted" in done.stderr, command
+    pair.sh(1, "cd /mfs/n2/tmp/all && echo mine >a && chmod 600 a && mkdir d && ln a d/b", user="farhome-a")
+    assert pair.sh(2, "stat -c '%U %a %h' /tmp/all/a") == "farhome-a 600 2\n"
+    assert pair[1].run("cat /mfs/n2/tmp/all/a", user="farhome-b").returncode
+    assert pair[1].run("rm -f /mfs/n2/tmp/all/a", user="farhome-b").returncode
+    assert pair.sh(1, "cat /mfs/n2/tmp/all/a", user="root") == "mine\n"
+
+
+def test_ways_that_lead_here_and_none_that_leads_round(pair: Pair) -> None:
+    pair.sh(1, "echo own >/tmp/own")
+    for name in ("n1", "here", "home"):
+        assert pair.sh(1, f"cat /mfs/{name}/tmp/own") == "own\n"
+    assert pair.sh(2, "ls /mfs/n1 | grep -cx mfs || true") == "0\n"
+    assert pair.sh(1, "ls /mfs/here/mfs /mfs/n2/proc /mfs/n2/sys /mfs/here/proc").split() == [
+        "/mfs/here/mfs:", "/mfs/here/proc:", "/mfs/n2/proc:", "/mfs/n2/sys:",
+    ]  # fmt: skip
+    assert pair[1].run("cat /mfs/n2/dev/zero").returncode
+
+
+def test_changes_are_seen_at_once_on_both_sides(pair: Pair) -> None:
+    holder = pair.start(1, HOLD, "/mfs/n2/tmp/file")
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    for number in range(20):
+        holder.stdin.write(f"away {number:3}\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == f"away {number:3}\n"
+        assert (pair[2].root / "tmp/file").read_text() == f"away {number:3}\n"
+        (pair[2].root / "tmp/file").write_text(f"home {number:3} and more\n")
+        assert pair.sh(1, "cat /mfs/n2/tmp/file; stat -c %s /mfs/n2/tmp/file") == f"home {number:3} and more\n18\n"
+        (pair[2].root / "tmp/file").write_text("")
+    holder.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("kind", ["flock", "fcntl"])
+def test_locks_exclude_across_nodes(pair: Pair, kind: str) -> None:
+    (pair[2].root / "tmp/count").write_text("")
+    both = [pair.start(1, LOCK, "/mfs/n2/tmp/count", kind), pair.start(2, LOCK, "/tmp/count", kind)]
+    assert [one.wait(30) for one in both] == [0, 0]
+    assert (pair[2].root / "tmp/count").read_text() == "120"
+
+
+def test_appends_of_both_nodes_are_all_there(pair: Pair) -> None:
+    both = [pair.start(1, APPEND, "/mfs/n2/tmp/log", "away"), pair.start(2, APPEND, "/tmp/log", "home")]
+    assert [one.wait(30) for one in both] == [0, 0]
+    lines = (pair[2].root / "tmp/log").read_text().splitlines()
+    assert sorted(lines) == sorted(f"{who} {number}" for who in ("away", "home") for number in range(100))
+
+
+def test_what_is_removed_lives_on_for_who_has_it_open(pair: Pair) -> None:
+    holder = pair.start(1, HOLD, "/mfs/n2/tmp/gone")
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    until((pair[2].root / "tmp/gone").exists, "the file")
+    (pair[2].root / "tmp/gone").unlink()
+    holder.stdin.write("still\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "still\n"
+    assert pair.python(1, ASK, "/mfs/n2/tmp/gone") == f"error {errno.ENOENT}\n"
+    holder.communicate(timeout=10)
+
+
+def test_a_server_that_is_killed_is_hardly_noticed(pair: Pair) -> None:
+    holder = pair.start(1, HOLD, "/mfs/n2/tmp/kept")
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    for number in range(3):
+        holder.stdin.write(f"{number}\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == f"{number}\n"
+        before = pair.pids(pair[2])["server"]
+        pair[2].run(["kill", "-9", str(before)], check=True)
+    holder.stdin.write("last\n")
+    assert holder.communicate(timeout=20)[0] == "last\n"
+    assert (pair[2].root / "tmp/kept").read_text() == "last\n"
+
+
+def test_a_client_that_is_killed_leaves_an_error_and_comes_back(pair: Pair) -> None:
+    holder = pair.start(1, HOLD, "/mfs/n2/tmp/file")
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write("one\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "one\n"
+    pid = pair.pids(pair[1])["n2"]
+    pair[1].run(["kill", "-9", str(pid)], check=True)
+    holder.stdin.write("two\n")
+    assert holder.communicate(timeout=10)[0].startswith("error ")
+    until(lambda: pair.pids(pair[1]).get("n2", pid) != pid, "another client")
+    pair.wait_mounted(pair[1])
+    assert pair.python(1, ASK, "/mfs/n2/tmp/file") == "4\n"
+    assert pair.mounts(pair[1]) == ["/mfs/n2"]
+
+
+def test_without_a_link_calls_fail_in_time_and_work_again_after(pair: Pair) -> None:
+    holder = pair.start(1, HOLD, "/mfs/n2/tmp/file")
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write("one\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "one\n"
+    pair.lab.cut("n1", "n2")
+    try:
+        began = time.monotonic()
+        holder.stdin.write("two\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() in {f"error {errno.ENOTCONN}\n", f"error {errno.EIO}\n"}
+        assert time.monotonic() - began < 5 * TIMEOUT + 5
+        assert pair.python(1, ASK, "/mfs/n2/tmp/file") == f"error {errno.ENOTCONN}\n"
+    finally:
+        pair.lab.heal()
+    until(lambda: pair.python(1, ASK, "/mfs/n2/tmp/file") == "4\n", "the files are there again")
+    holder.stdin.write("three\n")
+    assert holder.communicate(timeout=20)[0] == "three\n"
+
+
+def test_a_short_cut_only_takes_time(pair: Pair) -> None:
+    (pair[2].root / "tmp/file").write_text("12345")
+    assert pair.python(1, ASK, "/mfs/n2/tmp/file") == "5\n"
+    pair.lab.cut("n1", "n2", TIMEOUT / 4)
+    assert pair.python(1, ASK, "/mfs/n2/tmp/file") == "5\n"
+
+
+def test_status_tells_what_is_mounted(pair: Pair) -> None:
+    pair.sh(1, "echo 12345 >/mfs/n2/tmp/file; cat /mfs/n2/tmp/file")
+    (mount,) = pair[1].ask_mosd("mfs")["mounts"]
+    assert (mount["node"], mount["path"], mount["connected"]) == ("n2", "/mfs/n2", 1)
+    served = [one for one in pair[2].ask_mosd("mfs")["served"] if one["connected"]]
+    assert [one["peer"] for one in served] == ["n1"]
+    assert served[0]["bytes_written"] >= 6
+    shown = pair.sh(1, "mosctl mfs status")
+    assert "/mfs/n2" in shown
+    assert "connected" in shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_without_mosd_nothing_is_mounted_and_nobody_hangs(pair: Pair, number: int) -> None:
+    holder = pair.start(1, HOLD, "/mfs/n2/tmp/file", cwd="/mfs/n2/tmp")
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write("one\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "one\n"
+    pair[1].stop_mosd(number)
+    until(lambda: not pair.mounts(pair[1]), "the mounts are gone")
+    holder.stdin.write("two\n")
+    assert holder.communicate(timeout=10)[0].startswith("error ")
+    until(lambda: pair[1].run("pgrep -x 'mfs-(client|server)'").returncode == 1, "the programs have ended")
+    pair[1].start_mosd()
+    pair.wait_mounted(pair[1])
+    assert pair.python(1, ASK, "/mfs/n2/tmp/file") == "4\n"

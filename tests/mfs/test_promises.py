@@ -1,0 +1,167 @@
+"""What a peer may remember, and that it is told in time when that changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mfs import figures
+from tests.mfs import caller
+from tests.mfs.caller import INC_EPOCH, INVAL_INODE, Caller, Entry
+from tests.mfs.nodes import until
+from tests.mfs.served import Served
+
+PATIENCE = 1.9
+"""Seconds within which a local user goes on, whatever has become of the peers that remember."""
+
+
+def remembered(peer: Caller, parent: int, name: str) -> Entry:
+    """Its entry, as soon as name and attributes may be remembered: it must have been quiet for a second."""
+    found: Entry = until(
+        lambda: (entry := peer.lookup(parent, name)).name_valid and entry.attributes_valid and entry, f"a promise about {name}"
+    )
+    return found
+
+
+def listen(peer: Caller, code: int, node: int) -> None:
+    """Until that notification has come."""
+    until(lambda: (code, node) in peer.told or (peer.receive_frame() and False), "the notification")
+
+
+@pytest.fixture(scope="module")
+def area(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for each test, made before: what peers may remember has to have been quiet for a second."""
+    area = tmp_path_factory.mktemp("area")
+    for name in (*CHANGES, *NAMES, *OTHERS):
+        for part in ("shown", "beside"):
+            (area / part / name).mkdir(parents=True)
+            (area / part / name / "file").write_text("as it was")
+    return area
+
+
+@pytest.fixture(scope="module")
+def served(area: Path) -> Iterator[Served]:
+    (area / "keys").mkdir()
+    served = Served(area / "keys", [area / "shown"])
+    yield served
+    served.kill()
+
+
+@pytest.fixture
+def peer(served: Served) -> Iterator[Caller]:
+    peer = served.caller()
+    yield peer
+    peer.send(caller.BYE, 0)
+    peer.close()
+
+
+OTHERS = ("just changed", "by a peer", "gone", "itself", "leases")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "chmod": lambda file: file.chmod(0o600),
+    "chown": lambda file: os.chown(file, 7, 7),
+    "utime": lambda file: os.utime(file, (1, 1)),
+    "setxattr": lambda file: os.setxattr(file, "user.a", b"b"),
+    "link": lambda file: os.link(file, file.with_name("second")),
+    "write": lambda file: file.write_text("another"),
+    "truncate": lambda file: os.truncate(file, 1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_attributes_that_change_here_are_told(peer: Caller, area: Path, name: str) -> None:
+    top = peer.walk(area / "shown" / name).node
+    file = remembered(peer, top, "file").node
+    change = threading.Thread(target=CHANGES[name], args=(area / "shown" / name / "file",))
+    change.start()
+    listen(peer, INVAL_INODE, file)
+    peer.ask(caller.GETATTR, file, bytes(16))            # what follows the notification, a fence too, has been obeyed
+    change.join(10)
+    assert not peer.lookup(top, "file").attributes_valid
+
+
+NAMES: dict[str, Callable[[Path], object]] = {
+    "create": lambda top: (top / "new").write_text(""),
+    "mkdir": lambda top: (top / "new").mkdir(),
+    "unlink": lambda top: (top / "file").unlink(),
+    "rename": lambda top: (top / "file").rename(top / "other"),
+    "rename away": lambda top: (top / "file").rename(top.parent.parent / "beside" / top.name / "other"),
+    "rename to here": lambda top: (top.parent.parent / "beside" / top.name / "file").rename(top / "new"),
+    "symlink": lambda top: (top / "new").symlink_to("file"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_change_here_are_told(peer: Caller, area: Path, name: str) -> None:
+    top = peer.walk(area / "shown" / name).node
+    remembered(peer, top, "file")
+    nothing = peer.ask(caller.LOOKUP, top, b"new\0")     # that there is none may be remembered, too
+    assert nothing[:8] == bytes(8)
+    assert int.from_bytes(nothing[16:24], "little") == 1
+    NAMES[name](area / "shown" / name)
+    listen(peer, INVAL_INODE, top)
+    listen(peer, INC_EPOCH, 0)
+    try:
+        assert not peer.lookup(top, "new").name_valid
+    except FileNotFoundError:
+        pass
+
+
+def test_what_was_just_changed_is_not_remembered(peer: Caller, area: Path) -> None:
+    top = peer.walk(area / "shown" / "just changed").node
+    remembered(peer, top, "file")
+    (area / "shown" / "just changed" / "file").chmod(0o600)
+    entry = peer.lookup(top, "file")
+    assert not entry.attributes_valid
+    entry, _ = peer.create(top, "fresh")
+    assert not entry.attributes_valid
+    assert not peer.lookup(top, "fresh").name_valid
+
+
+def test_a_change_by_one_peer_is_told_to_the_others_first(served: Served, peer: Caller, area: Path) -> None:
+    other = served.caller()
+    top, theirs = (one.walk(area / "shown" / "by a peer").node for one in (peer, other))
+    remembered(other, theirs, "file")
+    made = threading.Thread(target=peer.ask, args=(caller.MKDIR, top, b"\xff\1\0\0\0\0\0\0d\0"))
+    made.start()
+    made.join(0.3)
+    assert made.is_alive()                               # the other has not said that it has forgotten
+    listen(other, INC_EPOCH, 0)
+    until(lambda: other.receive_frame()[1] == caller.FENCE, "a fence")
+    made.join(10)
+    assert not made.is_alive()
+
+
+def test_a_peer_that_is_gone_delays_a_writer_for_a_moment_only(area: Path, peer: Caller) -> None:
+    peer.obeys = False
+    remembered(peer, peer.walk(area / "shown" / "gone").node, "file")
+    began = time.monotonic()
+    (area / "shown" / "gone" / "file").write_text("changed")
+    assert time.monotonic() - began < PATIENCE
+    began = time.monotonic()
+    (area / "shown" / "gone" / "file").write_text("again")
+    assert time.monotonic() - began < PATIENCE
+
+
+def test_a_peer_that_writes_what_it_remembers_does_not_wait_for_itself(peer: Caller, area: Path) -> None:
+    file = remembered(peer, peer.walk(area / "shown" / "itself").node, "file").node
+    handle = peer.open(file, os.O_WRONLY)
+    assert (INVAL_INODE, file) in peer.told
+    assert peer.write(file, handle, b"mine") == 4
+    peer.lock(file, handle, 1)
+    assert peer.receive()[1] == 0
+
+
+def test_leases_are_given_up_when_nobody_remembers(served: Served, area: Path, peer: Caller) -> None:
+    def leases() -> int:
+        return sum(int(one["leases"]) for one in figures.of_server(served.base / "run" / "server.figures"))
+
+    remembered(peer, peer.walk(area / "shown" / "leases").node, "file")
+    assert leases() >= 1
+    until(lambda: leases() == 0, "no lease")
