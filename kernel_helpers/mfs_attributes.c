@@ -110,7 +110,7 @@ static long change_size(struct mfs_request *request, struct mfs_node *node, cons
 	if (fstat(node->fd, &stat))
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
-		return -EINVAL;
+		return S_ISDIR(stat.st_mode) ? -EISDIR : -EINVAL;
 	int fd = mfs_open_patiently(node->fd, O_WRONLY);
 	if (fd < 0)
 		return -errno;
