@@ -212,9 +212,9 @@ def test_without_mosd_nothing_is_mounted_and_nobody_hangs(pair: Pair, number: in
     assert holder.stdout.readline() == "one\n"
     pair[1].stop_mosd(number)
     until(lambda: not pair.mounts(pair[1]), "the mounts are gone")
+    until(lambda: pair[1].run("pgrep -x 'mfs-(client|server)'").returncode == 1, "the programs have ended")
     holder.stdin.write("two\n")
     assert holder.communicate(timeout=10)[0].startswith("error ")
-    until(lambda: pair[1].run("pgrep -x 'mfs-(client|server)'").returncode == 1, "the programs have ended")
     pair[1].start_mosd()
     pair.wait_mounted(pair[1])
     assert pair.python(1, ASK, "/mfs/n2/tmp/file") == "4\n"
