@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +47,7 @@ class Settings:
         """Whether the tree is to be there."""
         return DEVICE.exists() if self.enabled is None else self.enabled
 
-    def shown(self) -> Iterable[tuple[str, bool]]:
+    def shown(self) -> list[tuple[str, bool]]:
         """(directory, whether read-only) of all that is exported, those above others first."""
         return sorted({path: path in self.read_only for path in (*self.exports, *self.read_only)}.items())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,12 @@ from mfs.programs import Helper
 from mfs.settings import Settings
 from mfs.tree import Tree
 from node.config import Config
-from node.paths import Paths
+from node.paths import Paths, write_atomically
 from node.peers import PeerError, Peers
 from node.pki import KeyStore
 
 PERIOD = 0.5
+SERVERS_OWN = (".nodes", ".files", ".done")
 PEER_TIMEOUT = 5.0
 """Seconds that a peer has to tell where its server is."""
 
@@ -81,6 +83,7 @@ class FileTree:
             return
         if self._made_for is None:
             self._directory.mkdir(mode=0o700, exist_ok=True)
+            self._forget_other_exports(settings)
             self._tree.make()
             self._tree.show_here(self._config().name, settings.shown(), setuid=settings.setuid)
             self._made_for = settings
@@ -120,6 +123,15 @@ class FileTree:
     @property
     def _directory(self) -> Path:
         return self._paths.run / "mfs"
+
+    def _forget_other_exports(self, settings: Settings) -> None:
+        """What a server before this one has told peers is good only if it showed the same: else they would keep what they have in hand."""
+        shown, note = json.dumps(settings.shown()).encode(), self._directory / "exports"
+        if not note.exists() or note.read_bytes() != shown:
+            for old in self._directory.iterdir():
+                if old.suffix in SERVERS_OWN:
+                    old.unlink()
+            write_atomically(note, shown)
 
     async def _start_server(self, settings: Settings) -> Helper:
         exports: list[str] = []

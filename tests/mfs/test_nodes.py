@@ -202,6 +202,33 @@ def test_status_tells_what_is_mounted(pair: Pair) -> None:
     assert "connected" in shown
 
 
+def test_exports_that_change_are_all_that_is_left(pair: Pair) -> None:
+    pair.sh(2, "mkdir -p /tmp/shown; echo shown >/tmp/shown/file; echo secret >/tmp/secret")
+    holder = pair.start(1, HOLD, "/mfs/n2/tmp/secret")
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write("secret\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "secret\n"
+    configuration = (pair[2].root / "etc/farhome/node.toml").read_text()
+    narrow = f'{configuration}\nexports = ["/tmp/shown"]\nread_only = ["/usr"]\n'
+    try:
+        (pair[2].root / "etc/farhome/node.toml").write_text(narrow)
+        pair.sh(2, "mosctl reload")
+        until(lambda: pair[1].run("ls /mfs/n2", text=True).stdout.split() == ["tmp", "usr"], "only what is exported")
+        assert pair.sh(1, "ls /mfs/n2/tmp; cat /mfs/n2/tmp/shown/file") == "shown\nshown\n"
+        assert pair.sh(2, "ls /mfs/here /mfs/n2/tmp").split() == ["/mfs/here:", "tmp", "usr", "/mfs/n2/tmp:", "shown"]
+        for node, path in ((1, "/mfs/n2/usr/new"), (2, "/mfs/here/usr/new"), (1, "/mfs/n2/new")):
+            assert "ead-only" in pair[node].run(f"touch {path}", text=True).stderr, path
+        holder.stdin.write("more\n")
+        assert holder.communicate(timeout=20)[0].startswith("error ")
+        assert (pair[2].root / "tmp/secret").read_text() == "secret\n"
+    finally:
+        (pair[2].root / "etc/farhome/node.toml").write_text(configuration)
+        pair.sh(2, "mosctl reload")
+    until(lambda: pair[1].run("cat /mfs/n2/tmp/secret", text=True).stdout == "secret\n", "everything is there again")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_without_mosd_nothing_is_mounted_and_nobody_hangs(pair: Pair, number: int) -> None:
     holder = pair.start(1, HOLD, "/mfs/n2/tmp/file", cwd="/mfs/n2/tmp")
