@@ -129,6 +129,8 @@ long mfs_setattr(struct mfs_request *request)
 		return asked ? -errno : -EINVAL;
 	/* The size first: it may have to wait, and is then done again from the beginning. */
 	result = change_size(request, node, asked);
+	if (!result)
+		result = mfs_assume(request->in->uid, request->in->gid); /* a file may have been opened again, as ourselves */
 	if (!result && (change_mode(node->fd, asked) || change_owner(node->fd, asked) || change_times(node->fd, asked)))
 		result = -errno;
 	if (!result)

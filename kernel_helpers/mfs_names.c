@@ -78,6 +78,9 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 		request->tells_names = mfs_promise_names(request, parent);
 	}
 	found->names = request->tells_names;
+	int result = mfs_assume(request->in->uid, request->in->gid); /* what was told before may have taken a lease, as ourselves */
+	if (result)
+		return result;
 	found->fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
 	if (found->fd < 0)
 		return -errno;

@@ -176,7 +176,7 @@ static void begin_process(void)
 	sigaction(SIGUSR1, &wake, NULL);
 	if (chdir("/"))
 		mfs_log("/: %s", strerror(errno));
-	umask(077);
+	umask(022); /* the way to exports is for everybody */
 }
 
 static void serve_until_the_end(int listener)

@@ -238,3 +238,20 @@ def test_who_says_nothing_loses_its_locks(served: Served, area: Path, kind: str)
         peer.read(file, handle)
     assert caught.value.errno == errno.EIO
     assert peer.read(file, peer.open(file)) == b"shown\n"
+
+
+def test_after_a_restart_a_user_is_still_that_user(served: Served, area: Path) -> None:
+    peer = served.caller()
+    (area / "shown").chmod(0o777)
+    (area / "shown" / "file").chmod(0o666)
+    peer.uid, peer.gid = USER.pw_uid, USER.pw_gid
+    file = peer.walk(area / "shown" / "file").node
+    handle = peer.open(file, os.O_RDWR)
+    served.kill()
+    served.start()
+    peer.connect()
+    size_and_mode_by_handle = struct.pack("<2I2Q", 1 | 8 | 64, 0, handle, 3) + bytes(44) + struct.pack("<I", 0o777) + bytes(16)
+    with pytest.raises(PermissionError):
+        peer.ask(caller.SETATTR, file, size_and_mode_by_handle)
+    assert (area / "shown" / "file").stat().st_mode & 0o777 == 0o666
+    assert (area / "shown" / "file").read_text() == "sho"
