@@ -197,6 +197,7 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 	if (table->records == MAP_FAILED || table->nodes == MAP_FAILED || !table->buckets || !table->handle_buckets)
 		return -ENOMEM;
 	pthread_mutex_init(&table->lock, NULL);
+	table->events = mfs_watch_open();
 	struct mfs_record *first = &table->records[0];
 	*resumed = first->inode == MAGIC && first->lookups > MFS_ROOT && first->lookups <= MFS_NODES;
 	table->used = *resumed ? (uint32_t)first->lookups : MFS_ROOT + 1;
@@ -221,6 +222,8 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 
 void mfs_table_end(struct mfs_table *table, bool forget)
 {
+	if (table->events >= 0)
+		close(table->events);
 	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++)
 		if (table->records[index].lookups && table->nodes[index].fd >= 0)
 			close(table->nodes[index].fd);
@@ -274,12 +277,57 @@ struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id)
 	return is_open ? node : (errno = reason, NULL);
 }
 
+static void stop_watching(struct mfs_table *table, uint32_t index)
+{
+	struct mfs_node *node = &table->nodes[index];
+
+	if (!node->marked)
+		return;
+	mfs_watch_unmark(table->events, node->fd);
+	*(node->marked_before ? &table->nodes[node->marked_before].marked_after : &table->marked) = node->marked_after;
+	if (node->marked_after)
+		table->nodes[node->marked_after].marked_before = node->marked_before;
+	node->marked = false;
+}
+
+bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
+{
+	pthread_mutex_lock(&table->lock);
+	node->until = mfs_now() + MFS_TERM + MFS_MARGIN;
+	if (!node->marked && !mfs_watch_mark(table->events, node->fd)) {
+		uint32_t index = (uint32_t)(node - table->nodes);
+		node->marked = true;
+		node->marked_before = 0;
+		node->marked_after = table->marked;
+		if (table->marked)
+			table->nodes[table->marked].marked_before = index;
+		table->marked = index;
+	}
+	bool marked = node->marked;
+	pthread_mutex_unlock(&table->lock);
+	return marked;
+}
+
+void mfs_table_look(struct mfs_table *table)
+{
+	long long now = mfs_now();
+
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t index = table->marked, after; index; index = after) {
+		after = table->nodes[index].marked_after;
+		if (table->nodes[index].until < now - MFS_TERM)
+			stop_watching(table, index);
+	}
+	pthread_mutex_unlock(&table->lock);
+}
+
 static void give_up(struct mfs_table *table, uint32_t index)
 {
 	struct mfs_record *record = &table->records[index];
 
 	unlink_from(table, index);
 	mfs_lease_drop(&table->nodes[index]);
+	stop_watching(table, index);
 	table->nodes[index].until = 0;
 	if (table->nodes[index].fd >= 0) {
 		close(table->nodes[index].fd);
@@ -322,7 +370,7 @@ static void give_up_descriptors(struct mfs_table *table)
 	for (uint32_t tried = 0; table->open > mfs_nodes_open_most && tried < 4096; tried++) {
 		uint32_t index = table->hand = table->hand + 1 < table->used ? table->hand + 1 : MFS_ROOT + 1;
 		struct mfs_node *node = &table->nodes[index];
-		if (!table->records[index].lookups || node->pins || node->fd < 0 || !table->records[index].handle_size)
+		if (!table->records[index].lookups || node->pins || node->marked || node->lease || node->fd < 0 || !table->records[index].handle_size)
 			continue;
 		close(node->fd);
 		node->fd = -1;

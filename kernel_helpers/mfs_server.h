@@ -67,6 +67,8 @@ struct mfs_node {
 	uint32_t next;           /* in the chain of its bucket, or of free ones */
 	uint32_t next_by_handle; /* in the chain of those whose file handle has the same hash */
 	uint32_t pins;
+	uint32_t marked_before, marked_after; /* in the list of those whose changes are noticed */
+	bool marked;
 	struct mfs_lease *lease; /* or NULL */
 	atomic_llong until;      /* ms: until then the peer may remember something of it */
 };
@@ -76,7 +78,8 @@ struct mfs_table {
 	struct mfs_record *records;
 	struct mfs_node *nodes;
 	uint32_t *buckets, *handle_buckets;
-	uint32_t used, free, open, hand;
+	uint32_t used, free, open, hand, marked;
+	int events;              /* mfs_watch_open() */
 	char path[4096];
 };
 
@@ -91,6 +94,10 @@ dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node);
 /* Takes fd (O_PATH), counts a lookup; the node's number, 0: errno tells. */
 uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, bool closed);
 void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
+/* The peer may remember something of it for MFS_TERM: whether changes of it are noticed. */
+bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node);
+/* What nobody remembers any more is not watched either. */
+void mfs_table_look(struct mfs_table *table);
 /* The number of the node with that file handle, if the peer may remember something of it; it is then taken not to. 0: none. */
 uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle);
 /* The next such node after that index, and its index there; 0: no more. */
@@ -151,7 +158,7 @@ struct mfs_session {
 	atomic_int kept;         /* by whom it is used besides its threads */
 	atomic_ullong notified;  /* notifications that were sent */
 	atomic_ullong settled;   /* of these, the first that the peer's kernel is known to have obeyed */
-	pthread_mutex_t settling;
+	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
 	bool has_in, has_out, serving, epochs;
@@ -269,8 +276,11 @@ struct mfs_path mfs_path_of(int fd);
 
 int mfs_watch_begin(void);
 bool mfs_is_quiet(const struct stat *stat);
-/* Whether changes there are noticed; if not, they will be soon. fd: something on it. */
-bool mfs_is_watched(dev_t device, int fd);
+/* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
+int mfs_watch_mark(int events, int fd);
+void mfs_watch_unmark(int events, int fd);
+/* The descriptor through which a session is told of changes; -1: there is none, and nothing may be remembered. */
+int mfs_watch_open(void);
 /* After a change that the request has made: returns when no other peer remembers what was before. */
 void mfs_watch_settle(struct mfs_request *request);
 /* The peer is told to forget attributes and data of a node. */

@@ -6,10 +6,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,7 +32,7 @@ struct waiting {
 	char frame[];
 };
 
-#define NOTIFIES_WITHIN 200   /* ms that a notification waits for a peer that does not read */
+#define QUEUE_MOST (64 << 10)  /* bytes on their way to a peer, behind which no promise is sent: it might come late */
 
 _Thread_local bool mfs_may_wait;
 static struct mfs_session *sessions;
@@ -150,16 +152,13 @@ static void send_notification(struct mfs_session *session, const void *frame, si
 
 void mfs_notify(struct mfs_session *session, const void *frame, size_t size)
 {
-	struct timespec patience = in_ms(NOTIFIES_WITHIN);
+	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
 
 	/* Counted first: a reply that is being made and sent before it loses its promises. */
 	atomic_fetch_add(&session->notified, 1);
 	atomic_fetch_add(&session->counters->invalidations, 1);
-	if (pthread_mutex_timedlock(&session->writing, &patience)) {
-		if (session->serving)
-			break_off(session); /* it remembers nothing for long */
-		return;
-	}
+	if (pthread_mutex_timedlock(&session->writing, &patience))
+		return; /* something large is on its way to it; what it remembered has run out by itself */
 	send_notification(session, frame, size);
 	pthread_mutex_unlock(&session->writing);
 }
@@ -170,7 +169,7 @@ uint64_t mfs_fence(struct mfs_session *session)
 		struct fuse_out_header header;
 		uint64_t number;
 	} fence = {.header = {.len = sizeof fence, .error = MFS_FENCE}};
-	struct timespec patience = in_ms(NOTIFIES_WITHIN);
+	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
 
 	if (session->settled >= session->notified)
 		return 0;
@@ -265,6 +264,14 @@ static void take_promises_back(struct mfs_request *request, size_t size)
 	}
 }
 
+/* Whether much that was sent before has not arrived. */
+static bool is_behind(const struct mfs_session *session)
+{
+	int queued = 0;
+
+	return ioctl(session->out.fd, SIOCOUTQ, &queued) || queued > QUEUE_MOST;
+}
+
 static void reply(struct mfs_request *request, long result)
 {
 	struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
@@ -274,7 +281,7 @@ static void reply(struct mfs_request *request, long result)
 	mfs_ledger_note(request->session->ledger, request);
 	struct mfs_session *session = request->session;
 	pthread_mutex_lock(&session->writing);
-	if (request->promises && result > 0 && session->notified != request->notified)
+	if (request->promises && result > 0 && (session->notified != request->notified || is_behind(session)))
 		take_promises_back(request, (size_t)result);
 	result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, request->buffer, size);
 	pthread_mutex_unlock(&session->writing);
@@ -502,6 +509,7 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	pthread_mutex_init(&session->reading, NULL);
 	pthread_mutex_init(&session->writing, NULL);
 	pthread_mutex_init(&session->settling, NULL);
+	pthread_mutex_init(&session->watching, NULL);
 	pthread_cond_init(&session->is_settled, NULL);
 	session->counters = mfs_counters_take(peer);
 	session->locks = mfs_locks_new();
@@ -633,6 +641,7 @@ void mfs_sessions_look(void)
 			end(session);
 			continue;
 		}
+		mfs_table_look(&session->table);
 		session->counters->nodes = session->table.open;
 		session->counters->files = session->handles.used - 1 - session->handles.free_count;
 		at = &session->next;

@@ -12,30 +12,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/fanotify.h>
 #include <time.h>
 #include <unistd.h>
 
 #define NOTIFY_INC_EPOCH 8
-#define DEVICES 64
-#define UNUSED 5000 /* ms after which a file system is not watched any more if no peer has been told anything of it */
-#define TICK 500    /* ms */
 
 static const uint64_t names_change = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO;
-static const uint64_t changes = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_ATTRIB | FAN_MOVE_SELF | FAN_DELETE_SELF |
-				FAN_ONDIR | FAN_EVENT_ON_CHILD;
+static const uint64_t itself_changes = FAN_ATTRIB | FAN_MOVE_SELF | FAN_DELETE_SELF | FAN_ONDIR;
 
-static struct device {
-	dev_t device;
-	int fd;                 /* something on it */
-	enum { FREE, WANTED, WATCHED, REFUSED } state;
-	long long used;
-} devices[DEVICES];
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
-static int events = -1;
+static int arrivals = -1; /* an epoll of what all sessions are told */
 
 bool mfs_is_quiet(const struct stat *stat)
 {
@@ -46,85 +34,51 @@ bool mfs_is_quiet(const struct stat *stat)
 	return age > MFS_QUIET;
 }
 
-bool mfs_is_watched(dev_t device, int fd)
+static int mark(int events, unsigned how, int fd)
 {
-	struct device *free = NULL;
-	bool watched = false, known = false;
+	struct stat stat;
 
-	if (events < 0)
-		return false;
-	pthread_mutex_lock(&devices_lock);
-	for (struct device *one = devices; one < devices + DEVICES && !known; one++) {
-		if (one->state == FREE) {
-			free = free ? free : one;
-		} else if (one->device == device) {
-			known = true;
-			watched = one->state == WATCHED;
-			one->used = mfs_now();
-		}
-	}
-	if (!known && free) {
-		int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-		if (own >= 0)
-			*free = (struct device){.device = device, .fd = own, .state = WANTED, .used = mfs_now()};
-	}
-	pthread_mutex_unlock(&devices_lock);
-	return watched;
+	if (events < 0 || fstat(fd, &stat))
+		return -EOPNOTSUPP;
+	uint64_t mask = S_ISDIR(stat.st_mode) ? itself_changes | names_change : itself_changes;
+	return fanotify_mark(events, how, mask, AT_FDCWD, mfs_path_of(fd).text) ? -errno : 0;
+}
+
+int mfs_watch_mark(int events, int fd)
+{
+	return mark(events, FAN_MARK_ADD, fd);
+}
+
+void mfs_watch_unmark(int events, int fd)
+{
+	mark(events, FAN_MARK_REMOVE, fd);
 }
 
 /* Before the node is looked at: whoever changes it from now on finds that somebody may remember it. */
-static void mark(struct mfs_request *request, struct mfs_node *node)
+static bool remember(struct mfs_request *request, struct mfs_node *node)
 {
-	request->promises = true;
-	node->until = mfs_now() + MFS_TERM + MFS_MARGIN;
+	mfs_be_self();
+	request->promises = mfs_node_remember(&request->session->table, node) || request->promises;
+	return node->marked;
 }
 
 bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory)
 {
 	struct stat stat;
 
-	if (events < 0 || !request->session->epochs || fstat(directory->fd, &stat) || !mfs_is_quiet(&stat) || !mfs_is_watched(stat.st_dev, directory->fd))
-		return false;
-	mark(request, directory);
-	return true;
+	return request->session->epochs && !fstat(directory->fd, &stat) && mfs_is_quiet(&stat) && remember(request, directory);
 }
 
 bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat)
 {
-	if (events < 0 || !mfs_is_quiet(stat) || !mfs_is_watched(stat->st_dev, node->fd))
+	if (!mfs_is_quiet(stat) || !remember(request, node))
 		return false;
-	mark(request, node);
 	if (S_ISREG(stat->st_mode) && !mfs_lease_hold(request->session, node, id))
 		return false;
 	return !fstat(node->fd, stat);
 }
 
-/* Begins and ends to watch file systems, as is wanted. */
-static void follow_devices(void)
-{
-	pthread_mutex_lock(&devices_lock);
-	for (struct device *one = devices; one < devices + DEVICES; one++) {
-		struct mfs_path path = mfs_path_of(one->fd);
-		if (one->state == FREE)
-			continue;
-		if (one->state == WANTED)
-			one->state = fanotify_mark(events, FAN_MARK_ADD | FAN_MARK_FILESYSTEM, changes, AT_FDCWD, path.text) ? REFUSED : WATCHED;
-		if (mfs_now() - one->used > UNUSED) {
-			if (one->state == WATCHED)
-				fanotify_mark(events, FAN_MARK_REMOVE | FAN_MARK_FILESYSTEM, changes, AT_FDCWD, path.text);
-			close(one->fd);
-			one->state = FREE;
-		}
-	}
-	pthread_mutex_unlock(&devices_lock);
-}
-
 /* ---- telling peers ---- */
-
-struct told {
-	uint64_t mask;
-	const struct file_handle *handle;
-};
 
 void mfs_forget_node(struct mfs_session *session, uint64_t id)
 {
@@ -136,55 +90,48 @@ void mfs_forget_node(struct mfs_session *session, uint64_t id)
 	mfs_notify(session, &inode, sizeof inode);
 }
 
-static void tell_session(struct mfs_session *session, void *argument)
+/* `handle` NULL: everything has. */
+static void has_changed(struct mfs_session *session, const struct file_handle *handle, uint64_t mask)
 {
-	const struct told *told = argument;
-	uint64_t id, found = 0;
 	struct fuse_out_header names = {.len = sizeof names, .error = NOTIFY_INC_EPOCH};
 	uint32_t index = 0;
+	uint64_t id, found = 0;
 
-	while ((id = told->handle ? mfs_node_remembered(&session->table, told->handle) : mfs_node_next_remembered(&session->table, &index))) {
+	while ((id = handle ? mfs_node_remembered(&session->table, handle) : mfs_node_next_remembered(&session->table, &index))) {
 		mfs_forget_node(session, id);
 		found = id;
 	}
-	if (found && (!told->handle || told->mask & names_change))
+	if (found && mask & names_change)
 		mfs_notify(session, &names, sizeof names);
 }
 
-static void take_event(const struct fanotify_event_metadata *event)
+static void take_event(struct mfs_session *session, const struct fanotify_event_metadata *event)
 {
 	const char *at = (const char *)(event + 1), *end = (const char *)event + event->event_len;
 
-	if (event->mask & FAN_Q_OVERFLOW) {
-		struct told everything = {0};
-		mfs_sessions_each(tell_session, &everything);
-		return;
-	}
+	if (event->mask & FAN_Q_OVERFLOW)
+		has_changed(session, NULL, names_change);
 	while (at + sizeof(struct fanotify_event_info_fid) <= end) {
 		const struct fanotify_event_info_fid *about = (const struct fanotify_event_info_fid *)at;
-		struct told told = {.mask = event->mask, .handle = (const struct file_handle *)about->handle};
-		mfs_sessions_each(tell_session, &told);
+		has_changed(session, (const struct file_handle *)about->handle, event->mask);
 		at += about->hdr.len;
 	}
 }
 
-/* All that is in the queue now. */
-static void take_events(void)
+/* All that is in the session's queue now. */
+static void take_events(struct mfs_session *session, void *except)
 {
-	_Alignas(8) static char buffer[64 << 10];
+	_Alignas(8) char buffer[8192];
 
-	if (events < 0)
+	if (session == except || session->table.events < 0)
 		return;
-	pthread_mutex_lock(&reading);
-	for (;;) {
-		ssize_t count = read(events, buffer, sizeof buffer);
+	pthread_mutex_lock(&session->watching); /* whoever comes second finds that all has been told */
+	for (ssize_t count; (count = read(session->table.events, buffer, sizeof buffer)) > 0;) {
 		const struct fanotify_event_metadata *event = (const struct fanotify_event_metadata *)buffer;
-		if (count <= 0)
-			break;
-		for (long left = count; FAN_EVENT_OK(event, left); event = FAN_EVENT_NEXT(event, left))
-			take_event(event);
+		for (; FAN_EVENT_OK(event, count); event = FAN_EVENT_NEXT(event, count))
+			take_event(session, event);
 	}
-	pthread_mutex_unlock(&reading);
+	pthread_mutex_unlock(&session->watching);
 }
 
 static void settle_session(struct mfs_session *session, void *except)
@@ -195,7 +142,7 @@ static void settle_session(struct mfs_session *session, void *except)
 
 void mfs_watch_settle(struct mfs_request *request)
 {
-	take_events();
+	mfs_sessions_each(take_events, request->session);
 	if (!mfs_sessions_unsettled(request->session))
 		return;
 	mfs_step_down(request); /* those that are waited for may wait for this one's peer */
@@ -204,23 +151,32 @@ void mfs_watch_settle(struct mfs_request *request)
 
 static void *watch(void *unused)
 {
-	struct pollfd watched = {.fd = events, .events = POLLIN};
+	struct epoll_event event;
 
 	(void)unused;
-	for (;;) {
-		poll(&watched, 1, TICK);
-		take_events();
-		follow_devices();
-	}
+	for (;;)
+		if (epoll_wait(arrivals, &event, 1, -1) > 0)
+			mfs_sessions_each(take_events, NULL);
 	return NULL;
+}
+
+int mfs_watch_open(void)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int events = arrivals < 0 ? -1 : fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID | FAN_REPORT_DFID_NAME | FAN_UNLIMITED_MARKS |
+						       FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY);
+
+	if (events >= 0 && epoll_ctl(arrivals, EPOLL_CTL_ADD, events, &event)) {
+		close(events);
+		events = -1;
+	}
+	return events;
 }
 
 int mfs_watch_begin(void)
 {
 	pthread_t thread;
 
-	events = fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID | FAN_REPORT_DFID_NAME | FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY);
-	if (events < 0)
-		return -errno;
-	return -pthread_create(&thread, NULL, watch, NULL);
+	arrivals = epoll_create1(EPOLL_CLOEXEC);
+	return arrivals < 0 ? -errno : -pthread_create(&thread, NULL, watch, NULL);
 }
