@@ -3,7 +3,7 @@
  * A number is an index and a sequence; what it stands for lies in a mapped file under /run, as the kernel's own file handle. So a server
  * that is started again still knows it, and descriptors can be given up when there are too many. */
 #define _GNU_SOURCE
-#include "mfs_server.h"
+#include "mfs_nodes.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,49 +13,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define BUCKETS (1u << 16)
-#define HANDLE_MOST 80
-#define MOUNTS 128
 #define MAGIC 0x6d66736e6f646531ull
-
-struct mfs_record { /* 128 bytes; of record 0, inode is MAGIC and lookups the number of records that were ever used */
-	uint64_t device, inode, lookups;
-	uint32_t mount;
-	uint16_t sequence, handle_size; /* 0: the file system has no handles */
-	int32_t handle_type;
-	uint8_t export, closed, padding[10];
-	unsigned char handle[HANDLE_MOST];
-};
-
-_Static_assert(sizeof(struct mfs_record) == 128, "records are 128 bytes");
 
 unsigned mfs_nodes_open_most = 100000;
 
-static struct {
-	uint32_t id;
-	int fd;
-} mounts[MOUNTS];
-static pthread_mutex_t mounts_lock = PTHREAD_MUTEX_INITIALIZER;
-
 static uint32_t bucket(uint64_t device, uint64_t inode)
 {
-	return (uint32_t)((inode * 0x9e3779b97f4a7c15ull ^ device * 0xc2b2ae3d27d4eb4full) >> 40) & (BUCKETS - 1);
-}
-
-static uint32_t handle_bucket(int32_t type, const unsigned char *handle, size_t size)
-{
-	uint64_t hash = 0xcbf29ce484222325ull ^ (uint64_t)type;
-
-	for (size_t i = 0; i < size; i++)
-		hash = (hash ^ handle[i]) * 0x100000001b3ull;
-	return (uint32_t)(hash >> 40) & (BUCKETS - 1);
+	return (uint32_t)((inode * 0x9e3779b97f4a7c15ull ^ device * 0xc2b2ae3d27d4eb4full) >> 40) & (MFS_BUCKETS - 1);
 }
 
 static uint32_t *handle_chain(struct mfs_table *table, uint32_t index)
 {
 	const struct mfs_record *record = &table->records[index];
 
-	return &table->handle_buckets[handle_bucket(record->handle_type, record->handle, record->handle_size)];
+	return &table->handle_buckets[mfs_handle_bucket(record->handle_type, record->handle, record->handle_size)];
 }
 
 static void link_in(struct mfs_table *table, uint32_t index)
@@ -87,95 +58,6 @@ static void unlink_from(struct mfs_table *table, uint32_t index)
 		*at = table->nodes[index].next_by_handle;
 }
 
-static void take_handle(struct mfs_record *record, int fd)
-{
-	union {
-		struct file_handle handle;
-		char room[sizeof(struct file_handle) + HANDLE_MOST];
-	} got = {.handle = {.handle_bytes = HANDLE_MOST}};
-	int mount;
-
-	record->handle_size = 0;
-	if (name_to_handle_at(fd, "", &got.handle, &mount, AT_EMPTY_PATH))
-		return;
-	record->mount = (uint32_t)mount;
-	record->handle_type = got.handle.handle_type;
-	record->handle_size = (uint16_t)got.handle.handle_bytes;
-	memcpy(record->handle, got.handle.f_handle, got.handle.handle_bytes);
-}
-
-/* Some descriptor of the mount with that number; -1: there is none any more. */
-static int find_mount(uint32_t id)
-{
-	char line[8192], path[4096];
-	unsigned found;
-	int fd = -1;
-	FILE *list = fopen("/proc/self/mountinfo", "re");
-
-	while (list && fd < 0 && fgets(line, sizeof line, list)) {
-		if (sscanf(line, "%u %*u %*s %*s %4095s", &found, path) != 2 || found != id)
-			continue;
-		char *to = path;
-		for (char *from = path; *from; to++) {
-			if (from[0] == '\\' && from[1] && from[2] && from[3]) {
-				*to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
-				from += 4;
-			} else {
-				*to = *from++;
-			}
-		}
-		*to = 0;
-		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-		break;
-	}
-	if (list)
-		fclose(list);
-	return fd;
-}
-
-static int mount_of(uint32_t id)
-{
-	int fd = -1;
-
-	pthread_mutex_lock(&mounts_lock);
-	for (unsigned i = 0; i < MOUNTS && fd < 0; i++) {
-		if (mounts[i].id == id) {
-			fd = mounts[i].fd;
-		} else if (!mounts[i].id) {
-			fd = find_mount(id);
-			if (fd >= 0) {
-				mounts[i].id = id;
-				mounts[i].fd = fd;
-			}
-			break;
-		}
-	}
-	pthread_mutex_unlock(&mounts_lock);
-	return fd;
-}
-
-static int open_again(const struct mfs_record *record)
-{
-	union {
-		struct file_handle handle;
-		char room[sizeof(struct file_handle) + HANDLE_MOST];
-	} wanted = {.handle = {.handle_bytes = record->handle_size, .handle_type = record->handle_type}};
-	struct stat stat;
-	int mount, fd;
-
-	if (!record->handle_size || (mount = mount_of(record->mount)) < 0)
-		return errno = ESTALE, -1;
-	memcpy(wanted.handle.f_handle, record->handle, record->handle_size);
-	mfs_be_self();
-	fd = open_by_handle_at(mount, &wanted.handle, O_PATH | O_CLOEXEC | O_NOFOLLOW);
-	if (fd >= 0 && (fstat(fd, &stat) || stat.st_dev != record->device || stat.st_ino != record->inode)) {
-		close(fd);
-		errno = ESTALE;
-		fd = -1;
-	}
-	return fd;
-}
-
 int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 {
 	size_t size = (size_t)MFS_NODES * sizeof(struct mfs_record);
@@ -192,8 +74,8 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 	table->records = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	table->nodes = mmap(NULL, MFS_NODES * sizeof(struct mfs_node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	table->buckets = calloc(BUCKETS, sizeof *table->buckets);
-	table->handle_buckets = calloc(BUCKETS, sizeof *table->handle_buckets);
+	table->buckets = calloc(MFS_BUCKETS, sizeof *table->buckets);
+	table->handle_buckets = calloc(MFS_BUCKETS, sizeof *table->handle_buckets);
 	if (table->records == MAP_FAILED || table->nodes == MAP_FAILED || !table->buckets || !table->handle_buckets)
 		return -ENOMEM;
 	pthread_mutex_init(&table->lock, NULL);
@@ -205,7 +87,7 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 	first->lookups = table->used;
 	table->records[MFS_ROOT] = (struct mfs_record){.lookups = 1};
 	table->nodes[MFS_ROOT].fd = mfs_exports.all[0].fd;
-	take_handle(&table->records[MFS_ROOT], mfs_exports.all[0].fd);
+	mfs_take_handle(&table->records[MFS_ROOT], mfs_exports.all[0].fd);
 	if (table->records[MFS_ROOT].handle_size) /* changes of it are told of; by its inode it is not found */
 		*handle_chain(table, MFS_ROOT) = MFS_ROOT;
 	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++) {
@@ -260,7 +142,7 @@ struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id)
 		return errno = ESTALE, NULL;
 	if (!record.lookups)
 		return node;
-	int fd = open_again(&record);
+	int fd = mfs_open_again(&record);
 	int reason = errno;
 	pthread_mutex_lock(&table->lock);
 	if (fd >= 0 && node->fd < 0) {
@@ -277,57 +159,13 @@ struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id)
 	return is_open ? node : (errno = reason, NULL);
 }
 
-static void stop_watching(struct mfs_table *table, uint32_t index)
-{
-	struct mfs_node *node = &table->nodes[index];
-
-	if (!node->marked)
-		return;
-	mfs_watch_unmark(table->events, node->fd);
-	*(node->marked_before ? &table->nodes[node->marked_before].marked_after : &table->marked) = node->marked_after;
-	if (node->marked_after)
-		table->nodes[node->marked_after].marked_before = node->marked_before;
-	node->marked = false;
-}
-
-bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
-{
-	pthread_mutex_lock(&table->lock);
-	node->until = mfs_now() + MFS_TERM + MFS_MARGIN;
-	if (!node->marked && !mfs_watch_mark(table->events, node->fd)) {
-		uint32_t index = (uint32_t)(node - table->nodes);
-		node->marked = true;
-		node->marked_before = 0;
-		node->marked_after = table->marked;
-		if (table->marked)
-			table->nodes[table->marked].marked_before = index;
-		table->marked = index;
-	}
-	bool marked = node->marked;
-	pthread_mutex_unlock(&table->lock);
-	return marked;
-}
-
-void mfs_table_look(struct mfs_table *table)
-{
-	long long now = mfs_now();
-
-	pthread_mutex_lock(&table->lock);
-	for (uint32_t index = table->marked, after; index; index = after) {
-		after = table->nodes[index].marked_after;
-		if (table->nodes[index].until < now - MFS_TERM)
-			stop_watching(table, index);
-	}
-	pthread_mutex_unlock(&table->lock);
-}
-
 static void give_up(struct mfs_table *table, uint32_t index)
 {
 	struct mfs_record *record = &table->records[index];
 
 	unlink_from(table, index);
 	mfs_lease_drop(&table->nodes[index]);
-	stop_watching(table, index);
+	mfs_stop_watching(table, index);
 	table->nodes[index].until = 0;
 	if (table->nodes[index].fd >= 0) {
 		close(table->nodes[index].fd);
@@ -397,7 +235,7 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 		if (table->nodes[index].fd >= 0)
 			break; /* held open: its number has not gone to another file */
 		if (!has_handle) {
-			take_handle(&fresh, fd);
+			mfs_take_handle(&fresh, fd);
 			has_handle = true;
 		}
 		if (is_same(record, &fresh)) {
@@ -419,7 +257,7 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 			return errno = ENFILE, 0;
 		}
 		if (!has_handle)
-			take_handle(&fresh, fd);
+			mfs_take_handle(&fresh, fd);
 		fresh.sequence = table->records[index].sequence;
 		table->records[index] = fresh;
 		table->nodes[index].fd = fd;
@@ -449,36 +287,4 @@ void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count)
 			give_up(table, index);
 	}
 	pthread_mutex_unlock(&table->lock);
-}
-
-uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle)
-{
-	uint64_t id = 0;
-
-	pthread_mutex_lock(&table->lock);
-	uint32_t index = table->handle_buckets[handle_bucket(handle->handle_type, handle->f_handle, handle->handle_bytes)];
-	for (; index && !id; index = table->nodes[index].next_by_handle) {
-		const struct mfs_record *record = &table->records[index];
-		if (record->handle_type != handle->handle_type || record->handle_size != handle->handle_bytes ||
-		    memcmp(record->handle, handle->f_handle, record->handle_size) || table->nodes[index].until < mfs_now())
-			continue;
-		table->nodes[index].until = 0;
-		id = index | (uint64_t)record->sequence << 32;
-	}
-	pthread_mutex_unlock(&table->lock);
-	return id;
-}
-
-uint64_t mfs_node_next_remembered(struct mfs_table *table, uint32_t *index)
-{
-	uint64_t id = 0;
-
-	pthread_mutex_lock(&table->lock);
-	while (!id && ++*index < table->used)
-		if (table->records[*index].lookups && table->nodes[*index].until >= mfs_now()) {
-			table->nodes[*index].until = 0;
-			id = *index | (uint64_t)table->records[*index].sequence << 32;
-		}
-	pthread_mutex_unlock(&table->lock);
-	return id;
 }

@@ -1,9 +1,9 @@
 /* mfs-server: the parts of it, and what they share.
  *
  *   mfs_server.c       options, keys, accepting connections
- *   mfs_sessions.c     one mount of a peer: its connections, threads and requests
+ *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads, mfs_alone.c those that wait; mfs_replies.c what it is sent
  *   mfs_exports.c      what peers see, and where it begins
- *   mfs_nodes.c        files that a peer's kernel knows, by number; mfs_handles.c those that it has open
+ *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_identity.c     acting as the caller
@@ -201,6 +201,21 @@ void *mfs_argument(struct mfs_request *request, size_t size);
 const char *mfs_name(struct mfs_request *request, size_t skip);
 const char *mfs_second_name(struct mfs_request *request, const char *first);
 int mfs_send(struct mfs_session *session, const void *frame, size_t size);
+
+void mfs_reply(struct mfs_request *request, long result);
+/* Carries it out; the result. */
+long mfs_handle(struct mfs_request *request);
+/* In a thread of its own, begun before anything else of its session is read: an interruption that follows finds it. 0 or -errno. */
+int mfs_alone_begin(struct mfs_request *request);
+void mfs_alone_interrupt(struct mfs_request *request);
+/* Wakes those that are to give up; again and again, since one may not have begun to wait yet. */
+void mfs_alone_look(void);
+/* Ends its connections; its threads end then. */
+void mfs_session_break(struct mfs_session *session);
+/* One more thread that takes requests. */
+void mfs_session_add_thread(struct mfs_session *session);
+/* The peer has obeyed all notifications up to that number. */
+void mfs_session_settle(struct mfs_session *session, uint64_t number);
 
 typedef long (*mfs_handler)(struct mfs_request *request);
 

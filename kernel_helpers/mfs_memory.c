@@ -1,0 +1,82 @@
+/* Which nodes a peer may remember something of, and until when. */
+#define _GNU_SOURCE
+#include "mfs_nodes.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+void mfs_stop_watching(struct mfs_table *table, uint32_t index)
+{
+	struct mfs_node *node = &table->nodes[index];
+
+	if (!node->marked)
+		return;
+	mfs_watch_unmark(table->events, node->fd);
+	*(node->marked_before ? &table->nodes[node->marked_before].marked_after : &table->marked) = node->marked_after;
+	if (node->marked_after)
+		table->nodes[node->marked_after].marked_before = node->marked_before;
+	node->marked = false;
+}
+
+bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
+{
+	pthread_mutex_lock(&table->lock);
+	node->until = mfs_now() + MFS_TERM + MFS_MARGIN;
+	if (!node->marked && !mfs_watch_mark(table->events, node->fd)) {
+		uint32_t index = (uint32_t)(node - table->nodes);
+		node->marked = true;
+		node->marked_before = 0;
+		node->marked_after = table->marked;
+		if (table->marked)
+			table->nodes[table->marked].marked_before = index;
+		table->marked = index;
+	}
+	bool marked = node->marked;
+	pthread_mutex_unlock(&table->lock);
+	return marked;
+}
+
+void mfs_table_look(struct mfs_table *table)
+{
+	long long now = mfs_now();
+
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t index = table->marked, after; index; index = after) {
+		after = table->nodes[index].marked_after;
+		if (table->nodes[index].until < now - MFS_TERM)
+			mfs_stop_watching(table, index);
+	}
+	pthread_mutex_unlock(&table->lock);
+}
+
+uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle)
+{
+	uint64_t id = 0;
+
+	pthread_mutex_lock(&table->lock);
+	uint32_t index = table->handle_buckets[mfs_handle_bucket(handle->handle_type, handle->f_handle, handle->handle_bytes)];
+	for (; index && !id; index = table->nodes[index].next_by_handle) {
+		const struct mfs_record *record = &table->records[index];
+		if (record->handle_type != handle->handle_type || record->handle_size != handle->handle_bytes ||
+		    memcmp(record->handle, handle->f_handle, record->handle_size) || table->nodes[index].until < mfs_now())
+			continue;
+		table->nodes[index].until = 0;
+		id = index | (uint64_t)record->sequence << 32;
+	}
+	pthread_mutex_unlock(&table->lock);
+	return id;
+}
+
+uint64_t mfs_node_next_remembered(struct mfs_table *table, uint32_t *index)
+{
+	uint64_t id = 0;
+
+	pthread_mutex_lock(&table->lock);
+	while (!id && ++*index < table->used)
+		if (table->records[*index].lookups && table->nodes[*index].until >= mfs_now()) {
+			table->nodes[*index].until = 0;
+			id = *index | (uint64_t)table->records[*index].sequence << 32;
+		}
+	pthread_mutex_unlock(&table->lock);
+	return id;
+}

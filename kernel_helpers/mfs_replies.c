@@ -1,0 +1,140 @@
+/* What a peer is sent: replies, and notifications of what it is to forget. A reply that promises something is sent under the same lock as
+ * notifications, and without its promises if there has been one since its request was begun. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#define QUEUE_MOST (64 << 10) /* bytes on their way to a peer, behind which no promise is sent: it might come late */
+
+int mfs_send(struct mfs_session *session, const void *frame, size_t size)
+{
+	pthread_mutex_lock(&session->writing);
+	int result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, frame, size);
+	pthread_mutex_unlock(&session->writing);
+	if (result)
+		mfs_session_break(session);
+	return result;
+}
+
+/* Something has changed since the request was begun: what it is told holds now, and is not to be remembered. */
+static void take_promises_back(struct mfs_request *request, size_t size)
+{
+	const size_t entry_size = sizeof(struct fuse_entry_out);
+
+	switch (request->in->opcode) {
+	case FUSE_GETATTR:
+	case FUSE_SETATTR:
+		((struct fuse_attr_out *)request->reply)->attr_valid = 0;
+		break;
+	case FUSE_READDIRPLUS:
+		for (char *at = request->reply; at + entry_size <= request->reply + size;) {
+			struct fuse_direntplus *one = (struct fuse_direntplus *)at;
+			one->entry_out.entry_valid = one->entry_out.attr_valid = 0;
+			at += FUSE_DIRENTPLUS_SIZE(one);
+		}
+		break;
+	default:
+		((struct fuse_entry_out *)request->reply)->entry_valid = 0;
+		((struct fuse_entry_out *)request->reply)->attr_valid = 0;
+	}
+}
+
+/* Whether much that was sent before has not arrived. */
+static bool is_behind(const struct mfs_session *session)
+{
+	int queued = 0;
+
+	return ioctl(session->out.fd, SIOCOUTQ, &queued) || queued > QUEUE_MOST;
+}
+
+void mfs_reply(struct mfs_request *request, long result)
+{
+	struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
+	size_t size = sizeof(struct fuse_out_header) + (result > 0 ? (size_t)result : 0);
+
+	*header = (struct fuse_out_header){.len = (uint32_t)size, .error = result < 0 ? (int32_t)result : 0, .unique = request->in->unique};
+	mfs_ledger_note(request->session->ledger, request);
+	struct mfs_session *session = request->session;
+	pthread_mutex_lock(&session->writing);
+	if (request->promises && result > 0 && (session->notified != request->notified || is_behind(session)))
+		take_promises_back(request, (size_t)result);
+	result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, request->buffer, size);
+	pthread_mutex_unlock(&session->writing);
+	if (result)
+		mfs_session_break(session);
+}
+
+static struct timespec in_ms(long ms)
+{
+	struct timespec then;
+
+	clock_gettime(CLOCK_REALTIME, &then);
+	then.tv_sec += ms / 1000;
+	then.tv_nsec += ms % 1000 * 1000000;
+	if (then.tv_nsec >= 1000000000)
+		then.tv_sec++, then.tv_nsec -= 1000000000;
+	return then;
+}
+
+/* Under `writing`. */
+static void send_notification(struct mfs_session *session, const void *frame, size_t size)
+{
+	if (session->serving && !session->broken && mfs_stream_write(&session->out, frame, size))
+		mfs_session_break(session);
+}
+
+void mfs_notify(struct mfs_session *session, const void *frame, size_t size)
+{
+	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
+
+	/* Counted first: a reply that is being made and sent before it loses its promises. */
+	atomic_fetch_add(&session->notified, 1);
+	atomic_fetch_add(&session->counters->invalidations, 1);
+	if (pthread_mutex_timedlock(&session->writing, &patience))
+		return; /* something large is on its way to it; what it remembered has run out by itself */
+	send_notification(session, frame, size);
+	pthread_mutex_unlock(&session->writing);
+}
+
+uint64_t mfs_fence(struct mfs_session *session)
+{
+	struct {
+		struct fuse_out_header header;
+		uint64_t number;
+	} fence = {.header = {.len = sizeof fence, .error = MFS_FENCE}};
+	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
+
+	if (session->settled >= session->notified)
+		return 0;
+	if (pthread_mutex_timedlock(&session->writing, &patience))
+		return session->notified;
+	fence.number = session->notified;
+	send_notification(session, &fence, sizeof fence);
+	pthread_mutex_unlock(&session->writing);
+	return fence.number;
+}
+
+void mfs_fence_wait(struct mfs_session *session, uint64_t number)
+{
+	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
+
+	pthread_mutex_lock(&session->settling);
+	while (session->settled < number && !pthread_cond_timedwait(&session->is_settled, &session->settling, &patience))
+		;
+	pthread_mutex_unlock(&session->settling);
+}
+
+void mfs_session_settle(struct mfs_session *session, uint64_t number)
+{
+	pthread_mutex_lock(&session->settling);
+	if (number > session->settled && number <= session->notified)
+		session->settled = number;
+	pthread_cond_broadcast(&session->is_settled);
+	pthread_mutex_unlock(&session->settling);
+	mfs_leases_settled(session);
+}
