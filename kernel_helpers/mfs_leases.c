@@ -16,7 +16,8 @@
 #define DESCRIPTORS (1u << 20)
 #define MOST 16384
 #define IDLE 2000 /* ms after which a lease that nobody made use of is given up */
-#define TICK 20   /* ms */
+#define TICK 20   /* ms between two looks at leases that are wanted back; as long as there are none: */
+#define CALM 250
 
 struct mfs_lease {
 	int fd;
@@ -172,9 +173,10 @@ static void give_back(int fd)
 	mfs_session_let_go(session);
 }
 
-/* What has run out; `lost`: signals were lost, the kernel is asked which leases it wants back. */
-static void look(bool lost)
+/* What has run out; `lost`: signals were lost, the kernel is asked which leases it wants back. Whether any is wanted back. */
+static bool look(bool lost)
 {
+	bool breaking = false;
 	long long now = mfs_now();
 	int wanted[64];
 	unsigned found = 0;
@@ -182,6 +184,7 @@ static void look(bool lost)
 	pthread_mutex_lock(&lock);
 	for (struct mfs_lease *lease = all, *next; lease; lease = next) {
 		next = lease->next;
+		breaking |= lease->breaking;
 		if (lease->breaking ? now > lease->until + MFS_MARGIN : now > lease->until + IDLE)
 			release(lease);
 		else if (lost && !lease->breaking && found < sizeof wanted / sizeof *wanted && fcntl(lease->fd, F_GETLEASE) != F_RDLCK)
@@ -190,11 +193,12 @@ static void look(bool lost)
 	pthread_mutex_unlock(&lock);
 	while (found)
 		give_back(wanted[--found]);
+	return breaking;
 }
 
 static void *wait_for_breaks(void *started)
 {
-	struct timespec tick = {.tv_nsec = TICK * 1000000};
+	struct timespec tick = {.tv_nsec = CALM * 1000000};
 	sigset_t signals;
 	siginfo_t about;
 	long long looked = 0;
@@ -211,7 +215,7 @@ static void *wait_for_breaks(void *started)
 			give_back(about.si_fd);
 		lost |= number == SIGIO;
 		if (mfs_now() - looked >= TICK) {
-			look(lost);
+			tick.tv_nsec = (look(lost) ? TICK : CALM) * 1000000;
 			looked = mfs_now();
 			lost = false;
 		}
