@@ -90,7 +90,7 @@ def test_changes_are_seen_at_once_on_both_sides(pair: Pair) -> None:
     holder = pair.start(1, HOLD, "/mfs/n2/tmp/file")
     assert holder.stdin is not None
     assert holder.stdout is not None
-    for number in range(20):
+    for number in range(8):
         holder.stdin.write(f"away {number:3}\n")
         holder.stdin.flush()
         assert holder.stdout.readline() == f"away {number:3}\n"
@@ -109,6 +109,7 @@ def test_locks_exclude_across_nodes(pair: Pair, kind: str) -> None:
     assert (pair[2].root / "tmp/count").read_text() == "120"
 
 
+@pytest.mark.soak
 def test_appends_of_both_nodes_are_all_there(pair: Pair) -> None:
     both = [pair.start(1, APPEND, "/mfs/n2/tmp/log", "away"), pair.start(2, APPEND, "/tmp/log", "home")]
     assert [one.wait(30) for one in both] == [0, 0]
@@ -133,7 +134,7 @@ def test_a_server_that_is_killed_is_hardly_noticed(pair: Pair) -> None:
     holder = pair.start(1, HOLD, "/mfs/n2/tmp/kept")
     assert holder.stdin is not None
     assert holder.stdout is not None
-    for number in range(3):
+    for number in range(2):
         holder.stdin.write(f"{number}\n")
         holder.stdin.flush()
         assert holder.stdout.readline() == f"{number}\n"
@@ -183,6 +184,7 @@ def test_without_a_link_calls_fail_in_time_and_work_again_after(pair: Pair) -> N
     assert holder.communicate(timeout=20)[0] == "three\n"
 
 
+@pytest.mark.soak
 def test_a_short_cut_only_takes_time(pair: Pair) -> None:
     (pair[2].root / "tmp/file").write_text("12345")
     assert pair.python(1, ASK, "/mfs/n2/tmp/file") == "5\n"
@@ -202,6 +204,7 @@ def test_status_tells_what_is_mounted(pair: Pair) -> None:
     assert "connected" in shown
 
 
+@pytest.mark.soak
 def test_exports_that_change_are_all_that_is_left(pair: Pair) -> None:
     pair.sh(2, "mkdir -p /tmp/shown; echo shown >/tmp/shown/file; echo secret >/tmp/secret")
     holder = pair.start(1, HOLD, "/mfs/n2/tmp/secret")
@@ -229,7 +232,7 @@ def test_exports_that_change_are_all_that_is_left(pair: Pair) -> None:
     until(lambda: pair[1].run("cat /mfs/n2/tmp/secret", text=True).stdout == "secret\n", "everything is there again")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL])
 def test_without_mosd_nothing_is_mounted_and_nobody_hangs(pair: Pair, number: int) -> None:
     holder = pair.start(1, HOLD, "/mfs/n2/tmp/file", cwd="/mfs/n2/tmp")
     assert holder.stdin is not None

@@ -158,6 +158,7 @@ def test_a_peer_that_writes_what_it_remembers_does_not_wait_for_itself(peer: Cal
     assert peer.receive()[1] == 0
 
 
+@pytest.mark.soak
 def test_leases_are_given_up_when_nobody_remembers(served: Served, area: Path, peer: Caller) -> None:
     def leases() -> int:
         return sum(int(one["leases"]) for one in figures.of_server(served.base / "run" / "server.figures"))

@@ -222,7 +222,7 @@ def test_it_is_plain_only_if_both_want_it(served: Served, area: Path, ours: bool
     assert peer.walk(area / "shown" / "file").attributes.size == 6
 
 
-@pytest.mark.parametrize("kind", ["fcntl", "flock"])
+@pytest.mark.parametrize("kind", ["fcntl", pytest.param("flock", marks=pytest.mark.soak)])
 def test_who_says_nothing_loses_its_locks(served: Served, area: Path, kind: str) -> None:
     peer = served.caller()
     file = peer.walk(area / "shown" / "file").node
