@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PING_EVERY 400    /* ms */
+#define PING_EVERY 200    /* ms */
 #define ATTEMPT 3000      /* ms that one attempt to connect may take, and each handshake */
 #define PAUSE 200         /* ms between two attempts; as long as nobody waits: */
 #define IDLE_PAUSE 1000
@@ -223,7 +223,7 @@ static void come_down(void)
 	pthread_mutex_lock(&sending);
 	pthread_mutex_lock(&lock);
 	connected = false;
-	lost_at = mfs_now();
+	lost_at = heard_at;
 	pthread_mutex_unlock(&lock);
 	mfs_stream_close(&to);
 	mfs_stream_close(&from);
@@ -278,7 +278,8 @@ void mfs_link_look(void)
 	struct held *late = NULL, **end = &late;
 
 	pthread_mutex_lock(&lock);
-	bool is_silent = connected && now - __atomic_load_n(&heard_at, __ATOMIC_RELAXED) > mfs_options.timeout;
+	/* Half of the time is left to find it again. */
+	bool is_silent = connected && now - __atomic_load_n(&heard_at, __ATOMIC_RELAXED) > mfs_options.timeout / 2;
 	bool is_due = connected && now - pinged_at >= PING_EVERY;
 	if (is_due)
 		pinged_at = now;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define FOR_EXECUTION 0x20 /* FMODE_EXEC: an execve(), which needs no right to read */
+#define NOBODY ((uint32_t)-1)
 #define LARGE (64u << 10)  /* bytes; what is larger is worth another thread's taking the next request meanwhile */
 
 static const int passed_on = O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC | O_LARGEFILE;
@@ -173,7 +174,7 @@ long mfs_write(struct mfs_request *request)
 	struct mfs_session *session = request->session;
 	const struct fuse_write_in *asked = mfs_argument(request, sizeof *asked);
 	struct mfs_file *file = NULL;
-	long result;
+	long result = 0;
 
 	if (!asked || request->size - sizeof *asked < asked->size)
 		return -EINVAL;
@@ -183,7 +184,10 @@ long mfs_write(struct mfs_request *request)
 	if (asked->size >= LARGE)
 		mfs_step_down(request);
 	/* Who writes matters: the kernel takes setuid bits away when others than root do. */
-	result = mfs_assume(request->in->uid, request->in->gid);
+	if (request->in->uid == NOBODY)
+		mfs_be_self(); /* pages of a mapping: nobody knows who has written them */
+	else
+		result = mfs_assume(request->in->uid, request->in->gid);
 	if (!result && asked->write_flags & FUSE_WRITE_KILL_SUIDGID)
 		mfs_without_fsetid();
 	if (!result) {

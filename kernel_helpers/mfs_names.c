@@ -43,7 +43,7 @@ struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writa
 	if (!node)
 		return NULL;
 	const struct mfs_export *export = &mfs_exports.all[mfs_node_export(table, node)];
-	if (writable && export->read_only)
+	if (writable && (export->read_only || mfs_node_is_closed(table, node)))
 		result = -EROFS;
 	else if (!is_inside(export, node->fd))
 		result = -ESTALE;

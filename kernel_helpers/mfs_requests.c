@@ -28,18 +28,22 @@ void *mfs_argument(struct mfs_request *request, size_t size)
 	return request->size >= size ? request->argument : NULL;
 }
 
-const char *mfs_name(struct mfs_request *request, size_t skip)
+const char *mfs_word(struct mfs_request *request, size_t skip)
 {
-	const char *name = request->argument + skip;
 	size_t length;
 
 	if (request->size <= skip)
 		return NULL;
-	length = strnlen(name, request->size - skip);
-	if (!length || length == request->size - skip)
-		return NULL;
-	/* A name is one step: no way up, and none further down. (For attributes the kernel asks of this just what it asks of names.) */
-	return !strcmp(name, ".") || !strcmp(name, "..") || strchr(name, '/') ? NULL : name;
+	length = strnlen(request->argument + skip, request->size - skip);
+	return length && length < request->size - skip ? request->argument + skip : NULL;
+}
+
+const char *mfs_name(struct mfs_request *request, size_t skip)
+{
+	const char *name = mfs_word(request, skip);
+
+	/* One step: no way up, and none further down. */
+	return !name || !strcmp(name, ".") || !strcmp(name, "..") || strchr(name, '/') ? NULL : name;
 }
 
 const char *mfs_second_name(struct mfs_request *request, const char *first)

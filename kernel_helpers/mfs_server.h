@@ -197,7 +197,8 @@ int mfs_open_patiently(int node, int flags);
 void mfs_step_down(struct mfs_request *request);
 /* The argument as a structure; NULL if it is too short. */
 void *mfs_argument(struct mfs_request *request, size_t size);
-/* The name after `skip` bytes of the argument; NULL if it is none. The second: the one after that. */
+/* The string after `skip` bytes of the argument; NULL if there is none. A name: if it is one of a file. The second: what follows it. */
+const char *mfs_word(struct mfs_request *request, size_t skip);
 const char *mfs_name(struct mfs_request *request, size_t skip);
 const char *mfs_second_name(struct mfs_request *request, const char *first);
 int mfs_send(struct mfs_session *session, const void *frame, size_t size);

@@ -12,7 +12,7 @@ long mfs_setxattr(struct mfs_request *request)
 {
 	/* The short form of the structure: the long one has to be agreed upon. */
 	const struct fuse_setxattr_in *asked = mfs_argument(request, FUSE_COMPAT_SETXATTR_IN_SIZE);
-	const char *name = asked ? mfs_name(request, FUSE_COMPAT_SETXATTR_IN_SIZE) : NULL;
+	const char *name = asked ? mfs_word(request, FUSE_COMPAT_SETXATTR_IN_SIZE) : NULL;
 
 	if (!name)
 		return -EINVAL;
@@ -41,7 +41,7 @@ static long answer(struct mfs_request *request, ssize_t count, uint32_t room)
 long mfs_getxattr(struct mfs_request *request)
 {
 	const struct fuse_getxattr_in *asked = mfs_argument(request, sizeof *asked);
-	const char *name = asked ? mfs_name(request, sizeof *asked) : NULL;
+	const char *name = asked ? mfs_word(request, sizeof *asked) : NULL;
 	struct mfs_node *node = name ? mfs_object(request, request->in->nodeid, false) : NULL;
 
 	if (!node)
@@ -67,7 +67,7 @@ long mfs_listxattr(struct mfs_request *request)
 
 long mfs_removexattr(struct mfs_request *request)
 {
-	const char *name = mfs_name(request, 0);
+	const char *name = mfs_word(request, 0);
 	struct mfs_node *node = name ? mfs_object(request, request->in->nodeid, true) : NULL;
 
 	if (!node)

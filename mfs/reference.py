@@ -61,6 +61,13 @@ class Request:
         return found
 
 
+    def word(self, skip: int = 0) -> bytes:
+        """One such string, whatever it holds. Errors: OSError."""
+        if not (found := self.body[skip:].split(b"\0")[:-1]) or not found[0]:
+            raise _error(errno.EINVAL)
+        return found[0]
+
+
 def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
@@ -269,7 +276,7 @@ class Reference:
 
     def getxattr(self, request: Request) -> bytes:
         """Its value, or how long that is."""
-        (room, _), (name,) = struct.unpack_from("<2I", request.body), request.names(8)
+        (room, _), name = struct.unpack_from("<2I", request.body), request.word(8)
         return self._sized(os.getxattr(_path(self._node(request.node)), name), room)
 
     def listxattr(self, request: Request) -> bytes:
@@ -280,7 +287,7 @@ class Reference:
 
     def removexattr(self, request: Request) -> bytes:
         """It goes."""
-        os.removexattr(_path(self._node(request.node)), request.names()[0])
+        os.removexattr(_path(self._node(request.node)), request.word())
         return b""
 
     # -- open files: their numbers are descriptors of ours -----------------------------------------------------------------------
