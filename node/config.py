@@ -20,8 +20,8 @@ from node.lines import line_of
 
 DEFAULT_PORT = 7226
 NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-RESERVED_NAMES = frozenset({"home", "out", "balance", "best"})
-"""Words that `migrate` takes where a node's name may stand."""
+RESERVED_NAMES = frozenset({"home", "out", "balance", "best", "here"})
+"""Words that `migrate`, or `/mfs`, takes where a node's name may stand."""
 INTERCEPTIONS = ("auto", "notify", "ptrace")
 ENGINES = ("auto", "pour", "criu")
 MEMORY = ("auto", "precopy", "postcopy")
