@@ -57,8 +57,11 @@ int mfs_identity_begin(void)
 	if (unshare(CLONE_FS)) /* a umask of its own */
 		return -errno;
 	umask(0);
+	/* Whoever has made this thread may have been acting as somebody. */
 	if (syscall(SYS_setgroups, 0, none))
 		return -errno;
+	syscall(SYS_setfsuid, 0);
+	syscall(SYS_setfsgid, 0);
 	now_uid = now_gid = 0;
 	reduced = false;
 	return set_capabilities(as_root | to_change | for_ourselves);

@@ -134,7 +134,6 @@ static void serve(struct mfs_request *request)
 	mfs_reply(request, result);
 }
 
-
 static void *work(void *session);
 
 void mfs_session_add_thread(struct mfs_session *session)
