@@ -28,13 +28,19 @@ long mfs_opendir(struct mfs_request *request)
 	if (!node)
 		return -errno;
 	const int flags = O_RDONLY | O_DIRECTORY;
+	struct stat stat;
 	int fd = open(mfs_path_of(node->fd).text, flags | O_CLOEXEC);
 	long result = fd < 0 ? -errno : (long)sizeof *reply;
 	mfs_node_put(&session->table, node);
 	if (result < 0)
 		return result;
 	*reply = (struct fuse_open_out){.fh = mfs_handle_enter(&session->handles, fd, request->in->nodeid, flags)};
-	return reply->fh ? result : -errno;
+	if (!reply->fh)
+		return -errno;
+	/* Listings that the peer has may stay: before they are used, the directory's time of change is compared. */
+	if (!fstat(fd, &stat) && mfs_is_quiet(&stat))
+		reply->open_flags = FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE;
+	return result;
 }
 
 /* One entry of the reply at `to`, which has `room`; its size, 0: it does not fit. */
