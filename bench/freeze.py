@@ -22,7 +22,6 @@ import bisect
 import contextlib
 import json
 import mmap
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.nodes import INSIDE, bench_lab, build, checked, wait_until
+from bench.nodes import INSIDE, bench_lab, build, checked, rounds, wait_until
 from bench.result import BenchFailed, Result
 from engine.criu import tool
 
@@ -217,23 +216,18 @@ class Streams:
         ]
 
 
-def _rounds(rounds: int) -> int:
-    chosen = os.environ.get("FARHOME_BENCH_ROUNDS", "")
-    return int(chosen) if chosen.isdigit() and int(chosen) > 0 else rounds
-
-
 def _cases() -> Iterator[tuple[int, int, int]]:
-    for megabytes, rate, rounds in CASES:
-        yield megabytes, rate, _rounds(rounds)
+    for megabytes, rate, usual in CASES:
+        yield megabytes, rate, rounds(usual)
 
 
 def over_a_link(program: str) -> list[Result]:
     """At what rate memory goes ahead over links of a known rate. Errors: BenchFailed."""
-    bandwidth, megabytes, rounds = LINK
+    bandwidth, megabytes, usual = LINK
     ours, bare = Ours(), Streams()
     with bench_lab(3, cpus=2, bandwidth=bandwidth) as lab:
         moves(lab, program, 1, 0, Ours())
-        for _ in range(_rounds(rounds)):
+        for _ in range(rounds(usual)):
             moves(lab, program, megabytes, 0, ours)
             bare.run(lab)
     return bare.against(f"1 GiB, idle, links of {bandwidth}", ours)
@@ -246,9 +240,9 @@ def run() -> list[Result]:
     with bench_lab(3, cpus=2) as lab:
         plain(lab, program, 1, 0)  # CRIU learns the kernel once, in each node
         moves(lab, program, 1, 0, Ours())
-        for megabytes, rate, rounds in _cases():
+        for megabytes, rate, count in _cases():
             ours, baseline, bare = Ours(), [], Streams()
-            for _ in range(rounds):  # by turns: whatever else the machine does weighs on both
+            for _ in range(count):  # by turns: whatever else the machine does weighs on both
                 moves(lab, program, megabytes, rate, ours)
                 baseline.append(plain(lab, program, megabytes, rate))
                 bare.run(lab)
@@ -263,9 +257,9 @@ def run() -> list[Result]:
                 ]
             if rate == 0 and megabytes >= 1024:
                 results += bare.against(f"{size}, {what}", ours)
-        megabytes, rounds = READER
+        megabytes, usual = READER
         reader, baseline = Reader(), []
-        for _ in range(_rounds(rounds)):
+        for _ in range(rounds(usual)):
             reads(lab, program, megabytes, reader)
             baseline.append(plain(lab, program, megabytes, 0))
         for kind, _ in MOVES:

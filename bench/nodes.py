@@ -23,14 +23,20 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @contextlib.contextmanager
-def bench_lab(count: int, **options: Any) -> Iterator[Lab]:
-    """Give a lab of its own with a daemon in each node. Errors: BenchFailed if it does not come up."""
+def bench_lab(count: int, suffix: str = "", **options: Any) -> Iterator[Lab]:
+    """Give a lab of its own with a daemon in each node; a second one has a suffix. Errors: BenchFailed if it does not come up."""
     from lab import Lab  # a bench that needs no nodes needs no lab
 
     if os.geteuid() != 0:
         raise BenchFailed("virtual nodes need root")
-    with Lab.up(count, name=f"bench{os.getpid()}", **options) as lab:
+    with Lab.up(count, name=f"bench{os.getpid()}{suffix}", **options) as lab:
         yield lab
+
+
+def rounds(usual: int) -> int:
+    """How many rounds a bench makes: what FARHOME_BENCH_ROUNDS says, else as many as usual."""
+    chosen = os.environ.get("FARHOME_BENCH_ROUNDS", "")
+    return int(chosen) if chosen.isdigit() and int(chosen) > 0 else usual
 
 
 def checked(node: Node, command: Sequence[str], timeout: float = 60) -> str:

@@ -1,4 +1,4 @@
-"""Servers of files for tests."""
+"""Servers of files for tests, and nodes with exports."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from lab import Lab
+from tests import leftovers
+from tests.mfs.exports import with_exports
 from tests.mfs.served import Served
 
 if os.geteuid() != 0:
     collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="module")
+def mfs_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """n1, n2, n3, each with the others' exports under /mfs; shared by the tests of a file."""
+    with with_exports(3, f"t-{os.environ[leftovers.RUN]}-{os.getpid()}-mfs-{request.module.__name__.rpartition('.')[2][5:]}"[:40]) as lab:
+        yield lab
 
 
 @pytest.fixture

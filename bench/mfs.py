@@ -1,0 +1,219 @@
+"""How fast another node's files are, against sshfs between the same two nodes and against the native file system.
+
+Two labs of two nodes: one as farhome is shipped, encrypting, with sshfs and its defaults beside it; one where neither encrypts
+(sshfs speaks to a bare sftp-server over TCP). Home's files lie in its memory. All ways to them take turns in each round. A case is one
+run of file_ops.c in the away node; what is said to be cold has not been seen there before: home makes it anew for each sample, or the
+away node's kernel is told to forget it. Writing ends with fsync, since sshfs writes behind the program's back; `cache=no` is sshfs's
+only way not to show what is old, which ours never does.
+
+`at its data` is a program on the node whose files it works on, through /mfs/here. The last cases are programs under mosrun that work
+on the files of their home while they are away (file_work.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bench import file_work
+from bench.nodes import bench_lab, build, checked, rounds, wait_until
+from bench.result import BenchFailed, Result
+from bench.sshfs import Server
+
+if TYPE_CHECKING:
+    from lab import Lab, Node
+
+ROUNDS = 3
+FILES, LISTED, MEGABYTES = 2000, 1000, 64
+READS = 5000
+SECONDS = 0.3
+BASE = "/tmp/mfs-bench"
+CONFIGURATION = '[mfs]\nexports = ["/tmp"]\n'
+POSTMARK = """set number 500
+set transactions {transactions}
+set size 512 10240
+set read {block}
+set write {block}
+set buffering {buffering}
+set location {location}
+run
+quit
+"""
+TRANSACTIONS, TRANSACTIONS_AT_DATA = 10_000, 100_000
+
+
+@dataclass
+class Way:
+    """A way to home's files: programs on `node` find them at `point`."""
+
+    home: Node
+    node: Node
+    point: str
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Cases:
+    """One sample of each case, in what it says; `number` makes names that nobody has seen."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+        self.number = 0
+
+    def _run(self, node: Node, *arguments: object) -> float:
+        return float(checked(node, [self.program, *map(str, arguments)], 300))
+
+    def _fresh(self, way: Way, count: int, size: int = 1024) -> str:
+        self.number += 1
+        self._run(way.home, "prepare", f"{BASE}/{self.number}", count, size)
+        return f"{way.point}/{self.number}"
+
+    def _each(self, way: Way, what: str, count: int) -> float:
+        value = self._run(way.node, what, self._fresh(way, count), FILES)
+        checked(way.home, ["rm", "-r", f"{BASE}/{self.number}"])
+        return value
+
+    def stat(self, way: Way) -> float:
+        return self._each(way, "stat", FILES)
+
+    def open(self, way: Way) -> float:
+        return self._each(way, "open", FILES)
+
+    def create(self, way: Way) -> float:
+        return self._each(way, "create", 0)
+
+    def unlink(self, way: Way) -> float:
+        return self._each(way, "unlink", FILES)
+
+    def list(self, way: Way) -> float:
+        value = self._run(way.node, "list", self._fresh(way, LISTED))
+        checked(way.home, ["rm", "-r", f"{BASE}/{self.number}"])
+        return value
+
+    def write(self, way: Way) -> float:
+        return self._run(way.node, "write", f"{way.point}/large", MEGABYTES)
+
+    def read(self, way: Way) -> float:
+        return self._run(way.node, "read", f"{way.point}/large")
+
+    def again(self, way: Way) -> float:
+        return self._run(way.node, "again", f"{way.point}/large", SECONDS)
+
+    def restat(self, way: Way) -> float:
+        return self._run(way.node, "restat", f"{way.point}/large", SECONDS)
+
+    def random(self, way: Way) -> float:
+        return self._run(way.node, "random", f"{way.point}/large", READS)
+
+    def postmark(self, way: Way, block: int, *, transactions: int = TRANSACTIONS, buffering: str = "true") -> float:
+        self.number += 1
+        directory, name = f"{way.point}/{self.number}", f"/tmp/postmark-{self.number}"
+        checked(way.home, ["mkdir", f"{BASE}/{self.number}"])
+        text = POSTMARK.format(transactions=transactions, block=block, buffering=buffering, location=directory)
+        (way.node.root / name[1:]).write_text(text)
+        value = self._run(way.node, "run", "postmark", name)
+        checked(way.home, ["rm", "-r", f"{BASE}/{self.number}"])
+        return value
+
+
+Measure = Callable[[Cases, Way], float]
+POSTMARKS: dict[str, tuple[str, Measure]] = {
+    "PostMark, blocks of 512": ("s", lambda cases, way: cases.postmark(way, 512)),
+    "PostMark, blocks of 4096": ("s", lambda cases, way: cases.postmark(way, 4096)),
+    "PostMark, 4096 unbuffered": ("s", lambda cases, way: cases.postmark(way, 4096, buffering="false")),
+}
+UNSEEN: dict[str, tuple[str, Measure]] = {
+    "stat, cold": ("/s", Cases.stat),
+    "open and close, cold": ("/s", Cases.open),
+    "create": ("/s", Cases.create),
+    "unlink": ("/s", Cases.unlink),
+    f"ls -l of {LISTED}, cold": ("/s", Cases.list),
+}
+LARGE: dict[str, tuple[str, Measure]] = {
+    "sequential write, fsync": ("MiB/s", Cases.write),
+    "sequential read, cold": ("MiB/s", Cases.read),
+    "4 KiB random read, cold": ("/s", Cases.random),
+}
+KEPT: dict[str, tuple[str, Measure]] = {"read, warm": ("MiB/s", Cases.again), "stat, cached": ("/s", Cases.restat)}
+AT_DATA: dict[str, tuple[str, Measure]] = {
+    f"PostMark at its data, blocks of {block}": (
+        "s",
+        lambda cases, way, block=block: cases.postmark(way, block, transactions=TRANSACTIONS_AT_DATA),  # type: ignore[misc]
+    )
+    for block in (512, 4096)
+}
+EVERYTHING = POSTMARKS | UNSEEN | LARGE
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ours against a baseline in these cases."""
+
+    suffix: str
+    ours: Way
+    baseline: Way
+    baseline_name: str
+    cases: dict[str, tuple[str, Measure]]
+
+    def results(self) -> Iterator[Result]:
+        for case, (unit, _) in self.cases.items():
+            ours, theirs = self.ours.samples[case], self.baseline.samples[case]
+            yield Result.of(f"{case}{self.suffix}", ours, theirs, unit=unit, baseline_name=self.baseline_name)
+
+
+def _ours(lab: Lab) -> Way:
+    home, node = lab.node("n1"), lab.node("n2")
+    point = f"/mfs/n1{BASE}"
+    wait_until(lambda: node.run(["test", "-d", point], timeout=30).returncode == 0, f"{point} on {node.name}")
+    return Way(home, node, point)
+
+
+def _theirs(server: Server, node: Node, name: str, *options: str, encrypted: bool = True) -> Way:
+    point = f"/tmp/{name}"
+    server.mount(node, BASE, point, *options, encrypted=encrypted)
+    return Way(server.home, node, point)
+
+
+@contextlib.contextmanager
+def _nodes(suffix: str, configuration: str) -> Iterator[tuple[Lab, Server]]:
+    with bench_lab(2, suffix, cpus=2, configuration=configuration) as lab, Server(lab.node("n1")) as server:
+        checked(lab.node("n1"), ["mkdir", "-p", BASE])
+        yield lab, server
+
+
+def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list[Comparison]:
+    """All ways, compared as people would choose between them. Errors: BenchFailed if one cannot be had."""
+    home, away = sealed.node("n1"), sealed.node("n2")
+    ours, bare = _ours(sealed), _ours(plain)
+    native, here = Way(home, home, BASE), Way(home, home, f"/mfs/here{BASE}")
+    sshfs = _theirs(servers[0], away, "sshfs")
+    strict = _theirs(servers[0], away, "sshfs-strict", "cache=no")
+    unsealed = _theirs(servers[1], plain.node("n2"), "sshfs-bare", encrypted=False)
+    strict_cases = {name: one for name, one in EVERYTHING.items() if name in ("PostMark, blocks of 4096", *UNSEEN)}
+    return [
+        Comparison("", ours, sshfs, "sshfs", EVERYTHING),
+        Comparison(", nothing old", ours, strict, "sshfs cache=no", strict_cases),
+        Comparison(", not encrypted", bare, unsealed, "sshfs directport", EVERYTHING),
+        Comparison("", ours, native, "native", KEPT),
+        Comparison("", here, native, "native", AT_DATA),
+    ]
+
+
+def run() -> list[Result]:
+    """Measure in two fresh labs. Errors: BenchFailed."""
+    if shutil.which("postmark") is None:
+        raise BenchFailed("postmark is not installed: run tools/setup")
+    cases = Cases(build("file_ops"))
+    with _nodes("", CONFIGURATION) as (sealed, first), _nodes("-plain", f"{CONFIGURATION}encryption = false\n") as (plain, second):
+        compared = comparisons(sealed, plain, (first, second))
+        for one in compared:
+            cases.write(one.ours)  # the large file is there
+        for _ in range(rounds(ROUNDS)):
+            for case, (_, measure) in (EVERYTHING | KEPT | AT_DATA).items():
+                ways = {id(way): way for one in compared if case in one.cases for way in (one.ours, one.baseline)}
+                for way in ways.values():  # by turns: whatever else the machine does weighs on all
+                    way.samples.setdefault(case, []).append(measure(cases, way))
+        worked = file_work.results(sealed, cases.program, rounds(ROUNDS))
+    return [result for one in compared for result in one.results()] + worked

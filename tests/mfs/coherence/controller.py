@@ -1,0 +1,332 @@
+"""Rounds: one actor changes something, the others, who have just looked at it, look again, and see the change or are stale.
+
+An actor is told to look before the change is made (so what it may keep has been kept), is called the moment the change has been made,
+by a pipe, by memory that both map or by a signal, and looks at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lab import Node
+from tests.mfs.coherence.model import DIRECTORIES, Chance, Change, Look, Tree
+
+SLOTS = 3
+WAYS = ("pipe", "memory", "signal")
+BOUND = 40.0
+"""Seconds in which an actor answers, whatever its file system does."""
+ERRORS = frozenset(
+    {errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.ESTALE, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.EHOSTDOWN,
+     errno.EHOSTUNREACH, errno.ENETUNREACH}
+)  # fmt: skip
+"""That a file cannot be reached; that it is not there is another one, and must be true."""
+PATIENCE = 2.0
+"""Seconds that a stale actor looks on, to tell how late the change came."""
+INSIDE = "/opt/farhome"
+SCRIPT = "tests/mfs/coherence/actor.py"
+
+
+class Hangs(Exception):
+    """An actor did not answer."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor works: in a node of a lab, or on this machine; and which directory it has there."""
+
+    name: str
+    directory: str
+    node: Node | None = None
+    user: str | None = None
+
+
+class Actor:
+    """A running actor.py."""
+
+    def __init__(self, place: Place, number: int, shared: int, pipes: Sequence[int]) -> None:
+        self.place, self.number = place, number
+        arguments = [place.directory, str(number), str(shared), *map(str, pipes)]
+        descriptors: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "pass_fds": (shared, *pipes)}
+        self.process: subprocess.Popen[Any]
+        if place.node is None:
+            script = Path(__file__).with_name("actor.py")
+            self.process = subprocess.Popen([sys.executable, "-I", str(script), *arguments], **descriptors)
+        else:
+            argv = [f"{INSIDE}/.venv/bin/python", "-I", "-S", f"{INSIDE}/{SCRIPT}", *arguments]
+            self.process = place.node.popen(argv, user=place.user, cwd="/", **descriptors)
+        self.rest = b""
+
+    def tell(self, order: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        """Its next answer. Errors: Hangs."""
+        assert self.process.stdout is not None
+        end = time.monotonic() + BOUND
+        while b"\n" not in self.rest:
+            if not select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise Hangs(f"{self.place.name} has not answered for {BOUND:.0f} s")
+            piece = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise Hangs(f"{self.place.name} has ended with {self.process.wait(5)}")
+            self.rest += piece
+        line, _, self.rest = self.rest.partition(b"\n")
+        return json.loads(line)
+
+    def do(self, *change: Any) -> dict[str, Any]:
+        self.tell({"do": change})
+        return dict(self.hear())
+
+    def look(self, looks: Sequence[Look]) -> list[dict[str, Any]]:
+        self.tell({"look": looks})
+        return list(self.hear())
+
+    def signal(self) -> None:
+        pid = self.process.host_pid if hasattr(self.process, "host_pid") else self.process.pid
+        os.kill(pid, signal.SIGUSR1)
+
+    def close(self) -> None:
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+@dataclass(frozen=True)
+class Stale:
+    """A look that did not show what had been made; `late` in ms until it did, None: not within PATIENCE."""
+
+    round: int
+    writer: str
+    change: Change
+    observer: str
+    way: str
+    look: Look
+    expected: dict[str, Any]
+    seen: dict[str, Any]
+    late: float | None
+
+    def __str__(self) -> str:
+        late = "never" if self.late is None else f"{self.late:.1f} ms later"
+        change = [word if not isinstance(word, str) or len(word) < 40 else f"<{len(word)} bytes>" for word in self.change]
+        seen = f"saw {self.seen} and not {self.expected}, which came {late}"
+        return f"round {self.round}: {self.writer} {change}, {self.observer} (by {self.way}) {self.look}: {seen}"
+
+
+@dataclass
+class Report:
+    """What rounds have shown."""
+
+    seed: int
+    rounds: int = 0
+    looks: int = 0
+    stale: list[Stale] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """changes that failed and looks that showed an error where there was none to be"""
+    errors: int = 0
+    """looks and changes that ended with an error that was allowed"""
+    longest: float = 0.0
+    """seconds that home's own programs took for a change"""
+
+    def kinds(self) -> dict[str, int]:
+        """How many stale looks there were of each kind."""
+        count = collections.Counter(
+            f"{'home' if one.writer == 'home' else 'away'} {one.change[0]}, {'home' if one.observer == 'home' else 'away'} {one.look[0]}"
+            for one in self.stale
+        )
+        return dict(count.most_common())
+
+    def sentence(self) -> str:
+        told = f"seed {self.seed}: {self.rounds} rounds, {self.looks} looks, {len(self.stale)} stale, {self.errors} errors allowed"
+        return told + f", {len(self.failures)} failures, home took {self.longest * 1e3:.1f} ms at most for a change"
+
+
+def agrees(expected: dict[str, Any], seen: dict[str, Any]) -> bool:
+    """Whether a look shows what it must; of a file's attributes those that are known."""
+    want, got = expected.get("value"), seen.get("value")
+    if isinstance(want, dict) and isinstance(got, dict):
+        return all(got.get(key) == value for key, value in want.items())
+    return expected == seen
+
+
+class Coherence:
+    """Actors on one tree of files; the first is at home. A context manager."""
+
+    def __init__(self, places: Sequence[Place], seed: int | None = None) -> None:
+        self.report = Report(random.SystemRandom().randrange(1 << 32) if seed is None else seed)
+        self.shared = os.memfd_create("calls")
+        os.ftruncate(self.shared, 4096)
+        self.pipes = [end for _ in places for end in os.pipe()]
+        self.actors: list[Actor] = []
+        self.cut_off: set[int] = set()
+        """actors to whom a failure of the network or of a server may show now, as one of ERRORS"""
+        try:
+            for number, place in enumerate(places):
+                self.actors.append(Actor(place, number, self.shared, self.pipes))
+            self.begin()
+            self.find_out()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def home(self) -> Actor:
+        return self.actors[0]
+
+    def begin(self) -> None:
+        """A fresh tree, made at home. Errors: OSError."""
+        self.tree, self.lost = Tree(len(self.actors)), False
+        for actor in self.actors:
+            for slot in range(SLOTS):
+                actor.do("release", slot)
+        for change in (["clear"], *(["mkdir", name] for name in DIRECTORIES[1:])):
+            if "error" in (made := self.home.do(*change)):
+                raise OSError(made["error"], f"home cannot {change[0]}")
+
+    def find_out(self) -> None:
+        """What the file system cannot do at all is left out; the caller may insist."""
+        self.home.do("create", "probe", "", 0o644)
+        self.attributes = all("value" in actor.do("setxattr", "probe", "user.probe", str(actor.number)) for actor in self.actors)
+        self.home.do("unlink", "probe")
+        self.chance = Chance(self.report.seed, self.attributes)
+
+    def __enter__(self) -> Coherence:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.close()
+        for descriptor in (self.shared, *self.pipes):
+            os.close(descriptor)
+
+    # rounds
+
+    def run(self, rounds: int, most: int = 20) -> Report:
+        """So many rounds; ends early when there are `most` stale looks. Errors: Hangs."""
+        for _ in range(rounds):
+            self.round()
+            if len(self.report.stale) >= most:
+                break
+        return self.report
+
+    def round(self, writers: Sequence[int] = (), without: frozenset[str] = frozenset(), hold: bool = True) -> tuple[Actor, Change] | None:
+        """A change by one of the writers (none are named: by anybody) and the looks at it, at no file of a name in `without`.
+
+        Returns the change if it failed in a way that is allowed: whether it has been made is not known then. Errors: Hangs."""
+        self.report.rounds += 1
+        if self.lost:    # what follows from what was seen is not to be told again
+            self.begin()
+        pick = self.chance.random.choice
+        if hold:
+            self._hold(pick(self.actors))
+        writer = self.actors[pick(writers or range(len(self.actors)))]
+        change = self.chance.change(self.tree, writer.number, without)
+        before = self.tree.copy()
+        self.tree.apply(writer.number, change)
+        plans = {
+            actor.number: (pick(WAYS), self.chance.looks(before, self.tree, writer.number, change, actor.number, without))
+            for actor in self.actors
+            if actor is not writer
+        }
+        for number, (_, looks) in plans.items():    # so that whatever is kept has been kept
+            for look, seen in zip(looks, self.actors[number].look(looks), strict=True):
+                self._judge(before, self.actors[number], look, seen, None, writer, [f"before {change[0]}", *change[1:]])
+        for number, (way, looks) in plans.items():
+            self.actors[number].tell({"look": looks, "await": way})
+            self.actors[number].hear()
+        made, answers = self._made(writer, change, {number: way for number, (way, _) in plans.items()})
+        if "error" in made:
+            self.tree = before
+            return (writer, change) if self._failed(writer, change, made["error"]) else None
+        mtimes = self._mtimes(plans)
+        for number, (way, looks) in plans.items():
+            for look, seen in zip(looks, answers[number], strict=True):
+                self._judge(self.tree, self.actors[number], look, seen, way, writer, change, mtimes)
+        return None
+
+    def _made(self, writer: Actor, change: Change, ways: dict[int, str]) -> tuple[dict[str, Any], dict[int, list[dict[str, Any]]]]:
+        """Has the change made and the others called; what came of it, and what each saw."""
+        begun = time.monotonic()
+        writer.tell({"do": change, "call": [[number, way] for number, way in ways.items() if way != "signal"]})
+        made = writer.hear()
+        if writer is self.home:
+            self.report.longest = max(self.report.longest, time.monotonic() - begun)
+        for number, way in ways.items():
+            if way == "signal":
+                self.actors[number].signal()
+        return made, {number: self.actors[number].hear() for number in ways}
+
+    def _hold(self, actor: Actor) -> None:
+        change = self.chance.hold(self.tree)
+        if change is None:
+            return
+        made = actor.do(*change)
+        if "value" in made:
+            self.tree.apply(actor.number, change)
+        else:
+            self.tree.held[actor.number].pop(change[1], None)
+            self._failed(actor, change, made["error"])
+
+    def _failed(self, actor: Actor, change: Change, error: int) -> bool:
+        """Counts a failed change; returns whether it may fail so."""
+        if actor.number in self.cut_off and error in ERRORS:
+            self.report.errors += 1
+            return True
+        self.report.failures.append(f"round {self.report.rounds}: {actor.place.name} {change[:2]}: {os.strerror(error)}")
+        self.lost = True
+        return False
+
+    def _mtimes(self, plans: dict[int, tuple[str, list[Look]]]) -> dict[str, int]:
+        """The mtime at home of each file that is looked at: what all others must see."""
+        names = sorted({str(look[1]) for _, looks in plans.values() for look in looks if look[0] == "stat"})
+        seen = self.home.look([["stat", name] for name in names])
+        return {name: one["value"]["mtime"] for name, one in zip(names, seen, strict=True) if "value" in one}
+
+    def _judge(
+        self, tree: Tree, actor: Actor, look: Look, seen: dict[str, Any], way: str | None, writer: Actor, change: Change,
+        mtimes: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.report.looks += 1
+        expected = tree.expected(actor.number, look)
+        if mtimes and look[0] == "stat" and "value" in expected and look[1] in mtimes:
+            expected["value"]["mtime"] = expected["value"].get("mtime", mtimes[look[1]])
+        if agrees(expected, seen):
+            return
+        if actor.number in self.cut_off and seen.get("error") in ERRORS:
+            self.report.errors += 1
+            return
+        late = self._late(actor, look, expected) if way else None
+        self.report.stale.append(
+            Stale(self.report.rounds, writer.place.name, change, actor.place.name, way or "no call", look, expected, seen, late)
+        )
+        self.lost = self.lost or actor is self.home or late is None
+
+    def _late(self, actor: Actor, look: Look, expected: dict[str, Any]) -> float | None:
+        begun = time.monotonic()
+        while time.monotonic() - begun < PATIENCE:
+            if agrees(expected, actor.look([look])[0]):
+                return (time.monotonic() - begun) * 1e3
+        return None
