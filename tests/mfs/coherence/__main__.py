@@ -57,7 +57,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with {"mfs": mfs, "sshfs": sshfs, "plain": plain}[arguments.on]() as places, Coherence(places, arguments.seed) as coherence:
         report = coherence.run(arguments.rounds, arguments.most)
-    for line in (*report.stale, *report.failures):
+    for line in (*report.stale, *report.in_time, *report.failures):
         print(line)
     for kind, count in report.kinds().items():
         print(f"{count:6} {kind}")
