@@ -26,6 +26,11 @@ static void tell(struct fuse_open_out *reply, uint64_t number, uint32_t flags)
 		reply->open_flags |= FOPEN_DIRECT_IO; /* where the end is, only the home knows */
 }
 
+static bool is_for_writing(uint32_t flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
+}
+
 /* A descriptor of the node's file; -errno, or MFS_ALONE. */
 static long open_file(int node, uint32_t flags)
 {
@@ -36,18 +41,13 @@ static long open_file(int node, uint32_t flags)
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
 		return S_ISDIR(stat.st_mode) ? -EISDIR : -EACCES; /* fifos, sockets and devices are each node's own */
-	if (flags & FOR_EXECUTION) {
+	if (flags & FOR_EXECUTION && !is_for_writing(flags)) {
 		if (faccessat(AT_FDCWD, mfs_path_of(node).text, X_OK, AT_EACCESS))
 			return -errno;
 		mfs_be_self();
 	}
 	int fd = mfs_open_patiently(node, how);
 	return fd >= 0 ? fd : -errno;
-}
-
-static bool is_for_writing(uint32_t flags)
-{
-	return (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
 }
 
 long mfs_open(struct mfs_request *request)
