@@ -74,8 +74,9 @@ class Server:
 
     def mount(self, node: Node, directory: str, point: str, *options: str, encrypted: bool = True) -> None:
         """Mounts a directory of home's in another node. `options` are sshfs's. Errors: BenchFailed."""
-        theirs = [*options, "allow_other"]
+        theirs, user = [*options, "allow_other"], ""
         if encrypted:
+            user = "root@"
             key = node.root / f"{KEYS[1:]}/user"
             key.parent.mkdir(exist_ok=True)
             shutil.copy(self.home.root / f"{KEYS[1:]}/user", key)
@@ -84,5 +85,5 @@ class Server:
         else:
             theirs += [f"directport={BARE_PORT}"]
         checked(node, ["mkdir", "-p", point])
-        checked(node, ["sshfs", f"root@{self.home.address}:{directory}", point, *(word for one in theirs for word in ("-o", one))])
+        checked(node, ["sshfs", f"{user}{self.home.address}:{directory}", point, *(word for one in theirs for word in ("-o", one))])
         wait_until((node.root / point.lstrip("/")).is_mount, f"the mount of {point}")
