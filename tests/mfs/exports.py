@@ -40,13 +40,13 @@ def until_mounted(away: Node, home: Node, directory: str = EXPORTS, seconds: int
     away.run(f"for n in $(seq {seconds * 20}); do test -d {point} && exit 0; sleep 0.05; done; exit 1", check=True, timeout=seconds + 30)
 
 
-def server_pid(home: Node) -> int:
-    """The host's process id of a node's file server. Errors: LookupError."""
-    for pid in cgroups.processes(home.lab, home.name):
+def running(node: Node, program: str) -> list[int]:
+    """The host's process ids of a program in a node."""
+    found = []
+    for pid in cgroups.processes(node.lab, node.name):
         try:
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            if Path(f"/proc/{pid}/comm").read_text().strip() == program:
+                found.append(pid)
         except OSError:
             continue    # it has just ended
-        if name == "mfs-server":
-            return pid
-    raise LookupError(f"{home.name} has no file server")
+    return found

@@ -13,7 +13,7 @@ import pytest
 
 from lab import Lab, Node, cgroups
 from tests import leftovers
-from tests.mfs.exports import EXPORTS, until_mounted, with_exports
+from tests.mfs.exports import EXPORTS, running, until_mounted, with_exports
 
 AWAY = f"/mfs/n1{EXPORTS}"
 BOUND = 30.0
@@ -135,9 +135,8 @@ def test_mosd_takes_its_mounts_with_it_whoever_uses_them(own_lab: Lab, worker: s
 @SOAK
 def test_a_mount_program_that_is_killed_is_an_error_and_comes_back(own_lab: Lab, worker: subprocess.Popen[str]) -> None:
     away = own_lab.node("n2")
-    for pid in cgroups.processes(away.lab, away.name):
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "mfs-client":
-            os.kill(pid, signal.SIGKILL)
+    for pid in running(away, "mfs-client"):
+        os.kill(pid, signal.SIGKILL)
     has_error(worker)
     ends_when_killed(worker)
     until_mounted(away, own_lab.node("n1"))

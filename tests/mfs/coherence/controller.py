@@ -187,8 +187,10 @@ def agrees(expected: dict[str, Any], seen: dict[str, Any]) -> bool:
 class Coherence:
     """Actors on one tree of files; the first is at home. A context manager."""
 
-    def __init__(self, places: Sequence[Place], seed: int | None = None) -> None:
+    def __init__(self, places: Sequence[Place], seed: int | None = None, maps: bool = False) -> None:
+        """maps: what is mapped is looked at as well."""
         self.report = Report(random.SystemRandom().randrange(1 << 32) if seed is None else seed)
+        self.maps = maps
         self.shared = os.memfd_create("calls")
         os.ftruncate(self.shared, 4096)
         self.pipes = [end for _ in places for end in os.pipe()]
@@ -223,7 +225,7 @@ class Coherence:
         self.home.do("create", "probe", "", 0o644)
         self.attributes = all("value" in actor.do("setxattr", "probe", "user.probe", str(actor.number)) for actor in self.actors)
         self.home.do("unlink", "probe")
-        self.chance = Chance(self.report.seed, self.attributes)
+        self.chance = Chance(self.report.seed, self.attributes, self.maps)
 
     def __enter__(self) -> Coherence:
         return self

@@ -256,9 +256,9 @@ class Tree:
 class Chance:
     """Random changes and looks; the same again with the same seed."""
 
-    def __init__(self, seed: int, attributes: bool) -> None:
+    def __init__(self, seed: int, attributes: bool, maps: bool) -> None:
         self.random = random.Random(seed)
-        self.attributes = attributes
+        self.attributes, self.maps = attributes, maps
 
     def text(self, most: int = LARGEST) -> str:
         size = min(most, self.random.choice((1, 10, 100, 4096, self.random.randrange(1, most))))
@@ -316,7 +316,8 @@ class Chance:
         if not files or self.random.random() < 0.2:
             return ["release", slot]
         name = pick(files)
-        return ["hold", slot, name, self.random.random() < 0.4, len(tree.at(name).data) if self.random.random() < 0.5 else 0]
+        mapped = len(tree.at(name).data) if self.maps and self.random.random() < 0.5 else 0
+        return ["hold", slot, name, self.random.random() < 0.4, mapped]
 
     def looks(
         self, before: Tree, after: Tree, writer: int, change: Change, actor: int, without: frozenset[str], count: int = 5

@@ -13,7 +13,7 @@ from lab import Lab
 from tests.mfs.coherence.contests import SHARED, WON_BY_ONE, contest
 from tests.mfs.coherence.controller import Coherence, Place, Report
 from tests.mfs.coherence.faults import during
-from tests.mfs.exports import EXPORTS, server_pid, until_mounted
+from tests.mfs.exports import EXPORTS, running, until_mounted
 
 pytestmark = pytest.mark.timeout(120)
 SOAK = pytest.mark.soak
@@ -74,7 +74,8 @@ def test_a_server_that_is_killed_gives_errors_and_nothing_wrong(mfs_lab: Lab, ep
     home = mfs_lab.node("n1")
 
     def kill() -> None:
-        os.kill(server_pid(home), signal.SIGKILL)
+        for pid in running(home, "mfs-server"):
+            os.kill(pid, signal.SIGKILL)
 
     with actors(mfs_lab) as coherence:
         for _ in range(episodes):
