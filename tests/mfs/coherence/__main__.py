@@ -56,7 +56,8 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=20, help="end after so many stale looks (%(default)s)")
     parser.add_argument("--maps", action="store_true", help="look at mapped files as well, which no contract covers")
     arguments = parser.parse_args()
-    with {"mfs": mfs, "sshfs": sshfs, "plain": plain}[arguments.on]() as places, Coherence(places, arguments.seed, arguments.maps) as coherence:
+    nodes = {"mfs": mfs, "sshfs": sshfs, "plain": plain}[arguments.on]
+    with nodes() as places, Coherence(places, arguments.seed, arguments.maps) as coherence:
         report = coherence.run(arguments.rounds, arguments.most)
     for line in (*report.stale, *report.in_time, *report.failures):
         print(line)
