@@ -13,6 +13,7 @@ on the files of their home while they are away (file_work.py).
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -177,8 +178,8 @@ def _theirs(server: Server, node: Node, name: str, *options: str, encrypted: boo
 
 
 @contextlib.contextmanager
-def _nodes(suffix: str, configuration: str) -> Iterator[tuple[Lab, Server]]:
-    with bench_lab(2, suffix, cpus=2, configuration=configuration) as lab, Server(lab.node("n1")) as server:
+def _nodes(kind: str, configuration: str) -> Iterator[tuple[Lab, Server]]:
+    with bench_lab(2, name=f"bench{os.getpid()}-{kind}", cpus=2, configuration=configuration) as lab, Server(lab.node("n1")) as server:
         checked(lab.node("n1"), ["mkdir", "-p", BASE])
         yield lab, server
 
@@ -206,7 +207,7 @@ def run() -> list[Result]:
     if shutil.which("postmark") is None:
         raise BenchFailed("postmark is not installed: run tools/setup")
     cases = Cases(build("file_ops"))
-    with _nodes("", CONFIGURATION) as (sealed, first), _nodes("-plain", f"{CONFIGURATION}encryption = false\n") as (plain, second):
+    with _nodes("sealed", CONFIGURATION) as (sealed, first), _nodes("plain", f"{CONFIGURATION}encryption = false\n") as (plain, second):
         compared = comparisons(sealed, plain, (first, second))
         for one in compared:
             cases.write(one.ours)  # the large file is there

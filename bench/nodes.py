@@ -23,13 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @contextlib.contextmanager
-def bench_lab(count: int, suffix: str = "", **options: Any) -> Iterator[Lab]:
-    """Give a lab of its own with a daemon in each node; a second one has a suffix. Errors: BenchFailed if it does not come up."""
+def bench_lab(count: int, **options: Any) -> Iterator[Lab]:
+    """Give a lab of its own with a daemon in each node; a second one needs a name. Errors: BenchFailed if it does not come up."""
     from lab import Lab  # a bench that needs no nodes needs no lab
 
     if os.geteuid() != 0:
         raise BenchFailed("virtual nodes need root")
-    with Lab.up(count, name=f"bench{os.getpid()}{suffix}", **options) as lab:
+    with Lab.up(count, **{"name": f"bench{os.getpid()}", **options}) as lab:
         yield lab
 
 
