@@ -18,6 +18,7 @@ from tests.mfs.exports import EXPORTS, running, until_mounted
 pytestmark = pytest.mark.timeout(120)
 SOAK = pytest.mark.soak
 ROUNDS = [pytest.param(200), pytest.param(10_000, marks=[SOAK, pytest.mark.timeout(900)])]
+SAMPLE = ("create", "rename", "append", "count")
 EPISODES = [pytest.param(1), pytest.param(20, marks=[SOAK, pytest.mark.timeout(900)])]
 
 
@@ -42,7 +43,7 @@ def judge(report: Report) -> None:
     assert not report.failures, "\n".join(report.failures)
 
 
-@pytest.mark.parametrize("user", [None, "farhome-a"])
+@pytest.mark.parametrize("user", [None, pytest.param("farhome-a", marks=SOAK)])
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_nobody_sees_what_was_before(mfs_lab: Lab, rounds: int, user: str | None) -> None:
     with actors(mfs_lab, user) as coherence:
@@ -50,7 +51,7 @@ def test_nobody_sees_what_was_before(mfs_lab: Lab, rounds: int, user: str | None
         judge(coherence.run(rounds))
 
 
-@pytest.mark.parametrize("name", [*WON_BY_ONE, *SHARED])
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one in SAMPLE else [SOAK]) for one in (*WON_BY_ONE, *SHARED)])
 def test_what_one_kernel_decides_is_decided_once(mfs_lab: Lab, name: str) -> None:
     with actors(mfs_lab) as coherence:
         assert contest(coherence, name) == []
@@ -58,7 +59,7 @@ def test_what_one_kernel_decides_is_decided_once(mfs_lab: Lab, name: str) -> Non
 
 
 @pytest.mark.parametrize("episodes", EPISODES)
-@pytest.mark.parametrize("away", [1, 2])
+@pytest.mark.parametrize("away", [1, pytest.param(2, marks=SOAK)])
 def test_a_cut_link_gives_errors_and_nothing_wrong(mfs_lab: Lab, away: int, episodes: int) -> None:
     with actors(mfs_lab) as coherence:
         name = coherence.actors[away].place.name

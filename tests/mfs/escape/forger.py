@@ -30,7 +30,7 @@ ROOT_NODE, USER = 1, 65534
 SIZE, MODE, OWNER = 1 << 3, 1 << 0, 1 << 1
 BOUND = 5.0
 """Seconds in which an answer comes."""
-RACE = 1.0
+RACE = 0.5
 """Seconds."""
 ESTALE, FOR_EXECUTION = 116, 0x20
 
