@@ -18,7 +18,7 @@ from tests.mfs.exports import EXPORTS, running, until_mounted
 pytestmark = pytest.mark.timeout(120)
 SOAK = pytest.mark.soak
 ROUNDS = [pytest.param(200), pytest.param(10_000, marks=[SOAK, pytest.mark.timeout(900)])]
-SAMPLE = ("create", "rename", "append", "count")
+SAMPLE = ("append", "count")
 EPISODES = [pytest.param(1), pytest.param(20, marks=[SOAK, pytest.mark.timeout(900)])]
 
 

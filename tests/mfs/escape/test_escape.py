@@ -134,7 +134,7 @@ def test_races_are_not_won_by_programs(mfs_lab: Lab, grounds: Grounds, racer: st
     assert SECRET not in walked.stdout
 
 
-@pytest.mark.parametrize(("name", "racer"), zip(RACES, ("swap", "move"), strict=True))
+@pytest.mark.parametrize(("name", "racer"), list(zip(RACES, ("swap", "move"), strict=True)))
 def test_races_are_not_won_by_messages(grounds: Grounds, forger: subprocess.Popen[str], name: str, racer: str) -> None:
     with race(grounds, grounds.home, racer):
         answer = ask(forger, name)
