@@ -500,8 +500,9 @@ class Mover:
         known = self._registry.get(entry.pid) or self._registry.ended.get(entry.pid)
         if known is None or known.state == "lost" or not known.is_as_it_was(entry):
             return
-        if entry.pid in self._deputies or (known.where == HOME and not await self._died_with_it(entry, deputy)):
-            return                                                  # it has come home, and perhaps left again with another
+        if entry.pid in self._deputies or not await self._died_with_it(known, entry, deputy):
+            log.info("process %d is not lost: it has come home, or has ended", entry.pid)
+            return
         sentence = f"its deputy died while it {'left' if known.where == HOME else f'was on {known.where}'}"
         self._registry.update(entry.pid, state="lost", why=sentence)
         log.error("process %d is lost: %s; ended %s", entry.pid, sentence, time.strftime("%Y-%m-%d %H:%M:%S"))
@@ -511,11 +512,12 @@ class Mover:
             except ProcessLookupError:
                 pass
 
-    async def _died_with_it(self, entry: HomeProcess, deputy: Program | None) -> bool:
-        """Whether a process has ended, as far as is known at home, since its deputy has died at work."""
-        if process.is_alive(entry.pid, entry.starttime) or deputy is None:
-            return False
-        return await deputy.status(0.0) not in (0, None)
+    async def _died_with_it(self, known: HomeProcess, entry: HomeProcess, deputy: Program | None) -> bool:
+        """Whether a process has ended, or must, since its deputy has died at work. known: what is known of it by now."""
+        if process.is_alive(entry.pid, entry.starttime):
+            return known.where != HOME
+        status = None if deputy is None else await deputy.status(0.0)
+        return status not in (0, None) if known.where == HOME else status != 0
 
     def ended(self, pid: int) -> None:
         """A home process has ended: what is kept for it can go."""

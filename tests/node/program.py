@@ -58,6 +58,8 @@ class Deputy(Program):
         self.selector.register(self.pidfd, selectors.EVENT_READ, self.ended)
 
     def ended(self) -> None:
+        if self.behaviour == "last word lost":
+            os._exit(0)
         self.server.tell({"event": "exit", "status": None})
         self.finished = True
 

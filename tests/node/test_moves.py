@@ -121,6 +121,17 @@ def test_a_deputy_that_ends_in_order_has_brought_its_process_home_though_its_las
     assert is_running(pid)
 
 
+def test_a_process_that_ends_away_is_not_lost_though_its_deputys_last_word_is(pair: Cluster) -> None:
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="last word lost")
+    pair[1].ok("migrate", str(pid), "n2")
+    os.kill(pid, signal.SIGTERM)
+    assert pair.children[0].wait(10) == -signal.SIGTERM
+    wait_for(lambda: pair[2].guests() == [])
+    wait_for(lambda: f"process {pid} is not lost" in pair[1].log.read_text())
+    assert "is lost" not in pair[1].log.read_text()
+
+
 @pytest.mark.parametrize("target", ["n3", "home"])
 def test_a_move_that_meets_the_homecoming_is_made_from_home(three: Cluster, target: str) -> None:
     n1 = three.nodes[0]
