@@ -13,6 +13,8 @@ import time
 
 libc = ctypes.CDLL(None, use_errno=True)
 AT_FDCWD, EXCHANGE = -100, 2
+PATIENCE = 10
+"""Seconds."""
 
 
 def swap(directory: str) -> None:
@@ -53,10 +55,21 @@ def listed_at(directory: int, name: str) -> str:
         os.close(opened)
 
 
+def found(directory: str) -> int:
+    """Opens a directory that is moved away now and then. Errors: OSError."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            if time.monotonic() > end:
+                raise
+
+
 def walk(directory: str, seconds: float) -> None:
     seen, turns = set(), 0
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    inner = os.open(os.path.join(directory, "deep/in"), os.O_RDONLY | os.O_DIRECTORY)
+    inner = found(os.path.join(directory, "deep/in"))
     end = time.monotonic() + seconds
     ways = (
         (read_at, top, "way/secret"), (listed_at, top, "way"), (damage_at, top, "way"), (read_at, top, "way/../secret"),
