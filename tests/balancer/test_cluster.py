@@ -105,7 +105,7 @@ def test_three_loops_started_at_one_node_end_up_one_on_each_and_stay(lab3: Lab) 
         settled = where(n1, "7")
         watched_until = time.monotonic() + 10
         while time.monotonic() < watched_until:
-            assert where(n1, "7") == settled
+            assert where(n1, "7") == settled, [n1.run(["mosctl", "why", str(pid)], text=True).stdout for pid in settled]
             time.sleep(0.5)
 
 
