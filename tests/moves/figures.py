@@ -26,7 +26,7 @@ def figures(cluster: Cluster, node: str) -> dict[str, int]:
         "threads of mosd": int(status["Threads"]), "processes": len(processes),
         "namespaces": len({link for process in processes for link in namespaces(process)}),
         "mounts": len(read(root / "proc/1/mounts").splitlines()),
-        "cgroups": sum(1 for _ in (root / "sys/fs/cgroup").rglob("cgroup.procs")),
+        "cgroups": sum("cgroup.procs" in names for _, _, names in os.walk(root / "sys/fs/cgroup")),   # some go meanwhile
         "listening sockets": sum(1 for fields in sockets if fields[3] == LISTENS),
         "connections": sum(1 for fields in sockets if fields[3] not in (LISTENS, WAITS)),
         "unix sockets": len(read(root / "proc/1/net/unix").splitlines()) - 1,
