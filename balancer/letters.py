@@ -26,11 +26,12 @@ Sent = list[Letter]
 
 
 class Allowance:
-    """Bytes that may be sent: so many a second, and those of two seconds at once."""
+    """What may be spent, bytes as a rule: so many a second, and those of some seconds at once."""
 
-    def __init__(self, clock: Clock, each_second: float = BYTES_PER_SECOND) -> None:
+    def __init__(self, clock: Clock, each_second: float = BYTES_PER_SECOND, at_once: float = 2.0) -> None:
         self.spent = 0
-        """Bytes in all."""
+        """In all."""
+        self._most = at_once * each_second
         self._clock = clock
         self._rate = each_second
         self._left = each_second
@@ -45,6 +46,6 @@ class Allowance:
     def left(self) -> float:
         """What may be sent now, which may be less than nothing."""
         now = self._clock()
-        self._left = min(2 * self._rate, self._left + self._rate * (now - self._at))
+        self._left = min(self._most, self._left + self._rate * (now - self._at))
         self._at = now
         return self._left

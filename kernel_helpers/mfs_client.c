@@ -17,7 +17,6 @@
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +24,6 @@
 #include <sys/mount.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LOOK 250        /* ms */
@@ -34,30 +32,7 @@
 struct mfs_client_options mfs_options = {.timeout = 10000};
 struct mfs_client_figures *mfs_figures;
 
-long long mfs_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
-}
-
-void mfs_log(const char *format, ...)
-{
-	va_list arguments;
-	char line[1024];
-
-	va_start(arguments, format);
-	vsnprintf(line, sizeof line, format, arguments);
-	va_end(arguments);
-	fprintf(stderr, "mfs-client %s: %s\n", mfs_options.peer ? mfs_options.peer : "?", line);
-}
-
-static int fail(const char *what, int error)
-{
-	mfs_log("%s: %s", what, strerror(error));
-	return 1;
-}
+const char mfs_program[] = "mfs-client";
 
 static int begin_figures(void)
 {
@@ -124,7 +99,7 @@ int main(int argc, char **argv)
 	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		switch (option) {
 		case 'm': mfs_options.mount = optarg; break;
-		case 'n': mfs_options.peer = optarg; break;
+		case 'n': mfs_about = mfs_options.peer = optarg; break;
 		case 'a': mfs_options.address = optarg; break;
 		case 'p': mfs_options.port = optarg; break;
 		case 'k': mfs_options.pki = optarg; break;
@@ -146,13 +121,13 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	int signals = signalfd(-1, &ends, SFD_CLOEXEC);
 	if (signals < 0 || (result = begin_figures()))
-		return fail(mfs_options.figures, signals < 0 ? errno : -result);
+		return mfs_fail(mfs_options.figures, signals < 0 ? errno : -result);
 	if (mfs_link_begin())
 		return 1;
 	if ((result = begin_mount(&device)))
-		return fail(mfs_options.mount, -result);
+		return mfs_fail(mfs_options.mount, -result);
 	if ((result = mfs_fuse_begin(device)))
-		return fail("/dev/fuse", -result);
+		return mfs_fail("/dev/fuse", -result);
 	read_further_ahead();
 	printf("ready\n");
 	fflush(stdout);

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "mfs_log.h"
 #include "mfs_wire.h"
 
 struct mfs_client_figures { /* read by mosd: 64-bit words in this order */
@@ -27,8 +28,6 @@ struct mfs_client_options {
 
 extern struct mfs_client_options mfs_options;
 
-long long mfs_now(void); /* ms, monotonic */
-void mfs_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- the kernel ---- */
 

@@ -18,14 +18,12 @@
 #include <netdb.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HANDSHAKE 5000 /* ms */
@@ -39,30 +37,7 @@ static SSL_CTX *context;
 static struct mfs_counters *counters;
 static atomic_int strangers;
 
-long long mfs_now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
-}
-
-void mfs_log(const char *format, ...)
-{
-	va_list arguments;
-	char line[1024];
-
-	va_start(arguments, format);
-	vsnprintf(line, sizeof line, format, arguments);
-	va_end(arguments);
-	fprintf(stderr, "mfs-server: %s\n", line);
-}
-
-static int fail(const char *what, int error)
-{
-	mfs_log("%s: %s", what, strerror(error));
-	return 1;
-}
+const char mfs_program[] = "mfs-server";
 
 struct mfs_counters *mfs_counters_take(const char *peer)
 {
@@ -216,7 +191,7 @@ int main(int argc, char **argv)
 		case 'e':
 		case 'o':
 			if (count == MFS_EXPORTS)
-				return fail(optarg, E2BIG);
+				return mfs_fail(optarg, E2BIG);
 			read_only[count] = option == 'o';
 			paths[count++] = optarg;
 			break;
@@ -231,9 +206,9 @@ int main(int argc, char **argv)
 	snprintf(skeleton, sizeof skeleton, "%s/root", mfs_run_directory);
 	int result = mfs_exports_begin(skeleton, paths, read_only, count, hidden, &what);
 	if (result)
-		return fail(what, -result);
+		return mfs_fail(what, -result);
 	if ((result = begin_counters()))
-		return fail(mfs_run_directory, -result);
+		return mfs_fail(mfs_run_directory, -result);
 	context = mfs_context(pki, 1, why, sizeof why);
 	if (!context) {
 		mfs_log("%s", why);
@@ -244,7 +219,7 @@ int main(int argc, char **argv)
 		mfs_log("files are asked for each time: %s", strerror(-result));
 	int listener = listen_at(address, port);
 	if (listener < 0)
-		return fail(address, errno);
+		return mfs_fail(address, errno);
 	printf("ready\n");
 	fflush(stdout);
 	serve_until_the_end(listener);

@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "mfs_log.h"
 #include "mfs_wire.h"
 
 /* ---- exports ---- */
@@ -353,9 +354,7 @@ void mfs_without_fsetid(void);
 extern const char *mfs_run_directory;
 extern bool mfs_encrypts;
 struct mfs_counters *mfs_counters_take(const char *peer); /* NULL: there are too many */
-long long mfs_now(void); /* ms, monotonic */
 void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello);
 void mfs_sessions_look(void); /* four times a second: what is silent, what has ended */
-void mfs_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -198,8 +198,8 @@ static void drain(struct session *s, int wait) {
             /* Before it is written: its answer, which acknowledges it, may be here before we look again. */
             if (o->frame.number > s->sent)
                 s->sent = o->frame.number;
-            pthread_mutex_unlock(&s->lock);
             s->carried += sizeof o->frame + o->head + o->body_length;
+            pthread_mutex_unlock(&s->lock);
             struct iovec parts[2] = {{&o->frame, sizeof o->frame + o->head}, {o->body, o->body_length}};
             int failed = send_all(descriptor, parts, o->body_length ? 2 : 1);
             pthread_mutex_lock(&s->lock);

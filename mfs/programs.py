@@ -47,7 +47,10 @@ class Helper:
         try:
             async with asyncio.timeout(READY_TIMEOUT):
                 said = await process.stdout.readline()
-        except BaseException:
+        except TimeoutError:
+            helper.kill()
+            raise HelperFailed(f"{name} was not ready within {READY_TIMEOUT:.0f} s") from None
+        except asyncio.CancelledError:
             helper.kill()
             raise
         if said != b"ready\n":

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernel_helpers.errors import FarhomeError
 from mfs import figures
-from mfs.programs import Helper
+from mfs.programs import Helper, HelperFailed
 from mfs.settings import Settings
 from mfs.tree import Tree
 from node.config import Config
@@ -45,7 +45,7 @@ class FileTree:
         self._clients: dict[str, Helper] = {}
         self._places: dict[str, Place] = {}
         self._mounted: dict[str, Place] = {}
-        self._asking: set[str] = set()
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._made_for: Settings | None = None
         self._complaint = ""
         self._changing = asyncio.Lock()
@@ -68,9 +68,9 @@ class FileTree:
             try:
                 await self._follow()
                 self._complaint = ""
-            except (FarhomeError, OSError, TimeoutError) as error:
+            except (FarhomeError, OSError) as error:
                 if str(error) != self._complaint:
-                    log.warning("the file tree is not there: %s", error)
+                    log.warning("the file tree is not whole: %s", error)
                 self._complaint = str(error)
 
     async def _follow(self) -> None:
@@ -98,16 +98,21 @@ class FileTree:
         for name, client in list(self._clients.items()):
             if not client.runs or name not in known or self._mounted[name] != self._places[name]:
                 await self._end_client(name, stays=name in known)
+        complaints = []
         for name in sorted(known & set(self._places) - set(self._clients)):
             if self._places[name][1]:
-                await self._start_client(name, settings)
+                try:
+                    await self._start_client(name, settings)
+                except HelperFailed as error:
+                    complaints.append(str(error))    # the files of all others are there
+        if complaints:
+            raise HelperFailed("; ".join(complaints))
 
     def _ask(self, name: str) -> None:
         """Asks a peer where its files are, beside everything else: it may be dead."""
         if name not in self._asking:
-            self._asking.add(name)
-            task = asyncio.get_running_loop().create_task(self._ask_where(name))
-            task.add_done_callback(lambda _: self._asking.discard(name))
+            self._asking[name] = task = asyncio.get_running_loop().create_task(self._ask_where(name))
+            task.add_done_callback(lambda _: self._asking.pop(name))
 
     async def _ask_where(self, name: str) -> None:
         try:
@@ -180,6 +185,8 @@ class FileTree:
 
     async def close(self) -> None:
         """Nothing is mounted any more."""
+        for task in self._asking.values():
+            task.cancel()
         async with self._changing:
             await self._end_all()
 

@@ -10,11 +10,13 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from balancer.datagram import UDP
+from balancer.letters import Allowance
 from node.pki import KeyStore
 from node.seals import ASKING, TELLING, Seals, Unopened
 
@@ -38,24 +40,6 @@ log = logging.getLogger("mosd.gossip")
 Endpoint = tuple[str, int]
 
 
-class Allowance:
-    """So many of something a second, and no more than that at once."""
-
-    def __init__(self, each_second: float) -> None:
-        self._rate = each_second
-        self._left = each_second
-        self._at = 0.0
-
-    def take(self, now: float) -> bool:
-        """Whether there is one left."""
-        self._left = min(self._rate, self._left + self._rate * (now - self._at))
-        self._at = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
-
-
 class GossipSocket:
     """Sends to nodes by name; what they send is given to `hear` with the name that its seal proves."""
 
@@ -73,7 +57,7 @@ class GossipSocket:
         self._waiting: dict[str, list[tuple[float, bytes]]] = {}
         self._asked: dict[str, float] = {}
         self._hosts: dict[str, tuple[str | None, float]] = {}
-        self._allowance = Allowance(INTRODUCTIONS)
+        self._allowance = Allowance(time.monotonic, INTRODUCTIONS, 1.0)
         self._socket: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.dropped: Counter[str] = Counter()
@@ -89,7 +73,7 @@ class GossipSocket:
         try:
             sock.setblocking(False)
             sock.bind((address, port))
-        except BaseException:
+        except OSError:
             sock.close()
             raise
         self._socket = sock
@@ -202,7 +186,10 @@ class GossipSocket:
                 self.send(name, waiting)
 
     def _may_spend(self) -> bool:
-        return self._allowance.take(asyncio.get_running_loop().time())
+        if self._allowance.left < 1:
+            return False
+        self._allowance.spend(1)
+        return True
 
     def _introduce(self, form: bytes, endpoint: Endpoint) -> None:
         introduction = self._seals.introduction(form)
