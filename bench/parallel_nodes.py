@@ -6,6 +6,7 @@ nodes and their quotas.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -53,7 +54,9 @@ class Parallel:
             f"{program} {{}} {{#}} {ENDS}", ":::", *map(str, work),
         ]  # fmt: skip
         begun = time.time()
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd="/") as process:
+        # Without it, parallel takes $SHELL, or what has started it, for the shell of its commands.
+        environment = {**os.environ, "PARALLEL_SHELL": "/bin/sh"}
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd="/", env=environment) as process:
             try:
                 return await_ends(nodes, len(work), begun, bound, self.name)
             finally:

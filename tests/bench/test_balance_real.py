@@ -47,7 +47,8 @@ def _used(lab: Lab) -> float:
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(shutil.which("parallel") is None, reason="GNU parallel is not installed: tools/schedulers")
 @pytest.mark.skipif(any(shutil.which(name) is None for name in PROGRAMS), reason="Slurm is not installed: tools/schedulers")
-def test_the_others_run_every_job_within_the_quotas_of_the_nodes(lab_name: Callable[[], str]) -> None:
+def test_the_others_run_every_job_within_the_quotas_of_the_nodes(lab_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHELL", raising=False)
     program = build("batch")
     with Lab.up(2, name=lab_name(), cpus=0.8, speed={"n1": 0.25}, mosd=False) as lab:
         speeds = measure_speeds(lab, program, 0.5)

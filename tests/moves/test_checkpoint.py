@@ -47,6 +47,8 @@ class Work:
             (self.directory / name).mkdir(parents=True)
             for file, content in (files or {}).items():
                 (self.directory / name / file).write_bytes(content)
+                # The same, since programs copy it: gzip does.
+                os.utime(self.directory / name / file, (1_000_000_000, 1_000_000_000))
         for name in ("counter", "threads"):
             shutil.copy(program(name), self.directory / name)
         self.sh(f"chmod -R a+rwX {self.inside}", user="")
