@@ -25,8 +25,9 @@ from bench.batch import forget_ends, measure_speeds, pareto
 from bench.mosrun_nodes import HERE, Mosrun, run_started
 from bench.nodes import bench_lab, build, checked
 from bench.parallel_nodes import parallel
+from bench.peers import require
 from bench.result import BenchFailed, Result
-from bench.slurm import slurm
+from bench.slurm import PROGRAMS, slurm
 
 if TYPE_CHECKING:
     from lab import Lab, Node
@@ -232,5 +233,6 @@ def run() -> list[Result]:
     """Measure in two fresh labs, one after the other; a quarter of an hour. Errors: BenchFailed."""
     chosen = os.environ.get("FARHOME_BENCH_ROUNDS", "")
     rounds = int(chosen) if chosen.isdigit() and int(chosen) > 0 else ROUNDS
+    require("schedulers", [*PROGRAMS, "parallel"])
     program = build("batch")
     return [*_equal(rounds, program), *_mixed(rounds, program)]

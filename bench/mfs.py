@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench import file_work
 from bench.nodes import bench_lab, build, checked, rounds, wait_until
-from bench.result import BenchFailed, Result
-from bench.sshfs import Server
+from bench.result import Result
+from bench.sshfs import Server, installed
 
 if TYPE_CHECKING:
     from lab import Lab, Node
@@ -204,8 +203,7 @@ def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list
 
 def run() -> list[Result]:
     """Measure in two fresh labs. Errors: BenchFailed."""
-    if shutil.which("postmark") is None:
-        raise BenchFailed("postmark is not installed: run tools/setup")
+    installed()
     cases = Cases(build("file_ops"))
     with _nodes("sealed", CONFIGURATION) as (sealed, first), _nodes("plain", f"{CONFIGURATION}encryption = false\n") as (plain, second):
         compared = comparisons(sealed, plain, (first, second))

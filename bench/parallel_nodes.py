@@ -78,7 +78,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def parallel(lab: Lab) -> Iterator[Parallel]:
     """Errors: BenchFailed if it is not installed."""
     if shutil.which("parallel") is None:
-        raise BenchFailed("GNU parallel is not installed: tools/schedulers does that")
+        raise BenchFailed("GNU parallel is not installed: tools/peers does that")
     with tempfile.TemporaryDirectory(prefix="farhome-bench-") as directory:
         enter = Path(directory) / "enter"
         enter.write_text(_script(lab))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench.batch import ENDS, await_ends
 from bench.nodes import wait_until
+from bench.peers import find
 from bench.result import BenchFailed
 from kernel_helpers.library import build_directory
 
@@ -117,8 +117,8 @@ def _is_up(head: Node, count: int) -> bool:
 @contextmanager
 def slurm(lab: Lab) -> Iterator[Slurm]:
     """Starts Slurm in the nodes of a lab, and ends it. Errors: BenchFailed if it is not installed or does not come up."""
-    if missing := [name for name in PROGRAMS if shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is None]:
-        raise BenchFailed(f"{missing[0]} of Slurm is not installed: tools/schedulers does that")
+    if missing := [name for name in PROGRAMS if find(name) is None]:
+        raise BenchFailed(f"{missing[0]} of Slurm is not installed: tools/peers does that")
     nodes, configuration, key = lab.nodes(), _configuration(lab), secrets.token_bytes(128)
     munged = ["munged", "--foreground", "--key-file=/run/munge/key", "--log-file=/run/munge/log", "--pid-file=/run/munge/pid",
               "--seed-file=/run/munge/seed"]  # fmt: skip

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bench.nodes import INSIDE, ROOT, checked, wait_until
+from bench.peers import find, require
 from bench.result import BenchFailed
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 PORT, BARE_PORT = 22, 2222
 KEYS = "/run/sshfs-keys"
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
+UNPACKED = ".build/openssh/usr/sbin/sshd"
+PROGRAMS = ("sshfs", "ssh-keygen", "ssh", SFTP_SERVER)
 #: sshd wants a user of its own, which a machine without it lacks; the node sees a copy of the list that has one.
 USER = "sshd:x:64999:64999::/run/sshd:/usr/sbin/nologin"
 CONFIGURATION = f"""Port {PORT}
@@ -35,24 +38,26 @@ Subsystem sftp {SFTP_SERVER}
 """
 
 
+def installed() -> None:
+    """Installs what is lacking. Errors: BenchFailed."""
+    sshd = str(ROOT / UNPACKED)
+    require("files", [*PROGRAMS, "postmark", "sshd" if find("sshd") else sshd])
+
+
 def daemon() -> str:
-    """Where nodes see an sshd: the machine's, or the one that tools/setup has unpacked. Errors: BenchFailed."""
-    if found := shutil.which("sshd", path="/usr/sbin:/usr/local/sbin"):
+    """Where nodes see an sshd: the machine's, or the one that tools/peers has unpacked. Errors: BenchFailed."""
+    if found := find("sshd"):
         return found
-    if (ROOT / ".build/openssh/usr/sbin/sshd").exists():
-        return f"{INSIDE}/.build/openssh/usr/sbin/sshd"
-    raise BenchFailed("there is no sshd to compare with: run tools/setup")
+    if (ROOT / UNPACKED).exists():
+        return f"{INSIDE}/{UNPACKED}"
+    raise BenchFailed("there is no sshd to compare with, and tools/peers could fetch none")
 
 
 class Server:
     """An sshd and a bare sftp-server on a node; a context manager."""
 
     def __init__(self, home: Node) -> None:
-        """Errors: BenchFailed if something that it needs is not installed."""
         self.home = home
-        for program in ("sshfs", "ssh-keygen", "ssh", SFTP_SERVER):
-            if shutil.which(program) is None:
-                raise BenchFailed(f"{program} is not installed: run tools/setup")
         self.processes: list[NodeProcess] = []
 
     def __enter__(self) -> Server:

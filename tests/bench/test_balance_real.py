@@ -45,8 +45,8 @@ def _used(lab: Lab) -> float:
 
 @needs_root
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(shutil.which("parallel") is None, reason="GNU parallel is not installed: tools/schedulers")
-@pytest.mark.skipif(any(shutil.which(name) is None for name in PROGRAMS), reason="Slurm is not installed: tools/schedulers")
+@pytest.mark.skipif(shutil.which("parallel") is None, reason="GNU parallel is not installed: tools/peers")
+@pytest.mark.skipif(any(shutil.which(name) is None for name in PROGRAMS), reason="Slurm is not installed: tools/peers")
 def test_the_others_run_every_job_within_the_quotas_of_the_nodes(lab_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHELL", raising=False)
     program = build("batch")

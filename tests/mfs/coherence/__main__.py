@@ -28,8 +28,9 @@ def plain() -> Iterator[Sequence[Place]]:
 
 @contextlib.contextmanager
 def sshfs() -> Iterator[Sequence[Place]]:
-    from bench.sshfs import Server
+    from bench.sshfs import Server, installed
 
+    installed()
     with Lab.up(3, name=f"coherence{os.getpid()}", mosd=False) as lab, Server(lab.node("n1")) as server:
         lab.node("n1").run(["mkdir", HOME], check=True)
         places = [Place("home", HOME, lab.node("n1"))]
