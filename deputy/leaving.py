@@ -322,24 +322,18 @@ def leave(
         mappings = Mappings.of(deputy.pid, preparation.files)
         phases.done("late files")
         engine, size = _send(frozen, deputy, preparation, phases, has_run=held is None)
-        talk.expect("prepared", timeout=RESTORE_TIMEOUT)
-        if preparation.ahead is not None and preparation.ahead.owed:
-            preparation.give_pages(deputy.options.link_timeout)
-        phases.done("restore there")
-        connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
         link = HomeLink([_program_tid(deputy.pid, tid) for tid in frozen.threads])
         link.used_away = used or []
         try:
-            stub = Stub.prepare(frozen, link, ends)
-            waiting = take(frozen)
+            stub = Stub.prepare(frozen, link, ends)  # while the target is at work
             try:
-                frozen.park()  # as above
+                frozen.park()  # should we die while we wait, it goes on as if nothing had been
                 phases.done("stub")
-                for thread in frozen.threads.values():
-                    thread.set_options(OPTIONS)  # whoever kills us after the commit must not let it run here
-                preparation.commit(waiting)
+                talk.expect("prepared", timeout=RESTORE_TIMEOUT)
+                if preparation.ahead is not None and preparation.ahead.owed:
+                    preparation.give_pages(deputy.options.link_timeout)
+                connection = _commit(frozen, preparation, phases)
             except BaseException:
-                put(frozen, waiting)
                 stub.undo()
                 raise
         except BaseException:
@@ -369,6 +363,26 @@ def leave(
     frozen_for = frozen_until - frozen_at + preparation.stood_still
     total = time.monotonic() - begun
     return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
+
+
+def _commit(frozen: inject.Frozen, preparation: Preparation, phases: Phases) -> socket.socket:
+    """The target is ready. Returns the connection of the link. Errors: WireError, OSError: the process is what it was before."""
+    connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
+    try:
+        waiting = take(frozen)
+        try:
+            frozen.park()
+            phases.done("restore there")
+            for thread in frozen.threads.values():
+                thread.set_options(OPTIONS)  # whoever kills us after the commit must not let it run here
+            preparation.commit(waiting)
+        except BaseException:
+            put(frozen, waiting)
+            raise
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:

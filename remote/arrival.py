@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,14 +134,13 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
                 cargo = _receive(source, message, directory)
         phases.done("cargo")
         if isinstance(cargo, _Poured):
-            frozen, taker = _pour(vessel, cargo, int(request["uid"]))
-            if taker is not None:
-                remote.take_pages(taker)
-            phases.done("pour")
-            if not by_ptrace:
-                userfaultfd = precopy.userfaultfd_or_none(frozen)
-            if left is None:
-                sandbox.seal()
+            with sandbox.sealing() if left is None else nullcontext():
+                frozen, taker = _pour(vessel, cargo, int(request["uid"]))
+                if taker is not None:
+                    remote.take_pages(taker)
+                phases.done("pour")
+                if not by_ptrace:
+                    userfaultfd = precopy.userfaultfd_or_none(frozen)
             phases.done("seal")
         else:
             if vessel is not None:

@@ -12,7 +12,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,8 @@ from wire.waking import ready
 
 NUMBER_TIMEOUT = 5.0
 """Seconds for process 1 to set a number, or to show a file."""
+WORK_TIMEOUT = 30.0
+"""Seconds for the program to work in a sandbox."""
 _FORBIDDEN = ("/proc", "/sys", "/.farhome")
 
 log = logging.getLogger("remote.sandbox")
@@ -159,7 +162,7 @@ class Sandbox:
             criu.hand_over_kernel_data(Path(f"/proc/{sandbox.first}/root"))
         return sandbox
 
-    def _work(self, *arguments: str, requests: bytes = b"", timeout: float = 30.0) -> None:
+    def _work(self, *arguments: str, requests: bytes = b"", timeout: float = WORK_TIMEOUT) -> None:
         try:
             result = subprocess.run(
                 [_program(), *arguments], input=requests, capture_output=True, timeout=timeout, check=False
@@ -195,7 +198,25 @@ class Sandbox:
         """After the restore: only the mapped files, /proc and an empty /run are left, and the root is read-only.
         Errors: FarhomeError."""
         criu.keep_kernel_data(Path(f"/proc/{self.first}/root"))
-        self._work("unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE, "/dev/null", "-")
+        with self.sealing():
+            pass
+
+    @contextmanager
+    def sealing(self) -> Iterator[None]:
+        """As seal(), beside what is done inside, which is not CRIU's work. Errors: FarhomeError."""
+        command = [_program(), "unmount", str(self.first), criu.CRIU_INSIDE, criu.IMAGES_INSIDE, "/dev/null", "-"]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as work:
+            try:
+                yield
+                _, errors = work.communicate(timeout=WORK_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                work.kill()
+                raise FarhomeError(f"the sandbox of {self.key} does not answer") from None
+            except BaseException:
+                work.kill()
+                raise
+        if work.returncode:
+            raise FarhomeError(f"the sandbox of {self.key}: {errors.decode(errors='replace').strip()}")
         self._is_sealed = True
 
     def enter_argv(
