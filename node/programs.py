@@ -6,6 +6,7 @@ They outlive the daemon, which finds their sockets again after a restart.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,10 @@ from node import process
 from node.child import Started
 from node.config import Config
 from node.hosts import Hosts
-from node.streams import BUFFER, close, read_message, write_message
+from node.streams import BUFFER, close, read_message
 from node.zygote import Zygote
 from wire import steps
-from wire.frames import Message, WireError
+from wire.frames import Message, WireError, encode
 
 APPEAR_TIMEOUT = 15.0
 """Seconds within which a started program must have its socket."""
@@ -104,6 +106,9 @@ class Program:
         self._log: Path | None = None
         self._child: Started | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._mouth: socket.socket | None = None
+        """The same connection, to write to: what cannot be written must not take with it what is still to be read."""
+        self._speaking = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._next = 0
 
@@ -155,7 +160,8 @@ class Program:
                 if loop.time() >= deadline:
                     raise ProgramError(f"{self.what} cannot be reached: {error.strerror or error}") from None
             await asyncio.sleep(APPEAR_POLL)
-        self._writer = writer
+        self._writer, self._mouth = writer, socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
+        self._mouth.setblocking(False)
         self.pid, self._socket = _peer(writer), _identity(self.path)
         self._task = loop.create_task(self._read(reader, writer))
 
@@ -185,8 +191,20 @@ class Program:
         except (OSError, WireError) as error:
             log.warning("connection to %s: %s", self.what, error)
         finally:
-            close(writer)
+            self._close()
             loop.call_soon(self._finish)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            close(self._writer)
+        if self._mouth is not None:
+            with suppress(OSError):
+                self._mouth.shutdown(socket.SHUT_RDWR)    # who speaks hears of it
+            self._hushing = asyncio.get_running_loop().create_task(self._hush(self._mouth))
+
+    async def _hush(self, mouth: socket.socket) -> None:
+        async with self._speaking:
+            mouth.close()
 
     def _finish(self) -> None:
         if self.gone.is_set():
@@ -212,7 +230,7 @@ class Program:
 
     async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
         """The answer to one request. Errors: ProgramError."""
-        if self.gone.is_set() or self._writer is None:
+        if self.gone.is_set():
             raise ProgramError(f"{self.what} is gone")
         self._next += 1
         identity = self._next
@@ -220,7 +238,7 @@ class Program:
         self._waiting[identity] = future
         try:
             async with asyncio.timeout(timeout):
-                await write_message(self._writer, {"id": identity, "op": op, **fields})
+                await self._say({"id": identity, "op": op, **fields})
                 return await future
         except TimeoutError:
             raise ProgramError(f"{self.what} did not answer within {timeout:g} s") from None
@@ -230,6 +248,13 @@ class Program:
             self._waiting.pop(identity, None)
             if future.done() and not future.cancelled():
                 future.exception()       # if the program went away while we still wrote, that has been told already
+
+    async def _say(self, message: Message) -> None:
+        """Errors: OSError."""
+        async with self._speaking:
+            if self._mouth is None or self.gone.is_set():
+                raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")
+            await asyncio.get_running_loop().sock_sendall(self._mouth, encode(message))
 
     async def wait_gone(self, timeout: float) -> bool:
         """Whether it has gone within timeout seconds."""
@@ -259,7 +284,7 @@ class Program:
         self._is_detached = True
         self._on_gone = lambda: None
         if self._writer is not None:
-            close(self._writer)
+            self._close()
             self._task.cancel()
         if self._child is not None:
             self._child.forget()

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import uvloop
@@ -85,6 +86,29 @@ def test_a_daemon_that_was_held_up_hears_all_of_it_in_order(pair: Cluster) -> No
     assert (told["where"], told["state"]) == ("home", "home")
     pair[1].behave()
     pair[1].ok("migrate", str(pid), "n2")
+
+
+@pytest.mark.parametrize("loop", [asyncio, uvloop])
+def test_what_it_said_before_it_went_is_heard_though_it_was_written_to(tmp_path: Path, loop: ModuleType) -> None:
+    """A deputy tells that its process is lost, and ends, while a move is asked of it."""
+    heard: list[str] = []
+
+    async def talk() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "socket"))
+            listener.listen()
+            program = await Program.attach(
+                tmp_path / "socket", "deputy of 7", lambda message: heard.append(str(message["event"])), lambda: heard.append("gone")
+            )
+            deputy, _ = listener.accept()
+            with deputy:
+                deputy.sendall(encode({"event": "lost"}))
+            with pytest.raises(ProgramError):
+                await program.request("move", 5)
+            assert await program.wait_gone(5)
+
+    loop.run(asyncio.wait_for(talk(), 20))
+    assert heard == ["lost", "gone"]
 
 
 def test_what_is_written_to_a_closed_connection_is_an_error_of_the_system() -> None:
