@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +51,9 @@ class Balancer:
 
     def __init__(
         self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, lending: Lending,
-        processors: Processors, speed: float, life: int, seed: int | None = None,
+        processors: Processors, own: Callable[[], Iterable[int]], speed: float, life: int, seed: int | None = None,
     ) -> None:  # fmt: skip
+        """own: pids of farhome's own programs besides the daemon."""
         self._config = config
         self._registry = registry
         self._mover = mover
@@ -67,7 +68,7 @@ class Balancer:
         self.gossiping = Gossiping(self.gossip, peers)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
         self._incarnation = life
-        self._counter = sampling.RunnableCounter(lambda: [*mover.deputies(), *guests.remotes()])
+        self._counter = sampling.RunnableCounter(own)
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
@@ -99,13 +100,13 @@ class Balancer:
 
     def _sample(self) -> None:
         begun = self._clock()
-        self.memory_free, self.memory_total = sampling.memory()
         guests = sum(guest.runnable for guest in self._guests.all())
         self.estimator.sample(self._counter.count(), self.memory_free, self.memory_total, guests)
         # Where very many processes are counted one by one, the daemon has something else to do too.
         self._sampling_took = self._clock() - begun
 
     def _feel(self) -> None:
+        self.memory_free, self.memory_total = sampling.memory()
         self.estimator.feel(self._waits.look())
 
     def _tell_gossip(self) -> None:

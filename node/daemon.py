@@ -95,8 +95,9 @@ class Daemon:
         speed = config.speed if config.speed is not None else sampling.calibrate_speed()
         self.life = life.begin(paths.life)
         self.balancer = Balancer(
-            lambda: self.config, self.registry, self.mover, self.guests, self.peers, self.lending, self.processors, speed, self.life
-        )
+            lambda: self.config, self.registry, self.mover, self.guests, self.peers, self.lending, self.processors, self._own_programs,
+            speed, self.life,
+        )  # fmt: skip
         self.files = FileTree(paths, lambda: self.config, self.keys, self.peers, self.balancer.gossip.peers)
         self.control = ControlServer(paths.socket, Commands(self).handle)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -266,7 +267,7 @@ class Daemon:
 
     def _own_programs(self) -> list[int]:
         """Pids of deputies and remotes, and of the programs that they share."""
-        return [*self.mover.deputies(), *self.guests.remotes()]
+        return [*self.mover.deputies(), *self.guests.remotes(), *self.files.pids()]
 
     def _surroundings(self) -> Surroundings:
         return self.lending.surroundings((self.balancer.memory_free, self.balancer.memory_total), self.balancer.estimator.load)

@@ -192,6 +192,11 @@ class FileTree:
 
     # -- what is told ----------------------------------------------------------------------------------------------------------
 
+    def pids(self) -> list[int]:
+        """Of the server and the clients."""
+        running = [*self._clients.values(), *([self._server] if self._server is not None else [])]
+        return [program.pid for program in running if program.runs]
+
     def row(self) -> dict[str, Any]:
         """What `mosctl mfs status` shows."""
         settings = self._config().mfs

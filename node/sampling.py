@@ -11,6 +11,8 @@ import psutil
 
 from balancer.load import CALIBRATION_SECONDS, effective_cores, speed_of, yardstick_round
 
+_STAT = 1024
+"""Bytes that are more than a `stat` has."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
 
@@ -47,11 +49,11 @@ def cores() -> float:
 
 
 class RunnableCounter:
-    """Counts threads that run or want to, the daemon's own not among them, nor, where they can be told apart, those of deputies and
-    remotes: what they do in moves is no load, and over soon."""
+    """Counts threads that run or want to, the daemon's own not among them, nor, where they can be told apart, those of farhome's other
+    programs: what they do in moves, and for files, is no load that could be elsewhere."""
 
     def __init__(self, own: Callable[[], Iterable[int]]) -> None:
-        """own: process ids of deputies and remotes."""
+        """own: process ids of those."""
         self._programs = own
         self._whole_machine = os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
         self._own = str(os.getpid())
@@ -71,19 +73,22 @@ class RunnableCounter:
     @staticmethod
     def _runnable_threads(name: str) -> int:
         try:
-            with open(f"/proc/{name}/stat", "rb") as source:
-                data = source.read()
-            fields = data[data.rindex(b")") + 2 :].split()
+            fields = _after_name(f"/proc/{name}/stat").split(None, 18)
             if fields[17] == b"1":
                 return fields[0] == b"R"
-            count = 0
-            for tid in os.listdir(f"/proc/{name}/task"):
-                with open(f"/proc/{name}/task/{tid}/stat", "rb") as source:
-                    data = source.read()
-                count += data[data.rindex(b")") + 2 : data.rindex(b")") + 3] == b"R"
-            return count
+            return sum(_after_name(f"/proc/{name}/task/{tid}/stat").startswith(b"R") for tid in os.listdir(f"/proc/{name}/task"))
         except (OSError, ValueError, IndexError):
             return 0
+
+
+def _after_name(path: str) -> bytes:
+    """What a `stat` of /proc says after the program's name. By plain calls: it is read hundreds of times a second. Errors: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(descriptor, _STAT)
+    finally:
+        os.close(descriptor)
+    return data[data.rindex(b")") + 2 :]
 
 
 def memory() -> tuple[int, int]:
