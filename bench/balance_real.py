@@ -36,8 +36,8 @@ ROUNDS = 2
 """FARHOME_BENCH_ROUNDS says otherwise."""
 JOBS = 16
 UNEQUAL_JOBS = 8
-EQUAL_SECONDS, SPREAD_SECONDS, UNEQUAL_SECONDS = 32.0, 16.0, 22.0
-"""The least makespans of the batches: a job has some seconds of processor, so that moves cost it more than one that has minutes."""
+EQUAL_SECONDS, SPREAD_SECONDS, UNEQUAL_SECONDS = 60.0, 30.0, 45.0
+"""The least makespans of the batches: a job has seven seconds of processor, so that moves cost it more than one that has minutes."""
 YARDSTICK = 4.0
 EQUAL = {"cpus": 0.45}
 MIXED = {"cpus": 0.8, "speed": {"n1": 0.5, "n2": 0.25, "n3": 0.5, "n4": 1.0}}
@@ -230,7 +230,7 @@ def _mixed(rounds: int, program: str) -> list[Result]:
 
 
 def run() -> list[Result]:
-    """Measure in two fresh labs, one after the other; a quarter of an hour. Errors: BenchFailed."""
+    """Measure in two fresh labs, one after the other; half an hour. Errors: BenchFailed."""
     chosen = os.environ.get("FARHOME_BENCH_ROUNDS", "")
     rounds = int(chosen) if chosen.isdigit() and int(chosen) > 0 else ROUNDS
     require("schedulers", [*PROGRAMS, "parallel"])
