@@ -56,6 +56,7 @@ class Work:
             self.sh(f"chown -R {user} {self.inside}", user="")
         self.mosrun = mosrun
         self.process: subprocess.Popen[bytes] | None = None
+        self.native: subprocess.Popen[bytes] | None = None
         self.pid = 0
 
     def sh(self, script: str, *, user: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -66,6 +67,8 @@ class Work:
     def start(self) -> None:
         script = f"cd {self.inside}/run && exec {self.mosrun} -J {self.name} {self.command}"
         self.process = self.cluster.home.popen(["setsid", "--wait", "sh", "-c", script], self.user, **NOTHING)
+        script = f"cd {self.inside}/native && {self.command}"
+        self.native = self.cluster.home.popen(["setsid", "--wait", "sh", "-c", script], self.user, **NOTHING)
         shown = until("it is registered", lambda: next(iter(self.cluster.processes(self.name)), None), seconds=60)
         self.pid = int(shown["pid"])
 
@@ -108,7 +111,8 @@ class Work:
 
     def is_the_same(self) -> None:
         """As when nothing had been: every file."""
-        self.sh(f"cd native && {self.command}")
+        assert self.native is not None
+        self.native.wait(120)
         native, run = (
             {path.name: path.read_bytes() for path in (self.directory / name).iterdir() if path.is_file()} for name in ("native", "run")
         )
@@ -117,9 +121,10 @@ class Work:
             assert native[name] == run[name], f"{name} differs: {native[name][-200:]!r}, {run[name][-200:]!r}"
 
     def end(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            kill_session(self.process.pid)
-            self.process.wait(10)
+        for process in (self.process, self.native):
+            if process is not None and process.poll() is None:
+                kill_session(process.pid)
+                process.wait(10)
         for one in self.cluster.processes(self.name):
             self.sh(f"kill -9 {one['pid']}", user="")
         shutil.rmtree(self.directory, ignore_errors=True)
