@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from node import kernelfiles
+
 TOP = "farhome"
 BASE = f"{TOP}/guests"
 REMOTES = "farhome-remotes"
@@ -210,12 +212,12 @@ class GuestGroups:
         known = self._counters.get(name)
         for file, unit in (known,) if known is not None else _counters(self.directories(name)):
             try:
-                words = file.read_text().split(maxsplit=2)
+                words = kernelfiles.read(file).split(maxsplit=2)
             except OSError:
                 self._counters.pop(name, None)
                 continue
             # What version 1 calls cpu.stat tells something else.
-            if unit == NANOSECONDS or words[:1] == ["usage_usec"]:
+            if unit == NANOSECONDS or words[:1] == [b"usage_usec"]:
                 self._counters[name] = file, unit
                 return int(words[-1] if unit == NANOSECONDS else words[1]) * unit
         return None

@@ -10,9 +10,8 @@ from pathlib import Path
 import psutil
 
 from balancer.load import CALIBRATION_SECONDS, effective_cores, speed_of, yardstick_round
+from node import kernelfiles
 
-_STAT = 1024
-"""Bytes that are more than a `stat` has."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
 
@@ -82,12 +81,8 @@ class RunnableCounter:
 
 
 def _after_name(path: str) -> bytes:
-    """What a `stat` of /proc says after the program's name. By plain calls: it is read hundreds of times a second. Errors: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = os.read(descriptor, _STAT)
-    finally:
-        os.close(descriptor)
+    """What a `stat` of /proc says after the program's name. Errors: OSError."""
+    data = kernelfiles.read(path)
     return data[data.rindex(b")") + 2 :]
 
 
