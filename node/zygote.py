@@ -34,8 +34,10 @@ from node.priority import come_first
 ROOMS = {"deputy": "deputy.__main__", "remote": "remote.__main__", "deputy.host": "deputy.host", "remote.host": "remote.host"}
 """What it forks: the name of the program, and where its main() is."""
 PREFIX = (sys.executable, "-P", "-s", "-m")
-ANSWER_TIMEOUT = 2.0
-"""Seconds; after that programs are executed in the plain way."""
+ANSWER_TIMEOUT = 15.0
+"""Seconds, which only a process that is stuck takes: what a busy one forks later is nobody's."""
+AGAIN = 10.0
+"""Seconds until there is another one, if one is lost. Meanwhile programs are executed in the plain way."""
 
 _PID = struct.Struct("=q")
 _MOST_REQUEST = 1 << 16
@@ -55,9 +57,11 @@ class Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._turn = asyncio.Lock()
         self._ready = False
+        self._again: asyncio.TimerHandle | None = None
 
     def start(self, environment: dict[str, str]) -> None:
-        """Starts the process, which is of use as soon as it has read its modules. Errors: OSError."""
+        """Starts the process, which is of use as soon as it has read its modules; and another one, if that is lost. Errors: OSError."""
+        self._environment = environment
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -89,17 +93,27 @@ class Zygote:
                 answer = await asyncio.get_running_loop().sock_recv(self._socket, _PID.size)
             (pid,) = _PID.unpack(answer)
         except (OSError, TimeoutError, struct.error) as error:
-            log.warning("programs are started the slow way from now on: %s", error or "no answer")
-            self.close()
+            if self._socket is not None:             # else somebody else has found it out
+                log.warning("programs are started the slow way for a while: %s", error or "no answer")
+                self.close()
+                self._again = asyncio.get_running_loop().call_later(AGAIN, self._start_again)
             return None
         if pid < 0:
             log.warning("a program could not be forked: %s", os.strerror(-pid))
             return None
         return Child(pid)
 
+    def _start_again(self) -> None:
+        try:
+            self.start(self._environment)
+        except OSError as error:
+            log.warning("programs are started the slow way: %s", error)
+
     def close(self) -> None:
         """Ends the process; what it forked goes on. Safe to call twice."""
         self._ready = False
+        if self._again is not None:
+            self._again.cancel()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()

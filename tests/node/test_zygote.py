@@ -79,6 +79,37 @@ async def test_forked_program_has_its_descriptor_session_and_command_line_and_ou
     assert await _ended(child) == -signal.SIGKILL
 
 
+async def test_a_zygote_that_is_held_up_for_seconds_forks_once_and_goes_on(tmp_path: Path) -> None:
+    zygote = Zygote()
+    zygote.start(programs.environment())
+    try:
+        await _ready(zygote)
+        assert zygote._process is not None
+        zygote._process.send_signal(signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(3, zygote._process.send_signal, signal.SIGCONT)
+        status, said = await _run(zygote, tmp_path / "log", "deputy", "--help")
+        assert (status, said.split(maxsplit=2)[:2]) == (0, ["usage:", "deputy"])
+        assert zygote._ready
+    finally:
+        zygote.close()
+
+
+async def test_a_zygote_that_is_lost_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.zygote.AGAIN", 0.1)
+    zygote = Zygote()
+    zygote.start(programs.environment())
+    try:
+        await _ready(zygote)
+        assert zygote._process is not None
+        zygote._process.kill()
+        with (tmp_path / "log").open("wb") as output:
+            assert await zygote.spawn([*PREFIX, "deputy", "--help"], output.fileno(), ()) is None
+        await _ready(zygote)
+        assert (await _run(zygote, tmp_path / "log", "deputy", "--help"))[0] == 0
+    finally:
+        zygote.close()
+
+
 async def test_without_a_zygote_programs_are_executed(tmp_path: Path) -> None:
     zygote = Zygote()
     with (tmp_path / "log").open("wb") as output:
