@@ -37,10 +37,12 @@ static long answer(struct mfs_request *request, struct mfs_node *node)
 	struct fuse_attr_out *reply = (struct fuse_attr_out *)request->reply;
 	struct stat stat;
 
+	mfs_pages_measured(request->session, request->in->nodeid, 0); /* whoever makes it larger from now on tells the peer */
 	if (fstat(node->fd, &stat))
 		return -errno;
 	memset(reply, 0, sizeof *reply);
 	reply->attr_valid = mfs_promise_attributes(request, node, request->in->nodeid, &stat);
+	mfs_pages_measured(request->session, request->in->nodeid, (uint64_t)stat.st_size);
 	mfs_fill_attributes(&reply->attr, &stat);
 	return sizeof *reply;
 }
@@ -133,6 +135,8 @@ long mfs_setattr(struct mfs_request *request)
 		result = mfs_assume(request->in->uid, request->in->gid); /* a file may have been opened again, as ourselves */
 	if (!result && (change_mode(node->fd, asked) || change_owner(node->fd, asked) || change_times(node->fd, asked)))
 		result = -errno;
+	if (!result && asked->valid & FATTR_SIZE)
+		mfs_pages_settle(request, request->in->nodeid, true);
 	if (!result)
 		result = answer(request, node);
 	mfs_node_put(&request->session->table, node);

@@ -2,6 +2,7 @@
  *
  *   mfs_client.c        options, the mount and its end
  *   mfs_client_fuse.c   what the kernel asks: taken from it, answered to it
+ *   mfs_client_pages.c  pages of files that the kernel has, and must not show when the peer is lost
  *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again */
 #ifndef MFS_CLIENT_H
 #define MFS_CLIENT_H
@@ -40,6 +41,18 @@ void mfs_fuse_notify(const void *frame, size_t size);
 bool mfs_fuse_has_epochs(void);
 /* What was given to the peer that is lost, and has not been answered, is asked again. */
 int mfs_fuse_ask_again(void);
+
+/* 0 or -errno, whatever the kernel says to a notification. */
+int mfs_fuse_tell(const void *frame, size_t size);
+
+/* ---- pages ---- */
+
+/* The kernel has asked for pages of that node, or has written to it. */
+void mfs_pages_seen(uint64_t node);
+/* All are taken away, also from those who have them mapped; returns soon, in any case. */
+void mfs_pages_drop(void);
+/* The kernel asks for its attributes, and finds that its pages are old, or where the file ends now. */
+void mfs_pages_look_at(uint64_t node);
 
 /* ---- the link ---- */
 

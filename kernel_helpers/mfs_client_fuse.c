@@ -34,6 +34,11 @@ static struct notification *first, **last = &first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_there = PTHREAD_COND_INITIALIZER;
 
+int mfs_fuse_tell(const void *frame, size_t size)
+{
+	return write(device, frame, size) < 0 ? -errno : 0;
+}
+
 void mfs_fuse_answer(const void *frame, size_t size)
 {
 	/* Refused are answers to what has been given up meanwhile. */
@@ -53,7 +58,7 @@ int mfs_fuse_ask_again(void)
 {
 	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_RESEND};
 
-	return write(device, &header, sizeof header) < 0 ? -errno : 0;
+	return mfs_fuse_tell(&header, sizeof header);
 }
 
 bool mfs_fuse_has_epochs(void)
@@ -91,14 +96,20 @@ static struct notification *next_notification(void)
 	return one;
 }
 
-static void acknowledge(const struct fuse_out_header *fence)
+static void obey(const struct notification *one)
 {
+	const struct fuse_out_header *header = (const struct fuse_out_header *)one->frame;
 	struct fuse_in_header ack = {.len = sizeof ack, .opcode = MFS_ACK};
+	int result;
 
-	if (fence->len < sizeof *fence + sizeof ack.nodeid)
-		return;
-	memcpy(&ack.nodeid, fence + 1, sizeof ack.nodeid);
-	mfs_link_send(&ack, sizeof ack);
+	if (one->size >= sizeof *header + sizeof ack.nodeid)
+		memcpy(&ack.nodeid, header + 1, sizeof ack.nodeid); /* of our own frames: a number, or a node's */
+	if (header->error == MFS_FENCE)
+		mfs_link_send(&ack, sizeof ack);
+	else if (header->error == MFS_LOOK)
+		mfs_pages_look_at(ack.nodeid);
+	else if ((result = mfs_fuse_tell(header, one->size)) && result != -ENOENT && result != -ENODEV) /* ENOENT: it knows no such node */
+		mfs_log("the kernel does not take notification %d: %s", header->error, strerror(-result));
 }
 
 /* A thread of its own: the kernel may hold it up until an answer has come that another thread delivers. */
@@ -107,11 +118,7 @@ static void *pass_notifications(void *unused)
 	(void)unused;
 	for (;;) {
 		struct notification *one = next_notification();
-		const struct fuse_out_header *header = (const struct fuse_out_header *)one->frame;
-		if (header->error == MFS_FENCE)
-			acknowledge(header);
-		else if (write(device, one->frame, one->size) < 0 && errno != ENOENT && errno != ENODEV) /* ENOENT: it knows no such node */
-			mfs_log("the kernel does not take notification %d: %s", header->error, strerror(errno));
+		obey(one);
 		free(one);
 	}
 	return NULL;
@@ -157,7 +164,9 @@ static void *take_requests(void *unused)
 			break; /* ENODEV: it has been unmounted */
 		if (in->opcode == FUSE_INIT)
 			agree(in);
-		else if (in->opcode != FUSE_DESTROY)
+		if (in->opcode == FUSE_READ || in->opcode == FUSE_WRITE)
+			mfs_pages_seen(in->nodeid);
+		if (in->opcode != FUSE_INIT && in->opcode != FUSE_DESTROY)
 			mfs_link_forward(buffer, (size_t)size);
 	}
 	kill(getpid(), SIGTERM);

@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #define PING_EVERY 200    /* ms */
+#define PINGS 64          /* of which it is known when they were sent */
+#define FRESH 1000        /* ms; who has not been answered for so long does not know what has changed meanwhile */
 #define ATTEMPT 3000      /* ms that one attempt to connect may take, and each handshake */
 #define PAUSE 200         /* ms between two attempts; as long as nobody waits: */
 #define IDLE_PAUSE 1000
@@ -37,6 +39,8 @@ static pthread_mutex_t sending = PTHREAD_MUTEX_INITIALIZER; /* of the stream to 
 static struct mfs_stream to, from;
 static bool connected, wanted;
 static long long lost_at, heard_at, pinged_at;
+static atomic_llong pings[PINGS]; /* when they were sent */
+static atomic_uint ping_count, pong_count;
 static struct held *first, **last = &first;
 static unsigned held_count;
 static uint8_t session[MFS_SESSION];
@@ -184,7 +188,9 @@ static int come_up(void)
 	pthread_mutex_lock(&lock);
 	connected = true;
 	lost_at = 0;
-	heard_at = pinged_at = mfs_now();
+	heard_at = pinged_at = pings[0] = mfs_now();
+	ping_count = 1;
+	pong_count = 0;
 	/* What has waited goes first, in its order. */
 	for (struct held *one; (one = take_held()); free(one))
 		if (!result)
@@ -211,7 +217,9 @@ static void receive(char *buffer)
 		__atomic_store_n(&heard_at, mfs_now(), __ATOMIC_RELAXED);
 		if (header->unique)
 			mfs_fuse_answer(buffer, (size_t)size);
-		else if (header->error != MFS_PONG)
+		else if (header->error == MFS_PONG)
+			pong_count++;
+		else
 			mfs_fuse_notify(buffer, (size_t)size);
 	}
 }
@@ -229,6 +237,7 @@ static void come_down(void)
 	mfs_stream_close(&from);
 	pthread_mutex_unlock(&sending);
 	mfs_figures->connected = 0;
+	mfs_pages_drop(); /* what has changed has perhaps been told to nobody */
 	int result = mfs_fuse_ask_again();
 	if (result && result != -ENODEV) {
 		mfs_log("%s is lost, and this kernel cannot ask again what it has not answered: %s", mfs_options.peer, strerror(-result));
@@ -294,7 +303,10 @@ void mfs_link_look(void)
 		held_count = 0;
 		mfs_figures->waiting = 0;
 	}
+	bool is_fresh = !connected || now - pings[pong_count % PINGS] < FRESH;
 	pthread_mutex_unlock(&lock);
+	if (!is_fresh)
+		mfs_pages_drop();
 	for (struct held *next; late; late = next) {
 		struct fuse_in_header *in = (struct fuse_in_header *)late->frame;
 		next = late->next;
@@ -304,6 +316,7 @@ void mfs_link_look(void)
 	}
 	/* Whoever is sending shows that the link works, or waits for it as long as is allowed. */
 	if (is_due && !is_silent && !pthread_mutex_trylock(&sending)) {
+		pings[ping_count++ % PINGS] = now;
 		if (connected && mfs_stream_write(&to, &ping, sizeof ping))
 			mfs_stream_shut(&from);
 		pthread_mutex_unlock(&sending);

@@ -70,7 +70,12 @@ long mfs_open(struct mfs_request *request)
 		return -errno;
 	struct fuse_open_out *reply = (struct fuse_open_out *)request->reply;
 	tell(reply, number, asked->flags);
-	/* Pages that the peer has may stay: before they are used, their time of change is compared. */
+	mfs_pages_opened(&session->table, request->in->nodeid, 1);
+	if (asked->flags & O_TRUNC)
+		mfs_pages_settle(request, request->in->nodeid, true);
+	/* Pages that the peer has may stay: before they are used, their time of change is compared; and then they may be mapped. */
+	if (!is_for_writing(asked->flags))
+		mfs_pages_kept(session, request->in->nodeid);
 	if (!is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_quiet(&stat))
 		reply->open_flags |= FOPEN_KEEP_CACHE;
 	return sizeof *reply;
@@ -133,6 +138,9 @@ long mfs_create(struct mfs_request *request)
 		mfs_node_forget(&session->table, entry->nodeid, 1);
 		return -ENFILE;
 	}
+	mfs_pages_opened(&session->table, entry->nodeid, 1);
+	if (asked->flags & O_TRUNC)
+		mfs_pages_settle(request, entry->nodeid, true);
 	tell((struct fuse_open_out *)(entry + 1), number, asked->flags);
 	return sizeof *entry + sizeof(struct fuse_open_out);
 }
@@ -146,6 +154,7 @@ long mfs_read(struct mfs_request *request)
 	if (!file)
 		return asked ? -errno : -EINVAL;
 	size_t size = asked->size < request->room ? asked->size : request->room, done = 0;
+	mfs_pages_given(session, file, true);
 	if (size >= LARGE)
 		mfs_step_down(request);
 	while (done < size) {
@@ -164,6 +173,8 @@ long mfs_read(struct mfs_request *request)
 			break;
 		done += (size_t)count;
 	}
+	if (done < size) /* where the peer takes the end to be */
+		mfs_pages_measured(session, file->node, asked->offset + done);
 	mfs_handle_put(file);
 	atomic_fetch_add(&session->counters->bytes_read, done);
 	return (long)done;
@@ -190,12 +201,15 @@ long mfs_write(struct mfs_request *request)
 		result = mfs_assume(request->in->uid, request->in->gid);
 	if (!result && asked->write_flags & FUSE_WRITE_KILL_SUIDGID)
 		mfs_without_fsetid();
+	mfs_pages_given(session, file, false);
 	if (!result) {
 		ssize_t count = pwrite(file->fd, asked + 1, asked->size, (off_t)asked->offset);
 		result = count < 0 ? -errno : (long)sizeof(struct fuse_write_out);
 		*(struct fuse_write_out *)request->reply = (struct fuse_write_out){.size = count < 0 ? 0 : (uint32_t)count};
 		atomic_fetch_add(&session->counters->bytes_written, count < 0 ? 0 : (unsigned long long)count);
 	}
+	if (result >= 0) /* who writes back what was mapped holds those pages: others may wait for it */
+		mfs_pages_settle(request, file->node, !(asked->write_flags & FUSE_WRITE_CACHE));
 	mfs_handle_put(file);
 	return result;
 }
@@ -218,7 +232,9 @@ long mfs_release(struct mfs_request *request)
 	if (!asked)
 		return -EINVAL;
 	mfs_locks_drop_handle(request->session->locks, asked->fh);
-	mfs_handle_release(&request->session->handles, asked->fh);
+	uint64_t node = mfs_handle_release(&request->session->handles, asked->fh);
+	if (node)
+		mfs_pages_opened(&request->session->table, node, -1);
 	return 0;
 }
 
@@ -270,6 +286,8 @@ long mfs_fallocate(struct mfs_request *request)
 	long result = mfs_assume(request->in->uid, request->in->gid);
 	if (!result && fallocate(file->fd, (int)asked->mode, (off_t)asked->offset, (off_t)asked->length))
 		result = -errno;
+	if (!result)
+		mfs_pages_settle(request, file->node, true);
 	mfs_handle_put(file);
 	return result;
 }
@@ -302,6 +320,8 @@ long mfs_copy_range(struct mfs_request *request)
 		ssize_t count = copy_file_range(from->fd, &in, to->fd, &out, asked->len < 1u << 30 ? asked->len : 1u << 30, 0);
 		result = count < 0 ? -errno : (long)sizeof(struct fuse_write_out);
 		*(struct fuse_write_out *)request->reply = (struct fuse_write_out){.size = count < 0 ? 0 : (uint32_t)count};
+		if (count > 0)
+			mfs_pages_settle(request, to->node, true);
 	}
 	if (to)
 		mfs_handle_put(to);
@@ -342,6 +362,7 @@ long mfs_tmpfile(struct mfs_request *request)
 	uint64_t number = mfs_handle_enter(&session->handles, fd, entry->nodeid, (int)asked->flags & passed_on);
 	if (!number)
 		return -ENFILE;
+	mfs_pages_opened(&session->table, entry->nodeid, 1);
 	tell((struct fuse_open_out *)(entry + 1), number, asked->flags);
 	return sizeof *entry + sizeof(struct fuse_open_out);
 }

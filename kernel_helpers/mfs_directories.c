@@ -37,6 +37,7 @@ long mfs_opendir(struct mfs_request *request)
 	*reply = (struct fuse_open_out){.fh = mfs_handle_enter(&session->handles, fd, request->in->nodeid, flags)};
 	if (!reply->fh)
 		return -errno;
+	mfs_pages_opened(&session->table, request->in->nodeid, 1);
 	/* Listings that the peer has may stay: before they are used, the directory's time of change is compared. */
 	if (!fstat(fd, &stat) && mfs_is_quiet(&stat))
 		reply->open_flags = FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE;

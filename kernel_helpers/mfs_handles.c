@@ -161,6 +161,7 @@ struct mfs_file *mfs_handle_get(struct mfs_handles *handles, struct mfs_table *t
 		handles->files[index] = opened;
 		opened = NULL;
 		fd = -1;
+		mfs_pages_opened(table, record.node, 1);
 	}
 	file = handles->files[index];
 	if (file)
@@ -173,14 +174,39 @@ struct mfs_file *mfs_handle_get(struct mfs_handles *handles, struct mfs_table *t
 	return file ? file : (errno = ENOMEM, NULL);
 }
 
+uint64_t mfs_handle_next_node(struct mfs_handles *handles, uint32_t *after)
+{
+	uint64_t node = 0;
+
+	pthread_mutex_lock(&handles->lock);
+	while (!node && ++*after < handles->used)
+		node = handles->records[*after].flags & O_DIRECTORY ? 0 : handles->records[*after].node;
+	pthread_mutex_unlock(&handles->lock);
+	return node;
+}
+
+struct mfs_file *mfs_handle_next(struct mfs_handles *handles, uint32_t *after)
+{
+	struct mfs_file *file = NULL;
+
+	pthread_mutex_lock(&handles->lock);
+	while (!file && ++*after < handles->used)
+		if ((file = handles->files[*after]))
+			__atomic_add_fetch(&file->pins, 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&handles->lock);
+	return file;
+}
+
 void mfs_handle_put(struct mfs_file *file)
 {
 	if (!__atomic_sub_fetch(&file->pins, 1, __ATOMIC_ACQ_REL))
 		drop(file);
 }
 
-void mfs_handle_release(struct mfs_handles *handles, uint64_t number)
+uint64_t mfs_handle_release(struct mfs_handles *handles, uint64_t number)
 {
+	uint64_t node = 0;
+
 	pthread_mutex_lock(&handles->lock);
 	uint32_t index = index_of(handles, number);
 	struct mfs_file *file = index ? handles->files[index] : NULL;
@@ -191,8 +217,11 @@ void mfs_handle_release(struct mfs_handles *handles, uint64_t number)
 		handles->free[handles->free_count++] = index;
 	}
 	pthread_mutex_unlock(&handles->lock);
-	if (file)
+	if (file) {
+		node = file->node;
 		mfs_handle_put(file);
+	}
+	return node;
 }
 
 void mfs_handles_lose_locks(struct mfs_handles *handles)

@@ -5,10 +5,34 @@
 #include <fcntl.h>
 #include <string.h>
 
+/* Under the table's lock. */
+static void unwatch(struct mfs_table *table, struct mfs_node *node)
+{
+	if (node->watched)
+		mfs_watch_unmark_data(table->events, node->fd);
+	node->watched = false;
+}
+
+void mfs_node_watch(struct mfs_table *table, struct mfs_node *node)
+{
+	pthread_mutex_lock(&table->lock);
+	if (!node->watched && node->fd >= 0)
+		node->watched = !mfs_watch_mark_data(table->events, node->fd);
+	pthread_mutex_unlock(&table->lock);
+}
+
+void mfs_node_unwatch(struct mfs_table *table, struct mfs_node *node)
+{
+	pthread_mutex_lock(&table->lock);
+	unwatch(table, node);
+	pthread_mutex_unlock(&table->lock);
+}
+
 void mfs_stop_watching(struct mfs_table *table, uint32_t index)
 {
 	struct mfs_node *node = &table->nodes[index];
 
+	unwatch(table, node);
 	if (!node->marked)
 		return;
 	mfs_watch_unmark(table->events, node->fd);
@@ -57,8 +81,7 @@ uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *
 	uint32_t index = table->handle_buckets[mfs_handle_bucket(handle->handle_type, handle->f_handle, handle->handle_bytes)];
 	for (; index && !id; index = table->nodes[index].next_by_handle) {
 		const struct mfs_record *record = &table->records[index];
-		if (record->handle_type != handle->handle_type || record->handle_size != handle->handle_bytes ||
-		    memcmp(record->handle, handle->f_handle, record->handle_size) || table->nodes[index].until < mfs_now())
+		if (!mfs_has_handle(record, handle) || table->nodes[index].until < mfs_now())
 			continue;
 		table->nodes[index].until = 0;
 		id = index | (uint64_t)record->sequence << 32;

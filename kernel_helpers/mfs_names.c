@@ -114,7 +114,12 @@ int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_e
 	if (!entry->nodeid)
 		return -errno;
 	entry->entry_valid = found->names;
-	entry->attr_valid = mfs_promise_attributes(request, &request->session->table.nodes[(uint32_t)entry->nodeid], entry->nodeid, &found->stat);
+	struct mfs_node *node = &request->session->table.nodes[(uint32_t)entry->nodeid];
+	mfs_pages_measured(request->session, entry->nodeid, 0);
+	if (node->opened > 0)
+		fstat(node->fd, &found->stat); /* what it has mapped has this end now */
+	entry->attr_valid = mfs_promise_attributes(request, node, entry->nodeid, &found->stat);
+	mfs_pages_measured(request->session, entry->nodeid, (uint64_t)found->stat.st_size);
 	mfs_fill_attributes(&entry->attr, &found->stat);
 	return 0;
 }

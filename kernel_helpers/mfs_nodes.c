@@ -17,7 +17,7 @@
 
 unsigned mfs_nodes_open_most = 100000;
 
-static uint32_t bucket(uint64_t device, uint64_t inode)
+uint32_t mfs_inode_bucket(uint64_t device, uint64_t inode)
 {
 	return (uint32_t)((inode * 0x9e3779b97f4a7c15ull ^ device * 0xc2b2ae3d27d4eb4full) >> 40) & (MFS_BUCKETS - 1);
 }
@@ -31,7 +31,7 @@ static uint32_t *handle_chain(struct mfs_table *table, uint32_t index)
 
 static void link_in(struct mfs_table *table, uint32_t index)
 {
-	uint32_t *head = &table->buckets[bucket(table->records[index].device, table->records[index].inode)];
+	uint32_t *head = &table->buckets[mfs_inode_bucket(table->records[index].device, table->records[index].inode)];
 
 	table->nodes[index].next = *head;
 	*head = index;
@@ -44,7 +44,7 @@ static void link_in(struct mfs_table *table, uint32_t index)
 
 static void unlink_from(struct mfs_table *table, uint32_t index)
 {
-	uint32_t *at = &table->buckets[bucket(table->records[index].device, table->records[index].inode)];
+	uint32_t *at = &table->buckets[mfs_inode_bucket(table->records[index].device, table->records[index].inode)];
 
 	while (*at && *at != index)
 		at = &table->nodes[*at].next;
@@ -167,6 +167,7 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	mfs_lease_drop(&table->nodes[index]);
 	mfs_stop_watching(table, index);
 	table->nodes[index].until = 0;
+	table->nodes[index].pages = false;
 	if (table->nodes[index].fd >= 0) {
 		close(table->nodes[index].fd);
 		table->nodes[index].fd = -1;
@@ -208,7 +209,7 @@ static void give_up_descriptors(struct mfs_table *table)
 	for (uint32_t tried = 0; table->open > mfs_nodes_open_most && tried < 4096; tried++) {
 		uint32_t index = table->hand = table->hand + 1 < table->used ? table->hand + 1 : MFS_ROOT + 1;
 		struct mfs_node *node = &table->nodes[index];
-		if (!table->records[index].lookups || node->pins || node->marked || node->lease || node->fd < 0 || !table->records[index].handle_size)
+		if (!table->records[index].lookups || node->pins || node->marked || node->watched || node->lease || node->fd < 0 || !table->records[index].handle_size)
 			continue;
 		close(node->fd);
 		node->fd = -1;
@@ -228,7 +229,7 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 	uint32_t index;
 
 	pthread_mutex_lock(&table->lock);
-	for (index = table->buckets[bucket(fresh.device, fresh.inode)]; index; index = table->nodes[index].next) {
+	for (index = table->buckets[mfs_inode_bucket(fresh.device, fresh.inode)]; index; index = table->nodes[index].next) {
 		struct mfs_record *record = &table->records[index];
 		if (record->device != fresh.device || record->inode != fresh.inode || record->export != export)
 			continue;

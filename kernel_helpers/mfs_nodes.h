@@ -1,4 +1,4 @@
-/* What mfs_nodes.c, mfs_reopen.c and mfs_memory.c know of nodes and nobody else. */
+/* What mfs_nodes.c, mfs_reopen.c, mfs_memory.c and mfs_pages.c know of nodes and nobody else. */
 #ifndef MFS_NODES_H
 #define MFS_NODES_H
 
@@ -22,7 +22,9 @@ _Static_assert(sizeof(struct mfs_record) == 128, "records are 128 bytes");
 void mfs_take_handle(struct mfs_record *record, int fd);
 /* An O_PATH descriptor of what has that handle, if it is still there; -1: errno tells. */
 int mfs_open_again(const struct mfs_record *record);
+uint32_t mfs_inode_bucket(uint64_t device, uint64_t inode);
 uint32_t mfs_handle_bucket(int32_t type, const unsigned char *handle, size_t size);
+bool mfs_has_handle(const struct mfs_record *record, const struct file_handle *handle);
 /* Under the table's lock. */
 void mfs_stop_watching(struct mfs_table *table, uint32_t index);
 

@@ -25,6 +25,12 @@ uint32_t mfs_handle_bucket(int32_t type, const unsigned char *handle, size_t siz
 	return (uint32_t)(hash >> 40) & (MFS_BUCKETS - 1);
 }
 
+bool mfs_has_handle(const struct mfs_record *record, const struct file_handle *handle)
+{
+	return record->handle_type == handle->handle_type && record->handle_size == handle->handle_bytes &&
+	       !memcmp(record->handle, handle->f_handle, record->handle_size);
+}
+
 void mfs_take_handle(struct mfs_record *record, int fd)
 {
 	union {

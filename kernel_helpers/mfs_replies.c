@@ -93,6 +93,7 @@ void mfs_notify(struct mfs_session *session, const void *frame, size_t size)
 	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
 
 	/* Counted first: a reply that is being made and sent before it loses its promises. */
+	session->told = mfs_now();
 	atomic_fetch_add(&session->notified, 1);
 	atomic_fetch_add(&session->counters->invalidations, 1);
 	if (pthread_mutex_timedlock(&session->writing, &patience))
@@ -119,12 +120,12 @@ uint64_t mfs_fence(struct mfs_session *session)
 	return fence.number;
 }
 
-void mfs_fence_wait(struct mfs_session *session, uint64_t number)
+void mfs_fence_wait(struct mfs_session *session, uint64_t number, bool (*gives_up)(struct mfs_session *, void *), void *argument)
 {
 	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
 
 	pthread_mutex_lock(&session->settling);
-	while (session->settled < number && !pthread_cond_timedwait(&session->is_settled, &session->settling, &patience))
+	while (session->settled < number && !(gives_up && gives_up(session, argument)) && !pthread_cond_timedwait(&session->is_settled, &session->settling, &patience))
 		;
 	pthread_mutex_unlock(&session->settling);
 }

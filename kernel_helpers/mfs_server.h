@@ -4,7 +4,7 @@
  *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads, mfs_alone.c those that wait; mfs_replies.c what it is sent
  *   mfs_exports.c      what peers see, and where it begins
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
- *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes
+ *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_identity.c     acting as the caller
  *   mfs_names.c, mfs_attributes.c, mfs_xattrs.c, mfs_directories.c, mfs_data.c, mfs_locks.c   what is asked */
@@ -69,7 +69,12 @@ struct mfs_node {
 	uint32_t next_by_handle; /* in the chain of those whose file handle has the same hash */
 	uint32_t pins;
 	uint32_t marked_before, marked_after; /* in the list of those whose changes are noticed */
-	bool marked;
+	bool marked, watched;    /* watched: changes of what is in it are noticed, too */
+	atomic_bool pages;       /* the peer may have pages of it */
+	atomic_bool paged;       /* it has had some since it has opened it */
+	atomic_ullong size;      /* the peer does not know of more bytes of it */
+	atomic_int opened;       /* by how many open files of the peer */
+	atomic_int changing;     /* requests that have changed what is in it, and wait until other peers have forgotten that */
 	struct mfs_lease *lease; /* or NULL */
 	atomic_llong until;      /* ms: until then the peer may remember something of it */
 };
@@ -99,6 +104,9 @@ void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
 bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node);
 /* What nobody remembers any more is not watched either. */
 void mfs_table_look(struct mfs_table *table);
+/* Changes of what is in it are noticed, or not any more. */
+void mfs_node_watch(struct mfs_table *table, struct mfs_node *node);
+void mfs_node_unwatch(struct mfs_table *table, struct mfs_node *node);
 /* The number of the node with that file handle, if the peer may remember something of it; it is then taken not to. 0: none. */
 uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle);
 /* The next such node after that index, and its index there; 0: no more. */
@@ -128,10 +136,15 @@ int mfs_handles_begin(struct mfs_handles *handles, const char *path);
 void mfs_handles_end(struct mfs_handles *handles, const char *path, bool forget);
 /* Takes fd; the number of an open file, 0: errno tells. flags: with which it is opened again. */
 uint64_t mfs_handle_enter(struct mfs_handles *handles, int fd, uint64_t node, int flags);
+/* The node of the next one that the peer has open, whether it is open here or not; `after` is its index then. 0: no more. */
+uint64_t mfs_handle_next_node(struct mfs_handles *handles, uint32_t *after);
+/* The next one that is open, pinned; `after` is its index then. NULL: no more. */
+struct mfs_file *mfs_handle_next(struct mfs_handles *handles, uint32_t *after);
 /* Pinned, its fd open. NULL: errno tells. */
 struct mfs_file *mfs_handle_get(struct mfs_handles *handles, struct mfs_table *table, uint64_t number);
 void mfs_handle_put(struct mfs_file *file);
-void mfs_handle_release(struct mfs_handles *handles, uint64_t number);
+/* The node whose open file it was, 0: none that this server has opened. */
+uint64_t mfs_handle_release(struct mfs_handles *handles, uint64_t number);
 /* Whether it has a lock (which would not survive us: it is then not opened again), or had one that it has lost: it is of no use any more. */
 enum mfs_lock_state { MFS_UNLOCKED, MFS_LOCKED, MFS_LOCK_LOST };
 /* The peer is lost: others may have what it has locked. */
@@ -159,6 +172,7 @@ struct mfs_session {
 	atomic_int kept;         /* by whom it is used besides its threads */
 	atomic_ullong notified;  /* notifications that were sent */
 	atomic_ullong settled;   /* of these, the first that the peer's kernel is known to have obeyed */
+	atomic_llong told;       /* ms, monotonic: when the last was sent */
 	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
@@ -296,6 +310,8 @@ bool mfs_is_quiet(const struct stat *stat);
 /* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
 int mfs_watch_mark(int events, int fd);
 void mfs_watch_unmark(int events, int fd);
+int mfs_watch_mark_data(int events, int fd);
+void mfs_watch_unmark_data(int events, int fd);
 /* The descriptor through which a session is told of changes; -1: there is none, and nothing may be remembered. */
 int mfs_watch_open(void);
 /* After a change that the request has made: returns when no other peer remembers what was before. */
@@ -305,6 +321,25 @@ void mfs_forget_node(struct mfs_session *session, uint64_t id);
 /* Whether the peer may remember names of that directory, or the attributes of that node, which are then those that stat has become. */
 bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory);
 bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat);
+
+/* ---- pages of files that peers have: mfs_pages.c ---- */
+
+/* Before a request is answered by which the peer's kernel comes to have pages; read: it has asked for them. */
+void mfs_pages_given(struct mfs_session *session, const struct mfs_file *file, bool read);
+/* It has been opened, and pages that the peer has of it may stay. */
+void mfs_pages_kept(struct mfs_session *session, uint64_t id);
+/* Before it is looked at how large it is, and when the peer is told. */
+void mfs_pages_measured(struct mfs_session *session, uint64_t id, uint64_t size);
+/* One more file of that node is open, or one less. */
+void mfs_pages_opened(struct mfs_table *table, uint64_t id, int more);
+/* The request has changed what is in the node's file; waits: returns when no other peer shows what was before. */
+void mfs_pages_settle(struct mfs_request *request, uint64_t id, bool waits);
+/* A program of this node has changed what is in the file with that handle; NULL: in any. */
+void mfs_pages_changed(struct mfs_session *session, const struct file_handle *handle);
+/* The peer is back: what it has open may have grown meanwhile. */
+void mfs_pages_resume(struct mfs_session *session);
+/* Now and then: what is open for a while is watched, whoever has filled its pages. */
+void mfs_pages_look(struct mfs_session *session);
 
 int mfs_leases_begin(void);
 /* Whether there is a lease on the file, for as long as a promise that is made now. */
@@ -319,9 +354,12 @@ void mfs_leases_settled(struct mfs_session *session);
 void mfs_notify(struct mfs_session *session, const void *frame, size_t size);
 /* Asks the peer to say when it has obeyed all so far; the number of the last, 0: it has. */
 uint64_t mfs_fence(struct mfs_session *session);
-void mfs_fence_wait(struct mfs_session *session, uint64_t number); /* no longer than the peer remembers anything */
+/* Until it has obeyed those up to that number, but no longer than it remembers anything; or until gives_up(argument). */
+void mfs_fence_wait(struct mfs_session *session, uint64_t number, bool (*gives_up)(struct mfs_session *, void *), void *argument);
 void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument);
 bool mfs_sessions_unsettled(const struct mfs_session *except);
+/* Whether it may still remember what it was told to forget. */
+bool mfs_session_is_unsettled(struct mfs_session *session);
 void mfs_session_keep(struct mfs_session *session);
 void mfs_session_let_go(struct mfs_session *session);
 

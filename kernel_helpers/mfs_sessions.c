@@ -33,13 +33,18 @@ void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argume
 	pthread_rwlock_unlock(&list_lock);
 }
 
+bool mfs_session_is_unsettled(struct mfs_session *session)
+{
+	return session->settled < session->notified && mfs_now() - session->told < MFS_SETTLES_WITHIN;
+}
+
 bool mfs_sessions_unsettled(const struct mfs_session *except)
 {
 	bool found = false;
 
 	pthread_rwlock_rdlock(&list_lock);
-	for (const struct mfs_session *session = sessions; session; session = session->next)
-		found |= session != except && session->settled < session->notified;
+	for (struct mfs_session *session = sessions; session; session = session->next)
+		found |= session != except && mfs_session_is_unsettled(session);
 	pthread_rwlock_unlock(&list_lock);
 	return found;
 }
@@ -122,6 +127,7 @@ static void start(struct mfs_session *session)
 {
 	session->serving = true;
 	session->counters->connected = 1;
+	mfs_pages_resume(session);
 	mfs_session_add_thread(session);
 }
 
@@ -209,6 +215,7 @@ void mfs_sessions_look(void)
 			continue;
 		}
 		mfs_table_look(&session->table);
+		mfs_pages_look(session);
 		session->counters->nodes = session->table.open;
 		session->counters->files = session->handles.used - 1 - session->handles.free_count;
 		at = &session->next;

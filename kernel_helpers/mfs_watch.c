@@ -24,6 +24,7 @@ static const uint64_t names_change = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | 
 static const uint64_t itself_changes = FAN_ATTRIB | FAN_MOVE_SELF | FAN_DELETE_SELF | FAN_ONDIR;
 
 static int arrivals = -1; /* an epoll of what all sessions are told */
+static pid_t own;
 
 bool mfs_is_quiet(const struct stat *stat)
 {
@@ -52,6 +53,16 @@ int mfs_watch_mark(int events, int fd)
 void mfs_watch_unmark(int events, int fd)
 {
 	mark(events, FAN_MARK_REMOVE, fd);
+}
+
+int mfs_watch_mark_data(int events, int fd)
+{
+	return fanotify_mark(events, FAN_MARK_ADD, FAN_MODIFY, AT_FDCWD, mfs_path_of(fd).text) ? -errno : 0;
+}
+
+void mfs_watch_unmark_data(int events, int fd)
+{
+	fanotify_mark(events, FAN_MARK_REMOVE, FAN_MODIFY, AT_FDCWD, mfs_path_of(fd).text);
 }
 
 /* Before the node is looked at: whoever changes it from now on finds that somebody may remember it. */
@@ -97,6 +108,10 @@ static void has_changed(struct mfs_session *session, const struct file_handle *h
 	uint32_t index = 0;
 	uint64_t id, found = 0;
 
+	if (mask & FAN_MODIFY)
+		mfs_pages_changed(session, handle);
+	if (mask == FAN_MODIFY)
+		return; /* whoever remembers attributes has been told before */
 	while ((id = handle ? mfs_node_remembered(&session->table, handle) : mfs_node_next_remembered(&session->table, &index))) {
 		mfs_forget_node(session, id);
 		found = id;
@@ -109,11 +124,16 @@ static void take_event(struct mfs_session *session, const struct fanotify_event_
 {
 	const char *at = (const char *)(event + 1), *end = (const char *)event + event->event_len;
 
-	if (event->mask & FAN_Q_OVERFLOW)
-		has_changed(session, NULL, names_change);
+	uint64_t mask = event->mask;
+
+	if (mask & FAN_Q_OVERFLOW)
+		has_changed(session, NULL, names_change | FAN_MODIFY);
+	if (event->pid == own)
+		mask &= ~(uint64_t)FAN_MODIFY; /* by a request: whoever makes it tells the other peers */
 	while (at + sizeof(struct fanotify_event_info_fid) <= end) {
 		const struct fanotify_event_info_fid *about = (const struct fanotify_event_info_fid *)at;
-		has_changed(session, (const struct file_handle *)about->handle, event->mask);
+		if (mask)
+			has_changed(session, (const struct file_handle *)about->handle, mask);
 		at += about->hdr.len;
 	}
 }
@@ -137,7 +157,7 @@ static void take_events(struct mfs_session *session, void *except)
 static void settle_session(struct mfs_session *session, void *except)
 {
 	if (session != except)
-		mfs_fence_wait(session, mfs_fence(session));
+		mfs_fence_wait(session, mfs_fence(session), NULL, NULL);
 }
 
 void mfs_watch_settle(struct mfs_request *request)
@@ -177,6 +197,7 @@ int mfs_watch_begin(void)
 {
 	pthread_t thread;
 
+	own = getpid();
 	arrivals = epoll_create1(EPOLL_CLOEXEC);
 	return arrivals < 0 ? -errno : -pthread_create(&thread, NULL, watch, NULL);
 }

@@ -15,9 +15,10 @@ from node.pki import KeyStore
 LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, OPEN, READ, WRITE, STATFS, RELEASE = (
     1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18,
 )  # fmt: skip
-SETXATTR, GETXATTR, OPENDIR, READDIR, SETLK, SETLKW, CREATE, INTERRUPT, READDIRPLUS, RENAME2 = 21, 22, 27, 28, 32, 33, 35, 36, 44, 45
+SETXATTR, GETXATTR, OPENDIR, READDIR, SETLK, SETLKW, CREATE, INTERRUPT = 21, 22, 27, 28, 32, 33, 35, 36
+FALLOCATE, READDIRPLUS, RENAME2 = 43, 44, 45
 PING, BYE, ACK = 0x4D460001, 0x4D460003, 0x4D460005
-PONG, FENCE = 0x4D460002, 0x4D460004
+PONG, FENCE, LOOK = 0x4D460002, 0x4D460004, 0x4D460006
 INVAL_INODE, INC_EPOCH = 2, 8
 ROOT = 1
 AGAIN = 1 << 63
@@ -128,7 +129,7 @@ class Caller:
         """The next reply, or (0, code, body) of a notification that has been obeyed."""
         size, error, unique = _OUT.unpack(self._exactly(self.back, _OUT.size))
         body = self._exactly(self.back, size - _OUT.size)
-        if not unique and error in (INVAL_INODE, INC_EPOCH):
+        if not unique and error in (INVAL_INODE, INC_EPOCH, LOOK):
             self.told.append((error, int.from_bytes(body[:8], "little")))
         if not unique and error == FENCE and self.obeys:
             self.send(ACK, int.from_bytes(body[:8], "little"))

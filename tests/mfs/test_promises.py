@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def peer(served: Served) -> Iterator[Caller]:
     peer.close()
 
 
-OTHERS = ("just changed", "by a peer", "gone", "itself", "leases")
+OTHERS = ("just changed", "by a peer", "gone", "itself", "leases", "pages", "both", "mapped")
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -156,6 +157,68 @@ def test_a_peer_that_writes_what_it_remembers_does_not_wait_for_itself(peer: Cal
     assert peer.write(file, handle, b"mine") == 4
     peer.lock(file, handle, 1)
     assert peer.receive()[1] == 0
+
+
+DATA: dict[str, Callable[[Caller, int, int], object]] = {
+    "write": lambda peer, file, handle: peer.write(file, handle, b"AS"),
+    "truncate": lambda peer, file, handle: peer.ask(caller.SETATTR, file, struct.pack("<2I6Q3I", 8, 0, *[0] * 9) + bytes(24)),
+    "open": lambda peer, file, handle: peer.open(file, os.O_WRONLY | os.O_TRUNC),
+    "allocate": lambda peer, file, handle: peer.ask(caller.FALLOCATE, file, struct.pack("<3Q2I", handle, 0, 100, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("what", DATA)
+def test_who_has_pages_of_an_open_file_drops_them_before_another_has_written(served: Served, peer: Caller, area: Path, what: str) -> None:
+    other = served.caller()
+    path = area / "shown" / "pages" / "file"
+    mine, theirs = peer.walk(path).node, other.walk(path).node
+    writes = peer.open(mine, os.O_RDWR)
+    other.read(theirs, other.open(theirs))
+    made = threading.Thread(target=DATA[what], args=(peer, mine, writes))
+    made.start()
+    made.join(0.3)
+    assert made.is_alive()                               # the other has not said that its kernel has dropped them
+    listen(other, INVAL_INODE, theirs)
+    until(lambda: other.receive_frame()[1] == caller.FENCE, "a fence")
+    made.join(10)
+    assert not made.is_alive()
+    began = time.monotonic()
+    peer.write(mine, writes, b"as")                      # which has no pages now, and is not asked
+    assert time.monotonic() - began < 0.5
+    other.close()
+
+
+def test_two_that_write_to_one_file_do_not_wait_for_one_another(served: Served, peer: Caller, area: Path) -> None:
+    other = served.caller()
+    peers, path = (peer, other), area / "shown" / "both" / "file"
+    files = [one.walk(path).node for one in peers]
+    handles = [one.open(file, os.O_RDWR) for one, file in zip(peers, files, strict=True)]
+    for one, file, handle in zip(peers, files, handles, strict=True):
+        one.obeys = False                                # as a kernel that has locked a page until its write is answered
+        one.read(file, handle)
+    answered: list[float] = []
+    began = time.monotonic()
+
+    def write(one: Caller, file: int, handle: int) -> None:
+        one.write(file, handle, b"x")
+        answered.append(time.monotonic() - began)
+
+    writers = [threading.Thread(target=write, args=three) for three in zip(peers, files, handles, strict=True)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(10)
+    assert min(answered) < 1                             # who is answered has unlocked its page, and could obey
+    other.close()
+
+
+def test_who_has_pages_looks_when_a_program_of_the_home_has_written(peer: Caller, area: Path) -> None:
+    path = area / "shown" / "mapped" / "file"
+    file = peer.walk(path).node
+    peer.read(file, peer.open(file))
+    with path.open("r+") as held:
+        held.write("changed")
+    listen(peer, caller.LOOK, file)
 
 
 @pytest.mark.soak

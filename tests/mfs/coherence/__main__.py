@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--most", type=int, default=20, help="end after so many stale looks (%(default)s)")
-    parser.add_argument("--maps", action="store_true", help="look at mapped files as well, which no contract covers")
+    parser.add_argument("--maps", action="store_true", help="look at mapped files as well")
     arguments = parser.parse_args()
     nodes = {"mfs": mfs, "sshfs": sshfs, "plain": plain}[arguments.on]
     with nodes() as places, Coherence(places, arguments.seed, arguments.maps) as coherence:

@@ -35,11 +35,13 @@ ERRORS = frozenset(
      errno.EHOSTUNREACH, errno.ENETUNREACH}
 )  # fmt: skip
 """That a file cannot be reached; that it is not there is another one, and must be true."""
+UNMAPPED = frozenset({errno.EFAULT})
+"""That a page that is mapped cannot be had: SIGBUS to who touches it."""
 NAMES_AND_ATTRIBUTES = frozenset(
     {"create", "rename", "exchange", "unlink", "link", "symlink", "mkdir", "rmdir", "chmod", "utimes", "setxattr", "removexattr"}
 )
 WORD = 1000.0
-"""ms within which word of such a change by home's own programs has come."""
+"""ms within which word of a change by home's own programs has come."""
 PATIENCE = 2.0
 """Seconds that a stale actor looks on, to tell how late the change came."""
 INSIDE = "/opt/farhome"
@@ -133,10 +135,10 @@ class Stale:
 
     @property
     def is_in_time(self) -> bool:
-        """Whether it is what the contract (C3 in docs/files.md) allows: home's own programs change names and attributes, of which word
-        comes at once, but without anybody waiting for it."""
-        is_named = self.change[0] in NAMES_AND_ATTRIBUTES and self.look[0] not in ("pread", "map")
-        return self.writer == "home" and is_named and self.late is not None and self.late < WORD
+        """Whether it is what the contract (C3 and C5 in docs/files.md) allows: home's own programs change names and attributes, or what
+        others have mapped, of which word comes at once, but without anybody waiting for it."""
+        is_word = self.look[0] == "map" or (self.change[0] in NAMES_AND_ATTRIBUTES and self.look[0] != "pread")
+        return self.writer == "home" and is_word and self.late is not None and self.late < WORD
 
     def __str__(self) -> str:
         late = "never" if self.late is None else f"{self.late:.1f} ms later"
@@ -332,7 +334,7 @@ class Coherence:
             expected["value"]["mtime"] = expected["value"].get("mtime", mtimes[look[1]])
         if agrees(expected, seen):
             return
-        if actor.number in self.cut_off and seen.get("error") in ERRORS:
+        if actor.number in self.cut_off and seen.get("error") in (ERRORS | UNMAPPED if look[0] == "map" else ERRORS):
             self.report.errors += 1
             return
         late = self._late(actor, look, expected) if way else None

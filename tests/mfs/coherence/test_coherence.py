@@ -32,7 +32,7 @@ def actors(lab: Lab, user: str | None = None) -> Iterator[Coherence]:
     for place in places[1:]:
         assert place.node is not None
         until_mounted(place.node, home)
-    with Coherence(places) as coherence:
+    with Coherence(places, maps=True) as coherence:
         print("seed", coherence.report.seed)
         yield coherence
 
