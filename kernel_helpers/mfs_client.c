@@ -4,7 +4,7 @@
  *   --peer NAME --address ADDRESS --port PORT   whose: the node that its certificate must name, and where it is
  *   --pki DIRECTORY                  certificates of the cluster
  *   --figures FILE                   what it has done, for mosd to read
- *   --timeout SECONDS                for which a peer that is lost is waited for
+ *   --timeout SECONDS                for which a peer that is lost is waited for; 0: without end
  *   --setuid                         setuid bits count
  *   --plain                          no encryption, if the peer does not want it either
  *

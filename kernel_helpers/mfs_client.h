@@ -23,7 +23,7 @@ extern struct mfs_client_figures *mfs_figures;
 
 struct mfs_client_options {
 	const char *mount, *peer, *address, *port, *pki, *figures;
-	long long timeout; /* ms within which a lost peer has to be back, or requests fail */
+	long long timeout; /* ms within which a lost peer has to be back, or requests fail; 0: they do not */
 	bool setuid, plain;
 };
 

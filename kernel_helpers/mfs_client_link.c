@@ -25,6 +25,7 @@
 #define PAUSE 200         /* ms between two attempts; as long as nobody waits: */
 #define IDLE_PAUSE 1000
 #define WAITING_MOST 4096 /* requests; more fail at once */
+#define SILENCE 10000     /* ms after which a peer that says nothing is lost, if there is no time-out */
 
 struct held {
 	struct held *next;
@@ -46,6 +47,17 @@ static unsigned held_count;
 static uint8_t session[MFS_SESSION];
 static SSL_CTX *context;
 
+static bool is_too_late(long long now)
+{
+	return mfs_options.timeout && lost_at && now - lost_at > mfs_options.timeout;
+}
+
+/* Half of the time is left to find it again. */
+static long long silence(void)
+{
+	return mfs_options.timeout ? mfs_options.timeout / 2 : SILENCE;
+}
+
 static bool is_forget(uint32_t opcode)
 {
 	return opcode == FUSE_FORGET || opcode == FUSE_BATCH_FORGET || opcode == FUSE_INTERRUPT;
@@ -56,7 +68,7 @@ static bool hold(const void *frame, size_t size)
 {
 	struct held *one;
 
-	if (held_count >= WAITING_MOST || (lost_at && mfs_now() - lost_at > mfs_options.timeout))
+	if (held_count >= WAITING_MOST || is_too_late(mfs_now()))
 		return false;
 	one = malloc(sizeof *one + size);
 	if (!one)
@@ -171,7 +183,7 @@ static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 		mfs_stream_keep_secret(stream);
 	else
 		mfs_stream_make_plain(stream);
-	mfs_stream_patience(stream, 0, (int)mfs_options.timeout);
+	mfs_stream_patience(stream, 0, (int)silence());
 	return 0;
 }
 
@@ -287,8 +299,7 @@ void mfs_link_look(void)
 	struct held *late = NULL, **end = &late;
 
 	pthread_mutex_lock(&lock);
-	/* Half of the time is left to find it again. */
-	bool is_silent = connected && now - __atomic_load_n(&heard_at, __ATOMIC_RELAXED) > mfs_options.timeout / 2;
+	bool is_silent = connected && now - __atomic_load_n(&heard_at, __ATOMIC_RELAXED) > silence();
 	bool is_due = connected && now - pinged_at >= PING_EVERY;
 	if (is_due)
 		pinged_at = now;
@@ -296,7 +307,7 @@ void mfs_link_look(void)
 		mfs_stream_shut(&to);
 		mfs_stream_shut(&from);
 	}
-	if (!connected && lost_at && now - lost_at > mfs_options.timeout) {
+	if (!connected && is_too_late(now)) {
 		*end = first;
 		first = NULL;
 		last = &first;

@@ -45,6 +45,8 @@ struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writa
 	const struct mfs_export *export = &mfs_exports.all[mfs_node_export(table, node)];
 	if (writable && (export->read_only || mfs_node_is_closed(table, node)))
 		result = -EROFS;
+	else if (export == &mfs_exports.all[MFS_DIRECT] && request->in->opcode != FUSE_OPEN)
+		result = -EPERM;
 	else if (!is_inside(export, node->fd))
 		result = -ESTALE;
 	else
@@ -141,6 +143,9 @@ static long answer(struct mfs_request *request, struct mfs_node *parent, const c
 long mfs_lookup(struct mfs_request *request)
 {
 	const char *name = mfs_name(request, 0);
+
+	if (name && mfs_direct_is(request, name))
+		return mfs_direct_lookup(request, name);
 	struct mfs_node *parent = name ? mfs_directory(request, request->in->nodeid, false) : NULL;
 
 	if (!parent)

@@ -166,6 +166,7 @@ static void serve_until_the_end(int listener)
 				greet(listener);
 		}
 		mfs_sessions_look();
+		mfs_direct_look();
 	}
 }
 
@@ -217,6 +218,8 @@ int main(int argc, char **argv)
 	/* Without either, peers remember nothing. */
 	if ((result = mfs_leases_begin()) || (result = mfs_watch_begin()))
 		mfs_log("files are asked for each time: %s", strerror(-result));
+	if ((result = mfs_direct_begin()))
+		mfs_log("no file is read where processes that are away are: %s", strerror(-result));
 	int listener = listen_at(address, port);
 	if (listener < 0)
 		return mfs_fail(address, errno);

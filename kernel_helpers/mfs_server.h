@@ -6,6 +6,7 @@
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
  *   mfs_ledger.c       what was done already, when it is asked again
+ *   mfs_direct.c       files that processes of ours have open, read where those are
  *   mfs_identity.c     acting as the caller
  *   mfs_names.c, mfs_attributes.c, mfs_xattrs.c, mfs_directories.c, mfs_data.c, mfs_locks.c   what is asked */
 #ifndef MFS_SERVER_H
@@ -26,6 +27,7 @@
 /* ---- exports ---- */
 
 #define MFS_EXPORTS 64
+#define MFS_DIRECT (MFS_EXPORTS + 1) /* none that is shown: direct files */
 
 struct mfs_export {
 	char path[4096];
@@ -36,7 +38,7 @@ struct mfs_export {
 };
 
 struct mfs_exports {
-	struct mfs_export all[MFS_EXPORTS + 1]; /* 0: the directory that leads to the others, read-only; or the root itself */
+	struct mfs_export all[MFS_EXPORTS + 2]; /* 0: the directory that leads to the others, read-only; or the root itself */
 	unsigned count;
 	dev_t hidden_device;     /* what is in this directory under that name is not there */
 	ino_t hidden_inode;
@@ -362,6 +364,15 @@ bool mfs_sessions_unsettled(const struct mfs_session *except);
 bool mfs_session_is_unsettled(struct mfs_session *session);
 void mfs_session_keep(struct mfs_session *session);
 void mfs_session_let_go(struct mfs_session *session);
+
+/* ---- direct files ---- */
+
+int mfs_direct_begin(void);
+/* Takes what was deposited, forgets what nobody came for. */
+void mfs_direct_look(void);
+/* Whether that name, which the request looks up, is a token. */
+bool mfs_direct_is(const struct mfs_request *request, const char *name);
+long mfs_direct_lookup(struct mfs_request *request, const char *name);
 
 /* ---- what was done ---- */
 
