@@ -29,6 +29,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--memory", default="auto", choices=MODES)
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
     made.add_argument("--trace", default="", help="where its system calls are told: '-' or a file")
+    made.add_argument("--files-port", type=int, default=0, help="where the node's file server is; 0: no file is read directly")
+    made.add_argument("--deposits", type=Path, default=Path("/run/farhome/mfs/direct"), help="where it takes what is to be read")
     return made
 
 
@@ -46,7 +48,7 @@ def tree(words: Sequence[str]) -> Tree:
     return Tree(
         Options(
             arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images,
-            arguments.memory, arguments.trace,
+            arguments.memory, arguments.trace, arguments.files_port, arguments.deposits,
         )
     )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from deputy import birth, execution, freezing, homecoming, leaving
 from deputy.approach import Approach
+from deputy.direct import DirectFiles
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.leaving import Preparation, Target
@@ -69,6 +70,10 @@ class Options:
     """when it goes: engine/precopy.py, MODES"""
     trace: str = ""
     """where its calls are told: nowhere, on its standard error ("-") or in a file"""
+    files_port: int = 0
+    """where the node's file server is, if files of the process may be read where it is; else 0"""
+    deposits: Path = Path("/run/farhome/mfs/direct")
+    """the socket at which that server takes them"""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class Deputy:
         self.signals: StubSignals | None = None
         self.mappings = Mappings(self.pid)
         self.own_proc = OwnProc(self)
+        self.direct = DirectFiles(self)
         self._trace = TraceFile(self.pid, options.trace)
         self.finished = False
         self._approaching: Approach | None = None
@@ -195,6 +201,7 @@ class Deputy:
             for event in self.link.control_events():
                 self._on_control(event)
             self.own_proc.tidy()
+            self.direct.look()
             may_go = self._preparing is None and not self.follows and self.tree.is_free(self)
             if self.go_home_reason and may_go and time.monotonic() >= self._retry_home_at:
                 self._approach(self.go_home_reason, None)
@@ -486,7 +493,7 @@ class Deputy:
         if self.stub is not None and self.stub.executed is not None:
             self.link.home.release()
             return  # of a guest that is over
-        if birth.handle(self, event) or self.own_proc.handle(event):
+        if birth.handle(self, event) or self.own_proc.handle(event) or self.direct.handle(event):
             return
         if event.kind == Control.TRACED:
             self._write_trace(event)

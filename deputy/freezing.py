@@ -65,6 +65,7 @@ def freeze_guest(deputy: Deputy) -> Pending:
         if answer.get("error"):
             raise FarhomeError(f"the guest could not be frozen: {answer['error']}")
         deputy.link.take_used(answer.get("used"))
+        deputy.direct.take(answer)
         return [(int(tid), bytes(info)) for tid, info in answer["pending"]]
     except BaseException:
         thaw(deputy)

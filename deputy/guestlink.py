@@ -70,7 +70,9 @@ class GuestLink:
         """Hands a proven connection of role link to the C session."""
         connection.settimeout(None)
         if self._is_new:  # before any reply: a cpu clock must not go back
-            self.send(Control.CARRIED, barrier=True, used=self.home.used_away, limit=account.limit_left(self.home.stub_pid))
+            limit = account.limit_left(self.home.stub_pid)
+            self.send(Control.CARRIED, barrier=True, used=self.home.used_away, limit=limit, own=self.home.own_files)
+            self.home.own_files = []
         self._is_new = False
         self.home.set_silence(SILENCE)
         self.home.attach(connection.detach())

@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include "account.h"
 #include "area.h"
+#include "direct.h"
 #include "guest_memory.h"
 #include "link.h"
 
@@ -47,6 +48,8 @@ struct guest_thread {
 struct away {
     struct session *session;
     struct account *account;    /* not ours; NULL: nothing is added */
+    struct direct *direct;      /* not ours; NULL: no file is direct */
+    unsigned alive;             /* threads that have not ended */
     uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
     struct hub *hub;
     int listener;               /* the hub's */
@@ -231,6 +234,31 @@ static void bind_guest(struct guest_thread *t) {
     prlimit(t->host_tid, resource, &limit, NULL);
 }
 
+/* Whether a call is dealt with because of a file that is direct, or about to be. */
+static int takes_directly(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]) {
+    struct direct_call call = {.listener = a->listener, .id = n->id, .session = a->session, .host_tid = t->host_tid, .number = n->data.nr,
+                               .arguments = arguments, .is_alone = __atomic_load_n(&a->alive, __ATOMIC_ACQUIRE) == 1};
+    struct direct_question about;
+    enum direct_verdict verdict = direct_take(a->direct, &call, &about);
+    if (verdict == DIRECT_NOT)
+        return 0;
+    if (verdict == DIRECT_HERE) {
+        answer(a, n->id, 0, 1);
+        return 1;
+    }
+    uint64_t told[9] = {about.descriptor, about.serial, verdict == DIRECT_WANTED_OWN};
+    memcpy(told + 3, arguments, 6 * sizeof *arguments);
+    struct event event = {.kind = verdict == DIRECT_OPEN ? EVENT_READS_OPEN : EVENT_READS, .tid = t->tid, .value = n->data.nr,
+                          .length = sizeof told};
+    if (verdict == DIRECT_OPEN) {
+        pthread_mutex_lock(&a->lock);
+        t->state = WAITS_FOR_PYTHON;
+        pthread_mutex_unlock(&a->lock);
+    }
+    session_event(a->session, &event, told);
+    return verdict == DIRECT_OPEN;
+}
+
 static void take(struct away *a, const struct seccomp_notif *n) {
     uint64_t arguments[6];
     for (int i = 0; i < 6; i++)
@@ -252,6 +280,8 @@ static void take(struct away *a, const struct seccomp_notif *n) {
     t->notification = n->id;
     t->class = entry->class;
     t->m.call.number = n->data.nr;
+    if (a->direct && takes_directly(a, t, n, arguments))
+        return;
     if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE ||
         (entry->class == CLASS_BIND && read_limit(t, n->data.nr, arguments)))
         hand_over(a, t, n);
@@ -425,6 +455,8 @@ static int reply(void *owner, struct session *session, const struct frame *frame
         add_used(a, t, lengths[0]);
     if (t->class == CLASS_BIND && value >= 0 && !(r.flags & REPLY_SUSPENDED))
         bind_guest(t);
+    if (a->direct && !(r.flags & REPLY_SUSPENDED) && __atomic_load_n(&a->alive, __ATOMIC_ACQUIRE) == 1)
+        direct_answered(a->direct, t->m.call.number, value);
     if (marshal_results(&t->m, t->host_tid, lengths, a->results))
         value = -EFAULT;
     uint64_t id = t->notification;
@@ -463,6 +495,7 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
         t->process_clock.as_of = t->thread_clock.as_of = 0;
         t->tid = tid;
         t->host_tid = host_tid;
+        __atomic_add_fetch(&a->alive, 1, __ATOMIC_RELEASE);
         pthread_mutex_unlock(&a->lock);
         return 0;
     }
@@ -474,6 +507,7 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
     t->host_tid = host_tid;
     t->tid = tid;
     t->calls = 1;
+    __atomic_add_fetch(&a->alive, 1, __ATOMIC_RELEASE);
     a->threads[a->count] = t;
     __atomic_store_n(&a->count, a->count + 1, __ATOMIC_RELEASE);
     return 0;
@@ -485,6 +519,7 @@ void away_remove_thread(struct away *a, int host_tid) {
         return;
     pthread_mutex_lock(&a->lock);
     t->state = IDLE;
+    __atomic_sub_fetch(&a->alive, 1, __ATOMIC_RELEASE);
     t->host_tid = t->tid = 0;
     pthread_mutex_unlock(&a->lock);
 }
@@ -551,6 +586,9 @@ struct away *away_sibling(struct away *one, int host_tid, int tid, int event_fd)
 
 /* Before the first attach. */
 void away_set_account(struct away *a, struct account *account) { a->account = account; }
+
+/* Before the first attach. */
+void away_set_direct(struct away *a, struct direct *direct) { a->direct = direct; }
 
 struct session *away_session(struct away *a) { return a->session; }
 

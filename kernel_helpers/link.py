@@ -11,6 +11,7 @@ import errno
 import functools
 import os
 import select
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,6 +20,7 @@ from typing import Self
 
 from kernel_helpers import library
 from kernel_helpers.account import Account
+from kernel_helpers.direct import Direct
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.filter import RET_NOTIFY, evaluate
 from kernel_helpers.table import Shape, row_of
@@ -48,6 +50,15 @@ class Kind(IntEnum):
     """the last thread under the filter has ended"""
     SUSPENDED = 8
     """code: the restart code with which home took a call back; it stays parked until answer()"""
+    READS = 9
+    """a file is read again and again; data: READ"""
+    READS_OPEN = 10
+    """code: the number of a call that reads a file which is open on the node (direct.py), and stays parked; data: READ"""
+
+
+READ = struct.Struct("<9Q")
+"""Of READS and READS_OPEN: a descriptor's number, the serial of the question about it, whether the guest has opened it away and shares it
+with nobody; the arguments of the call."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,7 @@ def _native() -> ctypes.CDLL:
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
         ("away_give_descriptor", i, [pointer, i, i, i]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
+        ("away_set_direct", None, [pointer, pointer]),
         ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]), ("home_resumable", i, [pointer, i]),
@@ -249,6 +261,8 @@ class HomeLink(SessionLink):
         self.threads = list(threads)
         self.used_away: list[list[int]] = []
         """What the guest has used on the nodes that it has left (account.py)."""
+        self.own_files: list[int] = []
+        """Numbers of files that it has opened there, and shares with nobody (direct.py)."""
         self.stub_pid = 0
         """As told by set_stub()."""
         self.memfd = os.memfd_create(SLOTS, os.MFD_CLOEXEC)
@@ -387,6 +401,8 @@ class AwayLink(SessionLink):
         self.account = Account(guest_host_pid, threads)
         """What the guest has used here, and where it was before."""
         _native().away_set_account(self._handle, self.account.handle)
+        self.direct: Direct | None = None
+        """The guest's direct files, where there may be any."""
 
     def _session(self) -> int:
         return int(_native().away_session(self.handle))
@@ -394,6 +410,14 @@ class AwayLink(SessionLink):
     def _free(self, handle: int) -> None:
         _native().away_free(handle)
         self.account.close()
+        if self.direct is not None:
+            self.direct.close()
+
+    def allow_direct(self, eager: int) -> Direct:
+        """From now on files can be direct: see Direct. Before the first attach. Errors: MemoryError."""
+        self.direct = Direct(eager)
+        _native().away_set_direct(self.handle, self.direct.handle)
+        return self.direct
 
     def pause(self) -> None:
         """Takes no more notifications, not even those of others with the same filter; returns when the listener stands, and then every

@@ -7,6 +7,7 @@
  *   --timeout SECONDS                for which a peer that is lost is waited for; 0: without end
  *   --setuid                         setuid bits count
  *   --plain                          no encryption, if the peer does not want it either
+ *   --with-parent                    ends with the thread that has started it, whoever else has its standard input
  *
  * Started by mosd, as root; unmounts and ends with it (when its standard input does), or on SIGTERM. */
 #define _GNU_SOURCE
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,7 +93,8 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"mount", 1, 0, 'm'}, {"peer", 1, 0, 'n'}, {"address", 1, 0, 'a'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'},
-		{"figures", 1, 0, 'f'}, {"timeout", 1, 0, 't'}, {"setuid", 0, 0, 's'}, {"plain", 0, 0, 'P'}, {0},
+		{"figures", 1, 0, 'f'}, {"timeout", 1, 0, 't'}, {"setuid", 0, 0, 's'}, {"plain", 0, 0, 'P'},
+		{"with-parent", 0, 0, 'w'}, {0},
 	};
 	int device, result;
 	sigset_t ends;
@@ -107,6 +110,7 @@ int main(int argc, char **argv)
 		case 't': mfs_options.timeout = (long long)(atof(optarg) * 1000); break;
 		case 's': mfs_options.setuid = true; break;
 		case 'P': mfs_options.plain = true; break;
+		case 'w': prctl(PR_SET_PDEATHSIG, SIGTERM); break;
 		default: return 64;
 		}
 	}

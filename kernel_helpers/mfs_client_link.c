@@ -183,7 +183,7 @@ static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 		mfs_stream_keep_secret(stream);
 	else
 		mfs_stream_make_plain(stream);
-	mfs_stream_patience(stream, 0, (int)silence());
+	mfs_stream_patience(stream, 0, (int)(mfs_options.timeout ? mfs_options.timeout : SILENCE));
 	return 0;
 }
 

@@ -16,7 +16,9 @@ WHERE = ("mfs",)
 @dataclass(frozen=True)
 class Settings:
     """exports, read_only: directories that other nodes see; timeout: seconds for which a lost peer is waited for before its files give
-    errors; setuid: whether setuid bits count on files of peers; enabled None: if the kernel has what it needs."""
+    errors; setuid: whether setuid bits count on files of peers; direct: whether what a process that is away reads again and again is read
+    where it is, as far as this node has to do with it; direct_after: reads of a file that go home before; enabled None: if the kernel has
+    what it needs."""
 
     enabled: bool | None = None
     port: int = DEFAULT_PORT
@@ -25,6 +27,8 @@ class Settings:
     encryption: bool = True
     setuid: bool = False
     timeout: float = 10.0
+    direct: bool = False
+    direct_after: int = 16
 
     @classmethod
     def from_table(cls, value: object) -> Settings:
@@ -38,6 +42,8 @@ class Settings:
             encryption=table.truth("encryption", cls.encryption),
             setuid=table.truth("setuid", cls.setuid),
             timeout=table.number("timeout", 0.5, 3600, cls.timeout) or cls.timeout,
+            direct=table.truth("direct", cls.direct),
+            direct_after=table.count("direct_after", cls.direct_after, 1) or cls.direct_after,
         )
         table.close()
         return read
@@ -46,6 +52,11 @@ class Settings:
     def works(self) -> bool:
         """Whether the tree is to be there."""
         return DEVICE.exists() if self.enabled is None else self.enabled
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the tree is there, and files may be direct."""
+        return self.direct and self.works
 
     def shown(self) -> list[tuple[str, bool]]:
         """(directory, whether read-only) of all that is exported, those above others first."""

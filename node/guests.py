@@ -175,6 +175,8 @@ class Guests:
                 "--secret-fd", str(read_end), "--address", config.address, "--node", config.name,
                 "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
                 "--images", str(paths.images), "--cache", str(paths.state / "cache"),
+                *(["--pki", str(paths.pki), "--direct-after", str(config.mfs.direct_after)] if config.mfs.is_direct else []),
+                *(["--plain"] if config.mfs.is_direct and not config.mfs.encryption else []),
             ]  # fmt: skip
             self._guests[key] = guest
 

@@ -345,6 +345,7 @@ class Mover:
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
             "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--memory", config.memory,
             "--images", str(paths.images), f"--trace={entry.trace}",
+            *(["--files-port", str(config.mfs.port), "--deposits", str(paths.run / "mfs/direct")] if config.mfs.is_direct else []),
         ]  # fmt: skip
         deputy = await Program.start(
             argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",

@@ -31,6 +31,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--cgroup", default="", help="cgroup of the guest, relative to the node's")
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
     made.add_argument("--cache", type=Path, default=Path("/var/lib/farhome/cache"))
+    made.add_argument("--pki", type=Path, help="certificates of this node: guests may read files of their homes directly")
+    made.add_argument("--direct-after", type=int, default=16, help="reads of a file that go home before")
+    made.add_argument("--plain", action="store_true", help="that need not be encrypted")
     return made
 
 
@@ -48,7 +51,8 @@ def tree(words: Sequence[str]) -> Tree:
         secret = source.read(32)
     options = Options(
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
-        arguments.interception, arguments.cgroup, arguments.images, arguments.cache,
+        arguments.interception, arguments.cgroup, arguments.images, arguments.cache, arguments.pki, arguments.plain,
+        arguments.direct_after,
     )  # fmt: skip
     return Tree(options)
 

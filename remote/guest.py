@@ -26,6 +26,7 @@ from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.tracing import Cause, Stop
 from remote.births import Births
+from remote.direct import DirectFiles
 from remote.door import Door
 from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
@@ -87,6 +88,7 @@ class Guest:
         self._is_pausing = False
         self._mappings = Mappings(self, FileStore(remote.options.cache))
         self._executions = Executions(self)
+        self._direct = DirectFiles(self, remote)
         self._cpu_before = _cpu_seconds(self.pid)
         self._cpu_in_all: float | None = None
         link.account.begin()
@@ -163,6 +165,7 @@ class Guest:
             self._taker.close()
         self.births.close()
         self.link.close()
+        self._direct.close()
         self._mappings.close()
         self._kill()
         if self.userfaultfd >= 0:
@@ -209,6 +212,8 @@ class Guest:
                 log.warning("what the guest has used before is lost", exc_info=True)
             finally:
                 self.link.release()
+        elif self._direct.handle(event):
+            pass
         elif event.kind == Kind.SUSPENDED:
             self.signals.suspension(event.tid, event.code)
         elif event.kind == Kind.GO_HOME_CALL:
@@ -225,7 +230,11 @@ class Guest:
             again = bool(self.births.awaited)
             error = "it waits for a child that has its memory (vfork)" if again else self._freeze()
             pending, used = ([], []) if error else (self.pending(), self.link.account.used())
-            self.link.send(Control.FROZEN, 0, pack(error=error, again=again, pending=pending, used=used))
+            positions = [] if error else self._direct.positions()
+            self.link.send(
+                Control.FROZEN, 0,
+                pack(error=error, again=again, pending=pending, used=used, positions=positions, own=self._direct.own()),
+            )  # fmt: skip
         elif event.kind == Control.THAW:
             self.thaw()
         elif event.kind == Control.EXECUTED:
@@ -283,6 +292,7 @@ class Guest:
         """What it has used before it came here, and may still use. Errors: ValueError, OSError."""
         used = account.check(told.get("used"))
         self.link.account.carry(used)
+        self._direct.carry(told.get("own"))
         before = sum(total for tid, total, *_ in used if tid == account.WHOLE)
         self.signals.is_limited = account.limit_guest(self.pid, told.get("limit"), before)
 
@@ -295,6 +305,7 @@ class Guest:
         for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
             self.handle_stop(stop)
         self.signals.look()
+        self._direct.look()
         if self.trace is not None:
             self.trace.flush()
 
@@ -452,8 +463,10 @@ class Guest:
             self.link.unpause()
             for event in self._executions.again():
                 self.handle(event)
+            self._direct.again()
             return
         self._executions.forget()
+        self._direct.forget()
         self.run()
         self.link.unpause()
 

@@ -18,6 +18,7 @@ from kernel_helpers.link import Event, Kind
 from remote import arrival, departure
 from remote.ahead import GoingAhead
 from remote.guest import Guest
+from remote.homefiles import HomeFiles
 from remote.reception import Reception
 from wire import channel
 from wire.channel import Channel
@@ -52,6 +53,12 @@ class Options:
     cgroup: str
     images: Path
     cache: Path
+    pki: Path | None = None
+    """the node's certificates, if guests may read files of their homes directly"""
+    plain: bool = False
+    """whether that need not be encrypted"""
+    direct_after: int = 16
+    """reads of a file that go home before"""
 
 
 class Remote:
@@ -74,6 +81,7 @@ class Remote:
         self._moved_on = ""
         """why the guest runs here no more, while memory of it is here still"""
         self._since = time.time()
+        self._home_address = ""
         self._cpu_before = 0.0
         """Seconds: of the programs that the guest has replaced here."""
         self.selector = tree.selector
@@ -85,6 +93,8 @@ class Remote:
     def end(self) -> None:
         """Takes away all that was made for the guest, which has gone or goes now."""
         try:
+            if self.tree.home_files is not None and not self.tree.has_others(self):
+                self.tree.home_files.hang_up()  # a thread of the guest may wait for them
             if self.guest is not None:
                 self.selector.unregister(self.guest.link.event_fd)
                 self.guest.destroy()
@@ -228,11 +238,21 @@ class Remote:
         """Hands a proven connection of role link to the C session."""
         assert self.guest is not None
         connection.settimeout(None)
+        self._home_address = str(connection.getpeername()[0])
         self.guest.link.set_silence(SILENCE)
         if self._connected:
             self.guest.link.detach()
         self.guest.link.attach(connection.detach())
         self._connected = True
+
+    def home_files(self, port: int) -> HomeFiles:
+        """Files of the home, whose server is at that port. Errors: OSError."""
+        options, tree = self.options, self.tree
+        assert options.pki is not None
+        if tree.home_files is None:
+            room = options.socket.parent.parent / "direct"
+            tree.home_files = HomeFiles(options.home, self._home_address, port, options.pki, options.plain, room)
+        return tree.home_files
 
     def _move(self, talk: Channel) -> None:
         if self.guest is None:

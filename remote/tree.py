@@ -14,6 +14,7 @@ from remote.remote import Options, Remote
 from wire import tree
 
 if TYPE_CHECKING:
+    from remote.homefiles import HomeFiles
     from remote.reception import Reception
 
 log = logging.getLogger("remote")
@@ -24,12 +25,18 @@ class Tree(tree.Tree[Remote]):
 
     def __init__(self, options: Options) -> None:
         super().__init__(log)
+        self.home_files: HomeFiles | None = None
+        """where they read files of their home directly, as soon as one wants to"""
         self.first = Remote(options, self)
         self.members.append(self.first)
 
     def run(self) -> int:
         """Until the last guest has gone. Returns 1 when none ever came."""
-        self.live()
+        try:
+            self.live()
+        finally:
+            if self.home_files is not None:
+                self.home_files.close()
         return 0 if self.first.guest is not None else 1
 
     def left(self, member: Remote) -> None:

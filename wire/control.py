@@ -35,7 +35,7 @@ class Control(IntEnum):
     """a stub thread made exit(2): so may the guest's"""
     CARRIED = 40
     """the first frame of a link; what the guest has used on the nodes that it was on before: used; what its limit on processor time
-    leaves beyond what it has used at home: limit; see kernel_helpers/account.py"""
+    leaves beyond what it has used at home: limit; see kernel_helpers/account.py; own: numbers of files that it shares with nobody"""
     BORN = 41
     """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
     SNAPSHOT = 48
@@ -46,13 +46,19 @@ class Control(IntEnum):
     maps; see engine/files.py)"""
     CONTENT = 51
     """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
+    DIRECTED = 52
+    """the answer to READS: number, serial; port of home's file server and the token under which it has the file; no token: it stays
+    home's alone"""
+    POSITIONED = 53
+    """the answer to POSITION: number, serial; position; -1: it is not what it was"""
     EXECUTED = 42
     """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
     PAUSED = 64
     FROZEN = 65
     """error: empty when every thread of the guest stands still; again: that it cannot now, but soon may;
-    pending: signals; used: in all, here and on nodes before"""
+    pending: signals; used: in all, here and on nodes before; positions of its direct files: pairs (number, bytes); own: numbers of files
+    that it has opened away, and shares with nobody"""
     GO_HOME = 66
     """a call that only home can make: tid, number, name"""
     CANCEL = 67
@@ -81,6 +87,13 @@ class Control(IntEnum):
     """tid is about to map a file: so shall the stub; arguments: those of mmap(2); answered by MAPPED"""
     FETCH = 81
     """a part of a file that was named in MAPPED: path, offset; answered by CONTENT"""
+    READS = 82
+    """the guest reads a file again and again: number, serial, own (it has opened it away, and shares it with nobody); answered by
+    DIRECTED"""
+    POSITION = 83
+    """where is the file: number, serial; answered by POSITIONED"""
+    POSITIONS = 84
+    """a direct file is home's again, and is there: no map, but kernel_helpers/direct.py, POSITION"""
     EXECUTE = 74
     """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
     OVER = 75

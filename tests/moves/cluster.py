@@ -86,9 +86,11 @@ class NodePlace:
 
 
 class Cluster:
-    """Three nodes with mosd. Programs have their home on n1."""
+    """Three nodes with mosd. Programs have their home on n1. FARHOME_TEST_CONFIGURATION: what is added to every node.toml, so that all
+    tests can be run with what is off as a rule ('[mfs]\\ndirect = true')."""
 
     def __init__(self, nodes: int = 3, **options: Any) -> None:
+        options["configuration"] = options.get("configuration", "") + os.environ.get("FARHOME_TEST_CONFIGURATION", "")
         self.lab = Lab.up(nodes, name=f"t{os.getpid() % 100000}-{next(NUMBERS)}", **options)
         self.names = [f"n{number + 1}" for number in range(nodes)]
         self.home = NodePlace(self.lab, HOME)

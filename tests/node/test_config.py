@@ -21,7 +21,8 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
         tmp_path,
         'name = "n1"\naddress = "10.0.0.1"\nport = 7000\nown_programs = 0\npeers = ["10.0.0.2", "n3:7001", "[fd00::1]:9"]\nspeed = 0.5\n'
         'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\n[lend]\nmax_guests = 2\n[balance]\nenabled = false\n'
-        '[mfs]\nexports = ["/srv"]\nread_only = ["/usr"]\nencryption = false\ntimeout = 2\nport = 7300\nenabled = false\n',
+        '[mfs]\nexports = ["/srv"]\nread_only = ["/usr"]\nencryption = false\ntimeout = 2\nport = 7300\nenabled = false\n'
+        "direct = true\ndirect_after = 3\n",
     )
     assert found.peers == (("10.0.0.2", 7226), ("n3", 7001), ("fd00::1", 9))
     assert (found.name, found.address, found.port, found.speed) == ("n1", "10.0.0.1", 7000, 0.5)
@@ -31,6 +32,7 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
     assert config.lending_policy(found).max_guests == 2
     assert list(found.mfs.shown()) == [("/srv", False), ("/usr", True)]
     assert (found.mfs.encryption, found.mfs.timeout, found.mfs.port, found.mfs.works) == (False, 2.0, 7300, False)
+    assert (found.mfs.direct, found.mfs.is_direct, found.mfs.direct_after) == (True, False, 3)
 
 
 def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
@@ -72,6 +74,7 @@ def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
         ("[mfs]\ntimeout = 0", "[mfs] timeout"),
         ("[mfs]\nport = 65536", "[mfs] port"),
         ("[mfs]\nencrypted = true", "encrypted"),
+        ("[mfs]\ndirect_after = 0", "[mfs] direct_after"),
     ],
 )
 def test_mistakes_are_named_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:

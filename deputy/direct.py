@@ -1,0 +1,192 @@
+"""Files of a process that is away and reads them again and again: whether its node may read them itself, and their positions
+(docs/files.md; remote/direct.py draws the conversation).
+
+A descriptor's position belongs to all who have it. So only what nobody else has is read elsewhere; what the guest has opened away it
+knows itself, of what is older all processes of the node are asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import queue
+import secrets
+import socket
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from kernel_helpers.direct import POSITION
+from kernel_helpers.link import Event
+from wire.control import Control, unpack
+from wire.frames import WireError
+from wire.logs import start_thread
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy
+    from deputy.guestlink import GuestLink
+
+log = logging.getLogger("deputy")
+
+KINDS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs"})
+"""File systems that are a node's own, where leases keep what is remembered elsewhere true."""
+STANDARD = 3
+"""Descriptors below are those that a program is started with: where other processes are hidden from us, they may have them."""
+_UNFIT = os.O_ACCMODE | os.O_DIRECT | os.O_PATH
+_INITIAL_PIDS = "pid:[4026531836]"
+"""The first pid namespace (PROC_PID_INIT_INO): all processes are seen there."""
+_SYS_KCMP, _SYS_PIDFD_GETFD, _KCMP_FILE = 312, 438, 0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class DirectFiles:
+    """Of one process."""
+
+    def __init__(self, deputy: Deputy) -> None:
+        self._deputy = deputy
+        self._answers: queue.SimpleQueue[tuple[GuestLink, int, int, str]] = queue.SimpleQueue()
+        self._asked: dict[int, tuple[int, int]] = {}
+        """number -> device and inode of what it was"""
+
+    def handle(self, event: Event) -> bool:
+        """Whether a frame from the remote was about such files, and has been dealt with. Errors: WireError."""
+        link = self._deputy.link
+        if link is None or event.kind not in (Control.READS, Control.POSITION, Control.POSITIONS):
+            return False
+        if event.kind == Control.POSITIONS:
+            try:
+                self._set(POSITION.iter_unpack(event.data))
+            finally:
+                link.home.release()
+            return True
+        fields = unpack(event.data)
+        try:
+            number, serial = int(fields["number"]), int(fields["serial"])
+        except (KeyError, TypeError, ValueError):
+            raise WireError("a question about a file that names none") from None
+        if event.kind == Control.POSITION:
+            link.send(Control.POSITIONED, number=number, serial=serial, position=self._position(number))
+        else:
+            start_thread("direct", self._consider, link, number, serial, bool(fields.get("own")))
+        return True
+
+    def look(self) -> None:
+        """Answers what was asked."""
+        while not self._answers.empty():
+            link, number, serial, token = self._answers.get()
+            if link is self._deputy.link:
+                link.send(Control.DIRECTED, number=number, serial=serial, port=self._deputy.options.files_port, token=token)
+
+    def take(self, frozen: dict[str, Any]) -> None:
+        """What the guest, which stands still, has told (FROZEN): the stub's descriptors are where its are. Errors: WireError."""
+        link = self._deputy.link
+        assert link is not None
+        try:
+            self._set((int(number), int(position)) for number, position in frozen.get("positions", []))
+            link.home.own_files = [int(number) for number in frozen.get("own", [])]
+        except (TypeError, ValueError):
+            raise WireError("broken positions of files") from None
+
+    def _consider(self, link: GuestLink, number: int, serial: int, is_own: bool) -> None:
+        """In a thread of its own: there may be many processes."""
+        token, pid = "", self._deputy.pid
+        try:
+            if self._deputy.options.files_port and is_fit(pid, number) and (is_own or is_alone(pid, number)):
+                token = self._deposit(link.target.node, number)
+        except (OSError, KeyError, ValueError) as error:
+            log.info("descriptor %d is not read elsewhere: %s", number, error)
+        self._answers.put((link, number, serial, token))
+        self._deputy.tree.waker.wake()
+
+    def _deposit(self, peer: str, number: int) -> str:
+        """Gives it to the file server; the token under which that peer has it there. Errors: OSError."""
+        token = secrets.token_hex(16)
+        file = os.open(f"/proc/{self._deputy.pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
+        try:
+            found = os.fstat(file)
+            self._asked[number] = (found.st_dev, found.st_ino)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                message = token.encode().ljust(32, b"\0") + peer.encode().ljust(64, b"\0")
+                sender.setblocking(False)
+                sender.connect(str(self._deputy.options.deposits))
+                socket.send_fds(sender, [message], [file])
+        finally:
+            os.close(file)
+        return token
+
+    # -- positions ----------------------------------------------------------------------------------------------------------
+
+    def _position(self, number: int) -> int:
+        """Bytes; -1: it is not the file that was asked about."""
+        try:
+            found = os.stat(f"/proc/{self._deputy.pid}/fd/{number}")
+            return int(facts(self._deputy.pid, number)["pos"]) if self._asked.get(number) == (found.st_dev, found.st_ino) else -1
+        except (OSError, KeyError, ValueError):
+            return -1
+
+    def _set(self, positions: Iterable[tuple[int, int]]) -> None:
+        for number, position in positions:
+            try:
+                set_position(self._deputy.pid, number, position)
+            except OSError as error:
+                log.warning("descriptor %d has no position: %s", number, error)
+
+
+def facts(pid: int, number: int) -> dict[str, str]:
+    """What the kernel tells of a descriptor of a process. Errors: OSError."""
+    with open(f"/proc/{pid}/fdinfo/{number}", encoding="utf-8") as source:
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in source)}
+
+
+def is_fit(pid: int, number: int) -> bool:
+    """Whether a descriptor is a file that is open for reading alone, on a file system of our own. Errors: OSError."""
+    found = facts(pid, number)
+    if int(found["flags"], 8) & _UNFIT != os.O_RDONLY or _kind_of_mount(found["mnt_id"]) not in KINDS:
+        return False
+    return stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
+
+
+def is_alone(pid: int, number: int) -> bool:
+    """Whether no other descriptor on this node has the same position. Errors: OSError."""
+    if number < STANDARD and os.readlink("/proc/self/ns/pid") != _INITIAL_PIDS:
+        return False
+    return not any(
+        _libc.syscall(_SYS_KCMP, pid, other, _KCMP_FILE, number, its) == 0
+        for other, its in _descriptors() if (other, its) != (pid, number)
+    )  # fmt: skip
+
+
+def set_position(pid: int, number: int, position: int) -> None:
+    """The file of that descriptor of a process of ours is there. Errors: OSError."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        file = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, number, 0)
+        if file < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        try:
+            os.lseek(file, position, os.SEEK_SET)
+        finally:
+            os.close(file)
+    finally:
+        os.close(pidfd)
+
+
+def _kind_of_mount(number: str) -> str:
+    """The kind of file system of that mount; none if it is not ours."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            fields, _, rest = line.partition(" - ")
+            if fields.split(" ", 1)[0] == number:
+                return rest.split()[0]
+    return ""
+
+
+def _descriptors() -> Iterator[tuple[int, int]]:
+    """(process, number) of all that are open on this node."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                for number in os.listdir(f"/proc/{entry}/fd"):
+                    yield int(entry), int(number)

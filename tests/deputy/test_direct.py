@@ -1,0 +1,77 @@
+"""Which descriptors may be read elsewhere: what they are, and who else has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from deputy.direct import facts, is_alone, is_fit, set_position
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="looks at all processes")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1000))
+    return path
+
+
+def test_a_file_that_is_only_read_is_fit_and_nothing_else(path: Path, tmp_path: Path) -> None:
+    def fits(name: str | Path, flags: int) -> bool:
+        number = os.open(name, flags)
+        try:
+            return is_fit(os.getpid(), number)
+        finally:
+            os.close(number)
+
+    assert fits(path, os.O_RDONLY)
+    for name, flags in (
+        (path, os.O_RDWR), (path, os.O_WRONLY), (path, os.O_PATH), (tmp_path, os.O_RDONLY), ("/proc/self/status", os.O_RDONLY),
+        ("/dev/null", os.O_RDONLY), ("/sys/kernel/profiling", os.O_RDONLY), ("/dev/zero", os.O_RDONLY),
+    ):  # fmt: skip
+        if os.path.exists(name):
+            assert not fits(name, flags), (name, flags)
+    with tempfile.TemporaryFile(dir=tmp_path) as nameless:
+        number = os.open(f"/proc/self/fd/{nameless.fileno()}", os.O_RDONLY)
+        assert is_fit(os.getpid(), number)
+        os.close(number)
+    memory = os.memfd_create("x")
+    again = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
+    assert not is_fit(os.getpid(), again)
+    os.close(memory)
+    os.close(again)
+
+
+def test_who_shares_the_position_is_found(path: Path) -> None:
+    number, other = os.open(path, os.O_RDONLY), os.open(path, os.O_RDONLY)
+    try:
+        assert is_alone(os.getpid(), number), "another open file of the same name has its own position"
+        again = os.dup(number)
+        assert not is_alone(os.getpid(), number)
+        os.close(again)
+        assert is_alone(os.getpid(), number)
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[number]) as child:
+            assert not is_alone(os.getpid(), number)
+            assert is_alone(os.getpid(), other)
+            assert child.stdin is not None
+            child.stdin.close()
+        assert is_alone(os.getpid(), number)
+    finally:
+        os.close(number)
+        os.close(other)
+
+
+def test_a_position_is_set_in_another_process(path: Path) -> None:
+    with open(path, "rb") as file, subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[file.fileno()]) as child:
+        set_position(child.pid, file.fileno(), 77)
+        assert facts(child.pid, file.fileno())["pos"] == "77"
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 77
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            set_position(child.pid, 900, 1)
+        assert child.stdin is not None
+        child.stdin.close()

@@ -1,0 +1,67 @@
+"""The away process of a Pair (bench/link_pair.py) whose guest has direct files: it opens the stub's files itself, on the same machine."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from pathlib import Path
+
+from bench.link_pair import _Away
+from kernel_helpers.link import READ, AwayLink, Event, Kind
+from wire.control import Control
+
+EAGER = 3
+PLACE = struct.Struct("<QQq")
+"""Of POSITION and POSITIONED here: number, serial, position."""
+
+
+class Away(_Away):
+    """See the module."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__(arguments[0], int(arguments[1]), int(arguments[2]), arguments[3])
+        status = Path(f"/proc/{self.guest}/status").read_text()
+        self.stub = int(status.split("PPid:")[1].split()[0])
+        self.waiting: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+
+    def connect(self) -> None:
+        assert isinstance(self.link, AwayLink)
+        self.table = self.link.direct or self.link.allow_direct(EAGER)
+        super().connect()
+
+    def handle(self, event: Event) -> None:
+        assert isinstance(self.link, AwayLink)
+        if event.kind == Kind.READS:
+            number, serial, *_ = READ.unpack(event.data)
+            try:
+                self.table.opened(number, serial, os.open(f"/proc/{self.stub}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                self.table.refuse(number, serial)
+        elif event.kind == Kind.READS_OPEN:
+            number, serial, _, *arguments = READ.unpack(event.data)
+            self.waiting[serial] = (event.tid, event.code, tuple(arguments))
+            self.link.send(Control.POSITION, event.tid, PLACE.pack(number, serial, 0))
+        elif event.kind == Control.POSITIONED:
+            number, serial, position = PLACE.unpack(event.data)
+            tid, _, _ = self.waiting.pop(serial)
+            file = self.table.file(number, serial)
+            assert file is not None
+            os.lseek(file, position, os.SEEK_SET)
+            self.link.give_descriptor(tid, file, number)
+            assert self.table.given(number, serial)
+            assert self.link.answer(tid, proceed=True)
+        else:
+            super().handle(event)
+
+
+def main() -> None:
+    away = Away(*sys.argv[-4:])
+    try:
+        away.serve()
+    finally:
+        away.link.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A guest reads files by open files of its own, and whatever it does to their descriptors, it finds what it would find at home."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.link_pair import Pair
+from deputy.direct import set_position
+from kernel_helpers.direct import POSITION
+from tests.link.direct_away import PLACE
+from tests.programs.build import program
+from wire.control import Control
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class DirectPair(Pair):
+    """With the home's part in direct files. `given_up`: how often one became home's again."""
+
+    given_up = 0
+
+    def step(self, timeout: float = 0.05) -> None:
+        before = len(self.events)
+        super().step(timeout)
+        assert self.link is not None
+        pid = self.process.pid
+        for event in self.events[before:]:
+            if event.kind == Control.POSITIONS:
+                for number, position in POSITION.iter_unpack(event.data):
+                    set_position(pid, number, position)
+                    self.given_up += 1
+                self.link.release()
+            elif event.kind == Control.POSITION:
+                number, serial, _ = PLACE.unpack(event.data)
+                facts = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+                place = PLACE.pack(number, serial, int(facts.split("pos:")[1].split()[0]))
+                self.link.send(Control.POSITIONED, event.tid, place)
+
+
+def test_files_are_read_by_the_guest_itself(tmp_path: Path) -> None:
+    argv = [str(program("reader")), "3", "200000", "40"]
+    away = [sys.executable, "-m", "tests.link.direct_away"]
+    with DirectPair(argv, away_prefix=away, directory=str(tmp_path)) as pair:
+        status, said = pair.run(50)
+        assert (status, said) == (0, b"all as it should be\n")
+        assert pair.link is not None
+        forwarded, _ = pair.link.calls
+    assert pair.given_up > 20
+    print(forwarded, "calls forwarded,", pair.given_up, "files given up")
+    assert os.listdir(tmp_path)
