@@ -3,13 +3,14 @@
  *   --mount PATH                     where
  *   --peer NAME --address ADDRESS --port PORT   whose: the node that its certificate must name, and where it is
  *   --pki DIRECTORY                  certificates of the cluster
- *   --figures FILE                   what it has done, for mosd to read
+ *   --figures FILE                   what it has done, for mosd to read, if that is wanted
  *   --timeout SECONDS                for which a peer that is lost is waited for; 0: without end
  *   --setuid                         setuid bits count
  *   --plain                          no encryption, if the peer does not want it either
  *   --with-parent                    ends with the thread that has started it, whoever else has its standard input
+ *   --keep                           in two processes: when the one that serves dies, another goes on where it was
  *
- * Started by mosd, as root; unmounts and ends with it (when its standard input does), or on SIGTERM. */
+ * Started by mosd, as root; unmounts and ends with it (when its standard input does), or on SIGINT or SIGTERM. */
 #define _GNU_SOURCE
 #include "mfs_client.h"
 
@@ -36,15 +37,26 @@ struct mfs_client_figures *mfs_figures;
 
 const char mfs_program[] = "mfs-client";
 
-static int begin_figures(void)
+/* Memory that others see by that descriptor, which is closed; -1: nobody does. NULL: errno tells. */
+static void *shared(int fd, size_t size)
 {
-	int fd = open(mfs_options.figures, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	void *memory = MAP_FAILED;
 
-	if (fd < 0 || ftruncate(fd, sizeof *mfs_figures))
+	if (fd < 0 || !ftruncate(fd, (off_t)size))
+		memory = mmap(NULL, size, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+static int begin_memory(void)
+{
+	int figures = -1;
+
+	if (mfs_options.figures && (figures = open(mfs_options.figures, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) < 0)
 		return -errno;
-	mfs_figures = mmap(NULL, sizeof *mfs_figures, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	return mfs_figures == MAP_FAILED ? -ENOMEM : 0;
+	mfs_figures = shared(figures, sizeof *mfs_figures);
+	return mfs_figures ? 0 : -errno;
 }
 
 /* Reads ahead further than the kernel does by itself. The device's number is known from the table of mounts: nobody may have to answer. */
@@ -73,12 +85,18 @@ static int begin_mount(int *device)
 {
 	char options[256], source[MFS_NAME_MOST + 2];
 
-	*device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	if (*device < 0)
+		*device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	if (*device < 0)
 		return -errno;
+	if (mfs_kept->mounted)
+		return 0;
 	snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions", *device);
 	snprintf(source, sizeof source, "%s:/", mfs_options.peer);
-	return mount(source, mfs_options.mount, "fuse.mfs", MS_NODEV | (mfs_options.setuid ? 0 : MS_NOSUID), options) ? -errno : 0;
+	if (mount(source, mfs_options.mount, "fuse.mfs", MS_NODEV | (mfs_options.setuid ? 0 : MS_NOSUID), options))
+		return -errno;
+	mfs_kept->mounted = true;
+	return 0;
 }
 
 static void serve_until_the_end(int signals)
@@ -94,9 +112,10 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{"mount", 1, 0, 'm'}, {"peer", 1, 0, 'n'}, {"address", 1, 0, 'a'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'},
 		{"figures", 1, 0, 'f'}, {"timeout", 1, 0, 't'}, {"setuid", 0, 0, 's'}, {"plain", 0, 0, 'P'},
-		{"with-parent", 0, 0, 'w'}, {0},
+		{"with-parent", 0, 0, 'w'}, {"keep", 0, 0, 'K'}, {0},
 	};
-	int device, result;
+	int device = -1, result;
+	bool keeps = false;
 	sigset_t ends;
 
 	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -110,29 +129,37 @@ int main(int argc, char **argv)
 		case 't': mfs_options.timeout = (long long)(atof(optarg) * 1000); break;
 		case 's': mfs_options.setuid = true; break;
 		case 'P': mfs_options.plain = true; break;
-		case 'w': prctl(PR_SET_PDEATHSIG, SIGTERM); break;
+		case 'w': prctl(PR_SET_PDEATHSIG, SIGINT); break;
+		case 'K': keeps = true; break;
 		default: return 64;
 		}
 	}
-	if (!mfs_options.mount || !mfs_options.peer || !mfs_options.address || !mfs_options.port || !mfs_options.pki || !mfs_options.figures) {
-		mfs_log("usage: mfs-client --mount PATH --peer NAME --address ADDRESS --port PORT --pki DIRECTORY --figures FILE");
+	if (!mfs_options.mount || !mfs_options.peer || !mfs_options.address || !mfs_options.port || !mfs_options.pki) {
+		mfs_log("usage: mfs-client --mount PATH --peer NAME --address ADDRESS --port PORT --pki DIRECTORY");
 		return 64;
 	}
+	if (keeps && (result = mfs_keep(&device)))
+		return mfs_fail("/dev/fuse", -result);
 	sigemptyset(&ends);
-	sigaddset(&ends, SIGTERM);
+	if (!keeps) /* else it does not come from who may end all */
+		sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGINT);
 	sigprocmask(SIG_BLOCK, &ends, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	int signals = signalfd(-1, &ends, SFD_CLOEXEC);
-	if (signals < 0 || (result = begin_figures()))
-		return mfs_fail(mfs_options.figures, signals < 0 ? errno : -result);
+	if (signals < 0 || (result = begin_memory()))
+		return mfs_fail("memory", signals < 0 ? errno : -result);
+	bool goes_on = mfs_kept->mounted;
 	if (mfs_link_begin())
 		return 1;
 	if ((result = begin_mount(&device)))
 		return mfs_fail(mfs_options.mount, -result);
 	if ((result = mfs_fuse_begin(device)))
 		return mfs_fail("/dev/fuse", -result);
-	read_further_ahead();
+	if (!goes_on)
+		read_further_ahead();
+	else if ((result = mfs_fuse_ask_again()) && result != -ENODEV)
+		mfs_log("what the one before has not answered is not asked again: %s", strerror(-result));
 	printf("ready\n");
 	fflush(stdout);
 	serve_until_the_end(signals);

@@ -1,6 +1,7 @@
 /* mfs-client: the parts of it, and what they share.
  *
  *   mfs_client.c        options, the mount and its end
+ *   mfs_client_keeper.c   a mount that outlives whoever serves it
  *   mfs_client_fuse.c   what the kernel asks: taken from it, answered to it
  *   mfs_client_pages.c  pages of files that the kernel has, and must not show when the peer is lost
  *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again */
@@ -21,6 +22,15 @@ struct mfs_client_figures { /* read by mosd: 64-bit words in this order */
 
 extern struct mfs_client_figures *mfs_figures;
 
+/* What a server that takes the place of another has to know. */
+struct mfs_client_kept {
+	uint8_t session[MFS_SESSION];
+	uint32_t minor; /* of the kernel's protocol, as agreed */
+	bool has_session, mounted;
+};
+
+extern struct mfs_client_kept *mfs_kept;
+
 struct mfs_client_options {
 	const char *mount, *peer, *address, *port, *pki, *figures;
 	long long timeout; /* ms within which a lost peer has to be back, or requests fail; 0: they do not */
@@ -29,6 +39,8 @@ struct mfs_client_options {
 
 extern struct mfs_client_options mfs_options;
 
+/* 0 in a process that is to serve, with the open /dev/fuse, one after the other; else -errno. */
+int mfs_keep(int *device);
 
 /* ---- the kernel ---- */
 

@@ -29,7 +29,6 @@ struct notification {
 };
 
 static int device = -1;
-static uint32_t minor;
 static struct notification *first, **last = &first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_there = PTHREAD_COND_INITIALIZER;
@@ -63,7 +62,7 @@ int mfs_fuse_ask_again(void)
 
 bool mfs_fuse_has_epochs(void)
 {
-	return minor >= EPOCHS_SINCE;
+	return mfs_kept->minor >= EPOCHS_SINCE;
 }
 
 void mfs_fuse_notify(const void *frame, size_t size)
@@ -143,7 +142,7 @@ static void agree(const struct fuse_in_header *in)
 		},
 	};
 
-	minor = reply.body.minor;
+	mfs_kept->minor = reply.body.minor;
 	if (asked->major == FUSE_KERNEL_VERSION && asked->minor >= 31)
 		mfs_fuse_answer(&reply, sizeof reply);
 	else

@@ -44,7 +44,6 @@ static atomic_llong pings[PINGS]; /* when they were sent */
 static atomic_uint ping_count, pong_count;
 static struct held *first, **last = &first;
 static unsigned held_count;
-static uint8_t session[MFS_SESSION];
 static SSL_CTX *context;
 
 static bool is_too_late(long long now)
@@ -165,7 +164,7 @@ static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 
 	if (result)
 		return result;
-	memcpy(hello.session, session, sizeof session);
+	memcpy(hello.session, mfs_kept->session, sizeof mfs_kept->session);
 	if (strcmp(stream->peer, mfs_options.peer))
 		result = -EPROTO;
 	if (!result)
@@ -203,12 +202,10 @@ static int come_up(void)
 	heard_at = pinged_at = pings[0] = mfs_now();
 	ping_count = 1;
 	pong_count = 0;
-	/* What has waited goes first, in its order. */
+	/* What has waited goes first, in its order. If that fails the connection is lost, and the kernel is made to ask again. */
 	for (struct held *one; (one = take_held()); free(one))
-		if (!result)
-			result = mfs_stream_write(&to, one->frame, one->size);
-		else if (!is_forget(((struct fuse_in_header *)one->frame)->opcode))
-			mfs_fuse_fail(((struct fuse_in_header *)one->frame)->unique, ENOTCONN);
+		if (!result && (result = mfs_stream_write(&to, one->frame, one->size)))
+			mfs_stream_shut(&from);
 	pthread_mutex_unlock(&lock);
 	pthread_mutex_unlock(&sending);
 	mfs_figures->connected = 1;
@@ -360,7 +357,8 @@ int mfs_link_begin(void)
 		mfs_log("%s", why);
 		return -EINVAL;
 	}
-	if (getrandom(session, sizeof session, 0) != sizeof session)
+	if (!mfs_kept->has_session && getrandom(mfs_kept->session, sizeof mfs_kept->session, 0) != sizeof mfs_kept->session)
 		return -errno;
+	mfs_kept->has_session = true;
 	return -pthread_create(&thread, NULL, keep_link, NULL);
 }

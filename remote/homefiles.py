@@ -1,6 +1,7 @@
 """Files of the home, for the guests of one tree: a mount of its own, which nobody else sees, and which waits for a home that is lost.
 
-The mount has no place: nobody but who has its root open gets there, and it is gone when nobody has anything of it open any more.
+The mount has no place: nobody but who has its root open gets there, and it is gone when nobody has anything of it open any more. Should
+what serves it die, another goes on (kernel_helpers/mfs_client_keeper.c).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class HomeFiles:
         self._opening = threading.Lock()
         self._client = subprocess.Popen(
             [build_directory() / "mfs-client", "--mount", self._place, "--peer", home, "--address", address, "--port", str(port),
-             "--pki", pki, "--figures", self._place.with_name(f"{self._place.name}.figures"), "--timeout", "0", "--with-parent",
+             "--pki", pki, "--timeout", "0", "--with-parent", "--keep",
              *(["--plain"] if plain else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/", env={},
         )  # fmt: skip
@@ -59,7 +60,6 @@ class HomeFiles:
         finally:
             _libc.umount2(os.fsencode(self._place), _MNT_DETACH)
             self._place.rmdir()
-            self._place.with_name(f"{self._place.name}.figures").unlink(missing_ok=True)
 
     def hang_up(self) -> None:
         """Whoever waits for the home does not any more: an error is all that is read from now on."""

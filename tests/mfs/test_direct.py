@@ -94,9 +94,30 @@ def started(cluster: Cluster, first: str, command: str) -> Running:
     return job
 
 
+def test_a_client_that_dies_is_followed_by_another_and_no_read_fails(cluster: Cluster) -> None:
+    with Running(cluster, "reader", "2 300000") as reader:
+        reader.moved("n2")
+        for signal in ("KILL", "SEGV", "KILL", "TERM", "KILL"):
+            client = until("a client is there", partial(client_on, cluster, "n2"), seconds=20)
+            before = read_by(cluster, "n2")
+            cluster.place("n2").run("kill", f"-{signal}", client)
+            until("there is another", lambda gone=client: client_on(cluster, "n2") not in ("", gone), seconds=20)
+            until("files are read by it", lambda had=before: read_by(cluster, "n2") > had, seconds=20)
+            reader.works(20)
+        assert reader.where() == "n2"
+        (reader.directory / "enough").touch()
+        assert "all as it should be\nstatus 0" in reader.end(), reader.said
+    until("no client is left", partial(has_no_client, cluster, "n2"))
+
+
+def client_on(cluster: Cluster, node: str) -> str:
+    """The process id of what serves the mount of guests' own on that node."""
+    return cluster.place(node).run("pgrep", "-x", "mfs-worker").stdout.strip()
+
+
 def has_no_client(cluster: Cluster, node: str) -> bool:
     """Whether no mount of guests' own is on that node."""
-    return not cluster.place(node).run("pgrep", "-f", "mfs-client.*--with-parent").stdout
+    return not client_on(cluster, node)
 
 
 @pytest.mark.soak
