@@ -37,7 +37,7 @@ STANDARD = 3
 _UNFIT = os.O_ACCMODE | os.O_DIRECT | os.O_PATH
 _INITIAL_PIDS = "pid:[4026531836]"
 """The first pid namespace (PROC_PID_INIT_INO): all processes are seen there."""
-_SYS_KCMP, _SYS_PIDFD_GETFD, _KCMP_FILE = 312, 438, 0
+_SYS_KCMP, _SYS_PIDFD_GETFD, _KCMP_FILE, _KCMP_FILES = 312, 438, 0, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -93,7 +93,7 @@ class DirectFiles:
         """In a thread of its own: there may be many processes."""
         token, pid = "", self._deputy.pid
         try:
-            if self._deputy.options.files_port and is_fit(pid, number) and (is_own or is_alone(pid, number)):
+            if self._deputy.options.files_port and is_fit(pid, number) and has_one_table(pid) and (is_own or is_alone(pid, number)):
                 token = self._deposit(link.target.node, number)
         except (OSError, KeyError, ValueError) as error:
             log.info("descriptor %d is not read elsewhere: %s", number, error)
@@ -156,6 +156,11 @@ def is_alone(pid: int, number: int) -> bool:
         _libc.syscall(_SYS_KCMP, pid, other, _KCMP_FILE, number, its) == 0
         for other, its in _descriptors() if (other, its) != (pid, number)
     )  # fmt: skip
+
+
+def has_one_table(pid: int) -> bool:
+    """Whether all threads of a process have the same descriptors. Errors: OSError."""
+    return all(_libc.syscall(_SYS_KCMP, pid, int(tid), _KCMP_FILES, 0, 0) == 0 for tid in os.listdir(f"/proc/{pid}/task"))
 
 
 def set_position(pid: int, number: int, position: int) -> None:

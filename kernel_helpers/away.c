@@ -42,6 +42,7 @@ struct guest_thread {
     uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
     uint64_t asked_at;          /* the moment() of the question */
     struct told process_clock, thread_clock;
+    struct direct_thread reads;
     struct marshalled m;
 };
 
@@ -49,7 +50,6 @@ struct away {
     struct session *session;
     struct account *account;    /* not ours; NULL: nothing is added */
     struct direct *direct;      /* not ours; NULL: no file is direct */
-    unsigned alive;             /* threads that have not ended */
     uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
     struct hub *hub;
     int listener;               /* the hub's */
@@ -237,8 +237,8 @@ static void bind_guest(struct guest_thread *t) {
 /* Whether a call is dealt with because of a file that is direct, or about to be. */
 static int takes_directly(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]) {
     struct direct_call call = {.listener = a->listener, .id = n->id, .session = a->session, .host_tid = t->host_tid, .number = n->data.nr,
-                               .arguments = arguments, .is_alone = __atomic_load_n(&a->alive, __ATOMIC_ACQUIRE) == 1};
-    struct direct_question about;
+                               .arguments = arguments, .thread = &t->reads};
+    struct direct_question about = {0};
     enum direct_verdict verdict = direct_take(a->direct, &call, &about);
     if (verdict == DIRECT_NOT)
         return 0;
@@ -246,17 +246,17 @@ static int takes_directly(struct away *a, struct guest_thread *t, const struct s
         answer(a, n->id, 0, 1);
         return 1;
     }
-    uint64_t told[9] = {about.descriptor, about.serial, verdict == DIRECT_WANTED_OWN};
-    memcpy(told + 3, arguments, 6 * sizeof *arguments);
-    struct event event = {.kind = verdict == DIRECT_OPEN ? EVENT_READS_OPEN : EVENT_READS, .tid = t->tid, .value = n->data.nr,
-                          .length = sizeof told};
-    if (verdict == DIRECT_OPEN) {
+    uint64_t told[3] = {about.descriptor, about.serial, verdict == DIRECT_WANTED_OWN};
+    struct event event = {.kind = verdict == DIRECT_BUSY ? EVENT_BUSY : verdict == DIRECT_OPEN ? EVENT_READS_OPEN : EVENT_READS,
+                          .tid = t->tid, .value = n->data.nr, .length = sizeof told};
+    int waits = verdict == DIRECT_OPEN || verdict == DIRECT_BUSY;
+    if (waits) {
         pthread_mutex_lock(&a->lock);
         t->state = WAITS_FOR_PYTHON;
         pthread_mutex_unlock(&a->lock);
     }
     session_event(a->session, &event, told);
-    return verdict == DIRECT_OPEN;
+    return waits;
 }
 
 static void take(struct away *a, const struct seccomp_notif *n) {
@@ -455,8 +455,8 @@ static int reply(void *owner, struct session *session, const struct frame *frame
         add_used(a, t, lengths[0]);
     if (t->class == CLASS_BIND && value >= 0 && !(r.flags & REPLY_SUSPENDED))
         bind_guest(t);
-    if (a->direct && !(r.flags & REPLY_SUSPENDED) && __atomic_load_n(&a->alive, __ATOMIC_ACQUIRE) == 1)
-        direct_answered(a->direct, t->m.call.number, value);
+    if (a->direct && !(r.flags & REPLY_SUSPENDED))
+        direct_answered(a->direct, &t->reads, t->m.call.number, value);
     if (marshal_results(&t->m, t->host_tid, lengths, a->results))
         value = -EFAULT;
     uint64_t id = t->notification;
@@ -495,7 +495,6 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
         t->process_clock.as_of = t->thread_clock.as_of = 0;
         t->tid = tid;
         t->host_tid = host_tid;
-        __atomic_add_fetch(&a->alive, 1, __ATOMIC_RELEASE);
         pthread_mutex_unlock(&a->lock);
         return 0;
     }
@@ -507,19 +506,34 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
     t->host_tid = host_tid;
     t->tid = tid;
     t->calls = 1;
-    __atomic_add_fetch(&a->alive, 1, __ATOMIC_RELEASE);
     a->threads[a->count] = t;
     __atomic_store_n(&a->count, a->count + 1, __ATOMIC_RELEASE);
     return 0;
+}
+
+/* The thread has come out of whatever it read by itself. */
+void away_direct_left(struct away *a, int host_tid) {
+    struct guest_thread *t = by_host_tid(a, host_tid);
+    if (t && a->direct)
+        direct_leave(a->direct, &t->reads);
+}
+
+/* Threads (host tids) that may be reading by a number that others wait for; how many. */
+unsigned away_direct_awaited(struct away *a, uint32_t *list, unsigned room) {
+    unsigned found = 0, count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count && found < room; i++)
+        if (a->threads[i]->host_tid && direct_is_awaited(a->direct, &a->threads[i]->reads))
+            list[found++] = a->threads[i]->host_tid;
+    return found;
 }
 
 void away_remove_thread(struct away *a, int host_tid) {
     struct guest_thread *t = by_host_tid(a, host_tid);
     if (!t)
         return;
+    away_direct_left(a, host_tid);
     pthread_mutex_lock(&a->lock);
     t->state = IDLE;
-    __atomic_sub_fetch(&a->alive, 1, __ATOMIC_RELEASE);
     t->host_tid = t->tid = 0;
     pthread_mutex_unlock(&a->lock);
 }
@@ -636,15 +650,27 @@ int away_answer(struct away *a, int tid, int64_t value, int native) {
     return 0;
 }
 
-/* Puts a descriptor of ours into the guest, as this number, before a parked call of this thread goes on there. 0, or a negative errno:
- * -ENOENT: nothing is parked. */
-int away_give_descriptor(struct away *a, int tid, int descriptor, int number) {
+/* Of a thread's parked call. Whether there is one. */
+static int notification_of(struct away *a, int tid, uint64_t *id) {
     struct guest_thread *t = by_tid(a, tid);
     pthread_mutex_lock(&a->lock);
     int is_parked = t && t->state != IDLE;
-    uint64_t id = is_parked ? t->notification : 0;
+    *id = is_parked ? t->notification : 0;
     pthread_mutex_unlock(&a->lock);
-    if (!is_parked)
+    return is_parked;
+}
+
+/* See direct_make(): for the parked call of this thread. */
+int away_make_direct(struct away *a, int tid, int descriptor, uint32_t serial, int64_t position) {
+    uint64_t id;
+    return notification_of(a, tid, &id) ? direct_make(a->direct, a->listener, id, descriptor, serial, position) : -ENOENT;
+}
+
+/* Puts a descriptor of ours into the guest, as this number, before a parked call of this thread goes on there. 0, or a negative errno:
+ * -ENOENT: nothing is parked. */
+int away_give_descriptor(struct away *a, int tid, int descriptor, int number) {
+    uint64_t id;
+    if (!notification_of(a, tid, &id))
         return -ENOENT;
     struct seccomp_notif_addfd give = {.id = id, .flags = SECCOMP_ADDFD_FLAG_SETFD, .srcfd = descriptor, .newfd = number,
                                        .newfd_flags = O_CLOEXEC};

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -19,7 +20,7 @@
 #define REFUSED 2000            /* reads until home is asked again about what it has refused; twice as many each time, so often: */
 #define DOUBLED 10
 #define FARTHEST (1ll << 42)    /* bytes: file systems differ in what is too far */
-#define ALL 0, ~0u
+#define EVERY (struct span){0, ~0u}
 #define POSITIONS 84            /* Control.POSITIONS of wire/control.py */
 
 enum state { PLAIN, ASKED, OPEN, DIRECT };
@@ -28,9 +29,12 @@ struct direct_file {
     uint8_t state;
     uint8_t is_own;             /* opened here, and nobody else has it */
     uint8_t refused;            /* how often */
+    uint8_t ending;             /* DIRECT: it is to be home's again as soon as nobody reads it */
     int reads;                  /* that went home */
     uint32_t serial;            /* of the question about it */
     int file;                   /* OPEN, DIRECT: ours */
+    unsigned inside;            /* threads that the guest's kernel lets read it, or did last */
+    unsigned forwarded;         /* those for whom home reads it */
 };
 
 struct direct {
@@ -38,7 +42,9 @@ struct direct {
     int nothing;                /* what the guest has in place of a file that it has no more */
     int eager;
     unsigned top;               /* beyond it nothing is known of any number */
+    unsigned passing;           /* threads in calls that may share a position, or give numbers another meaning: no number becomes direct */
     uint32_t serial;
+    uint32_t moment;            /* how often numbers were given another meaning */
     struct direct_file files[MOST];
 };
 
@@ -66,35 +72,45 @@ void direct_free(struct direct *d) {
 static void forget(struct direct_file *f) {
     if (f->state >= OPEN)
         close(f->file);
-    *f = (struct direct_file){.state = PLAIN};
+    *f = (struct direct_file){.state = PLAIN, .inside = f->inside, .forwarded = f->forwarded};
 }
 
-/* The guest's thread puts it there itself, before it goes on waiting. */
-static void take_from_guest(struct direct *d, const struct direct_call *call, unsigned descriptor) {
-    struct seccomp_notif_addfd give = {.id = call->id, .flags = SECCOMP_ADDFD_FLAG_SETFD, .srcfd = d->nothing, .newfd = descriptor,
+/* The thread that waits in that notification puts our file there itself, before it goes on waiting. 0, or a negative errno. */
+static int give(int listener, uint64_t id, int file, unsigned descriptor) {
+    struct seccomp_notif_addfd give = {.id = id, .flags = SECCOMP_ADDFD_FLAG_SETFD, .srcfd = file, .newfd = descriptor,
                                        .newfd_flags = O_CLOEXEC};
-    while (ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0 && errno == EINTR)
-        ;
+    while (ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return 0;
 }
 
-/* The numbers from first to last mean home's descriptors again, whose positions home is told before it hears of the call. */
-static void give_up(struct direct *d, const struct direct_call *call, unsigned first, unsigned last) {
-    for (unsigned i = first; i <= last && i < d->top; i++) {
+/* Numbers, from first to last. */
+struct span { unsigned first, last; };
+
+static struct span just(uint64_t descriptor) { return (struct span){descriptor, descriptor}; }
+
+/* The numbers mean home's descriptors again, whose positions home is told before it hears of the call. */
+static void give_up(struct direct *d, const struct direct_call *call, struct span span) {
+    for (unsigned i = span.first; i <= span.last && i < d->top; i++) {
         struct direct_file *f = &d->files[i];
         if (f->state == DIRECT) {
             struct direct_position told = {i, lseek(f->file, 0, SEEK_CUR)};
-            session_control(call->session, POSITIONS, FRAME_BARRIER, 0, &told, sizeof told);
-            take_from_guest(d, call, i);
+            if (call->number != SYS_close)
+                session_control(call->session, POSITIONS, FRAME_BARRIER, 0, &told, sizeof told);
+            give(call->listener, call->id, d->nothing, i);
         }
         forget(f);
     }
-    if (!first && last >= d->top)
-        d->top = 0;
 }
 
-static void give_up_one(struct direct *d, const struct direct_call *call, uint64_t descriptor) {
-    if ((unsigned)descriptor < MOST)
-        give_up(d, call, (unsigned)descriptor, (unsigned)descriptor);
+/* Whether another thread reads one of them; none begins to any more then. */
+static int is_busy(struct direct *d, struct span span) {
+    int busy = 0;
+    for (unsigned i = span.first; i <= span.last && i < d->top; i++)
+        if (d->files[i].state == DIRECT && d->files[i].inside)
+            busy = d->files[i].ending = 1;
+    return busy;
 }
 
 /* Whether a message may have descriptors with it. */
@@ -103,45 +119,69 @@ static int has_control(const struct direct_call *call) {
     return guest_read(call->host_tid, call->arguments[1], &message, sizeof message) || message.msg_controllen;
 }
 
-/* A call that does not read: whatever it may do to a number, or to the position that the number stands for, ends its being direct. */
-static void pass(struct direct *d, const struct direct_call *call) {
+/* Whether what is opened may tell of descriptors of the guest, their positions too. */
+static int opens_positions(const struct direct_call *call) {
+    uint64_t at = call->arguments[call->number == SYS_open ? 0 : 1], in_page = 4096 - at % 4096;
+    char path[32] = "";
+    size_t size = in_page < sizeof path - 1 ? in_page : sizeof path - 1;
+    return !guest_read(call->host_tid, at, path, size) && !strncmp(path, "/proc/", 6) && strstr(path, "/fdinfo");
+}
+
+/* Whether what a call makes is a thread, which at home has the same descriptors. */
+static int makes_thread(const struct direct_call *call) {
+    uint64_t flags = call->arguments[0];
+    if (call->number == SYS_clone3 && guest_read(call->host_tid, call->arguments[0], &flags, sizeof flags))
+        return 0;
+    return (flags & CLONE_THREAD) != 0;
+}
+
+/* The numbers that a call which does not read may do something to, or to the positions that they stand for; how many spans. */
+static unsigned touched(const struct direct_call *call, struct span spans[2]) {
     const uint64_t *a = call->arguments;
+    spans[0] = spans[1] = just(a[0]);
     switch (call->number) {
-    case SYS_close:
-        if ((unsigned)a[0] < MOST && d->files[(unsigned)a[0]].state == DIRECT)
-            take_from_guest(d, call, a[0]);
-        if ((unsigned)a[0] < MOST)
-            forget(&d->files[(unsigned)a[0]]);
-        break;
+    case SYS_close: case SYS_dup: case SYS_ioctl: case SYS_preadv2: case SYS_lseek:
+        return 1;
     case SYS_fcntl:
-        if ((int)a[1] != F_GETFD && (int)a[1] != F_SETFD && (int)a[1] != F_GETFL)
-            give_up_one(d, call, a[0]);
-        break;
+        return (int)a[1] != F_GETFD && (int)a[1] != F_SETFD && (int)a[1] != F_GETFL;
     case SYS_mmap:
-        if (!(a[3] & MAP_ANONYMOUS))
-            give_up_one(d, call, a[4]);     /* the number is needed for what is mapped */
-        break;
-    case SYS_dup: case SYS_ioctl: case SYS_preadv2: case SYS_lseek:
-        give_up_one(d, call, a[0]);
-        break;
+        spans[0] = just(a[4]);              /* the number is needed for what is mapped */
+        return !(a[3] & MAP_ANONYMOUS);
     case SYS_dup2: case SYS_dup3: case SYS_sendfile: case SYS_tee:
-        give_up_one(d, call, a[0]);
-        give_up_one(d, call, a[1]);
-        break;
+        spans[1] = just(a[1]);
+        return 2;
     case SYS_splice: case SYS_copy_file_range:
-        give_up_one(d, call, a[0]);
-        give_up_one(d, call, a[2]);
-        break;
+        spans[1] = just(a[2]);
+        return 2;
     case SYS_close_range:
-        give_up(d, call, (unsigned)a[0], (unsigned)a[1]);
-        break;
+        spans[0] = (struct span){a[0], a[1]};
+        return 1;
     case SYS_sendmsg:
-        if (has_control(call))
-            give_up(d, call, ALL);
-        break;
-    case SYS_sendmmsg: case SYS_fork: case SYS_vfork: case SYS_clone: case SYS_clone3: case SYS_execve: case SYS_execveat: case SYS_unshare:
-        give_up(d, call, ALL);
+        spans[0] = EVERY;
+        return has_control(call);
+    case SYS_open: case SYS_openat: case SYS_openat2:
+        spans[0] = EVERY;
+        return opens_positions(call);
+    case SYS_clone: case SYS_clone3:
+        spans[0] = EVERY;
+        return !makes_thread(call);
+    case SYS_sendmmsg: case SYS_fork: case SYS_vfork: case SYS_execve: case SYS_execveat: case SYS_unshare:
+        spans[0] = EVERY;
+        return 1;
     }
+    return 0;
+}
+
+static enum direct_verdict pass(struct direct *d, const struct direct_call *call) {
+    struct span spans[2];
+    unsigned count = touched(call, spans);
+    if (count && (is_busy(d, spans[0]) | is_busy(d, spans[count - 1])))
+        return DIRECT_BUSY;
+    for (unsigned i = 0; i < count; i++)
+        give_up(d, call, spans[i]);
+    d->moment += count;
+    d->passing += call->thread->passes = count > 0;
+    return DIRECT_NOT;
 }
 
 static int reads(const struct direct_call *call) {
@@ -172,36 +212,76 @@ static enum direct_verdict count(struct direct *d, struct direct_file *f) {
     return f->is_own ? DIRECT_WANTED_OWN : DIRECT_WANTED;
 }
 
+/* With the lock held: the thread is not in the call any more that it was in last. */
+static void leave(struct direct *d, struct direct_thread *t) {
+    if (t->inside)
+        d->files[t->inside - 1].inside--;
+    if (t->forwarded)
+        d->files[t->forwarded - 1].forwarded--;
+    d->passing -= t->passes;
+    t->inside = t->forwarded = t->passes = 0;
+}
+
+static enum direct_verdict take_read(struct direct *d, const struct direct_call *call, unsigned number) {
+    struct direct_file *f = known(d, number);
+    if (f->state == DIRECT && f->ending) {
+        if (f->inside)
+            return DIRECT_BUSY;
+        give_up(d, call, just(number));
+    }
+    if (f->state == DIRECT) {
+        f->inside++;
+        call->thread->inside = number + 1;
+        return DIRECT_HERE;
+    }
+    /* From the first that waits for home's position on, all do, until the number is direct or means something else: so it stays true. */
+    if (f->state == OPEN && !f->forwarded)
+        return DIRECT_OPEN;
+    f->forwarded++;
+    call->thread->forwarded = number + 1;
+    return f->state == PLAIN && call->number != SYS_lseek && !d->passing ? count(d, f) : DIRECT_NOT;
+}
+
 enum direct_verdict direct_take(struct direct *d, const struct direct_call *call, struct direct_question *question) {
     enum direct_verdict verdict = DIRECT_NOT;
     uint32_t number = call->arguments[0];
     pthread_mutex_lock(&d->lock);
-    if (!call->is_alone)
-        give_up(d, call, ALL);
-    else if (!reads(call))
-        pass(d, call);
+    leave(d, call->thread);
+    if (!reads(call))
+        verdict = pass(d, call);
     else if (number < MOST) {
-        struct direct_file *f = known(d, number);
-        if (f->state == DIRECT)
-            verdict = DIRECT_HERE;
-        else if (f->state == OPEN)
-            verdict = DIRECT_OPEN;
-        else if (f->state == PLAIN && call->number != SYS_lseek)
-            verdict = count(d, f);
-        *question = (struct direct_question){(int32_t)number, f->serial};
+        verdict = take_read(d, call, number);
+        *question = (struct direct_question){(int32_t)number, d->files[number].serial};
     }
+    call->thread->moment = d->moment;
     pthread_mutex_unlock(&d->lock);
     return verdict;
 }
 
-void direct_answered(struct direct *d, long number, int64_t value) {
-    if (value < 0 || value >= MOST || (number != SYS_open && number != SYS_openat && number != SYS_openat2 && number != SYS_creat))
-        return;
+void direct_answered(struct direct *d, struct direct_thread *t, long number, int64_t value) {
     pthread_mutex_lock(&d->lock);
-    struct direct_file *f = known(d, (unsigned)value);
-    forget(f);
-    f->is_own = 1;
+    leave(d, t);
+    if (value >= 0 && value < MOST) {
+        int opens = number == SYS_open || number == SYS_openat || number == SYS_openat2 || number == SYS_creat;
+        if (opens)
+            forget(known(d, (unsigned)value));
+        if (opens || number == SYS_dup || number == SYS_fcntl)
+            known(d, (unsigned)value)->is_own = opens && t->moment == d->moment;
+    }
     pthread_mutex_unlock(&d->lock);
+}
+
+void direct_leave(struct direct *d, struct direct_thread *t) {
+    pthread_mutex_lock(&d->lock);
+    leave(d, t);
+    pthread_mutex_unlock(&d->lock);
+}
+
+int direct_is_awaited(struct direct *d, const struct direct_thread *t) {
+    pthread_mutex_lock(&d->lock);
+    int is = t->inside && d->files[t->inside - 1].ending;
+    pthread_mutex_unlock(&d->lock);
+    return is;
 }
 
 /* With the lock held; NULL: it is no such number any more. */
@@ -222,8 +302,9 @@ int direct_refuse(struct direct *d, int descriptor, uint32_t serial) {
         return -ENOENT;
     struct direct_file before = *f;
     forget(f);
-    *f = (struct direct_file){.is_own = before.is_own, .refused = before.refused + (before.refused < DOUBLED),
-                              .reads = -(REFUSED << before.refused)};
+    f->is_own = before.is_own;
+    f->refused = before.refused + (before.refused < DOUBLED);
+    f->reads = -(REFUSED << before.refused);
     pthread_mutex_unlock(&d->lock);
     return 0;
 }
@@ -240,21 +321,15 @@ int direct_opened(struct direct *d, int descriptor, uint32_t serial, int file) {
     return 0;
 }
 
-int direct_file(struct direct *d, int descriptor, uint32_t serial) {
-    struct direct_file *f = asked_about(d, descriptor, serial, OPEN);
-    int file = f ? f->file : -ENOENT;
-    if (f)
-        pthread_mutex_unlock(&d->lock);
-    return file;
-}
-
-int direct_given(struct direct *d, int descriptor, uint32_t serial) {
+int direct_make(struct direct *d, int listener, uint64_t id, int descriptor, uint32_t serial, int64_t position) {
     struct direct_file *f = asked_about(d, descriptor, serial, OPEN);
     if (!f)
         return -ENOENT;
-    f->state = DIRECT;
+    int result = lseek(f->file, position, SEEK_SET) < 0 ? -errno : give(listener, id, f->file, descriptor);
+    if (!result)
+        f->state = DIRECT;
     pthread_mutex_unlock(&d->lock);
-    return 0;
+    return result;
 }
 
 unsigned direct_positions(struct direct *d, struct direct_position *list, unsigned room) {

@@ -19,7 +19,7 @@ def _native() -> ctypes.CDLL:
     pointer, i, u32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
     return library.functions(
         ("direct_new", pointer, [ctypes.c_uint]), ("direct_free", None, [pointer]), ("direct_refuse", i, [pointer, i, u32]),
-        ("direct_opened", i, [pointer, i, u32, i]), ("direct_file", i, [pointer, i, u32]), ("direct_given", i, [pointer, i, u32]),
+        ("direct_opened", i, [pointer, i, u32, i]),
         ("direct_positions", ctypes.c_uint, [pointer, pointer, ctypes.c_uint]),
         ("direct_own", ctypes.c_uint, [pointer, pointer, ctypes.c_uint]), ("direct_set_own", None, [pointer, i]),
     )  # fmt: skip
@@ -43,15 +43,6 @@ class Direct:
     def opened(self, number: int, serial: int, file: int) -> bool:
         """An open file on the node for it, which is not the caller's any more. Whether it still means what was asked about."""
         return bool(_native().direct_opened(self.handle, number, serial, file) == 0)
-
-    def file(self, number: int, serial: int) -> int | None:
-        """That file, as long as the guest does not have it."""
-        file = int(_native().direct_file(self.handle, number, serial))
-        return None if file < 0 else file
-
-    def given(self, number: int, serial: int) -> bool:
-        """The guest has the file: the number is direct."""
-        return bool(_native().direct_given(self.handle, number, serial) == 0)
 
     def positions(self) -> list[tuple[int, int]]:
         """(number, position) of what is direct, while the guest stands still."""

@@ -86,7 +86,7 @@ int link_forwardable(long number);
 
 enum event_kind { EVENT_CONTROL = 1, EVENT_CONNECTION_LOST = 2, EVENT_SILENT = 3, EVENT_HEARD = 4, EVENT_CONNECTED = 5,
                   EVENT_GO_HOME_CALL = 6, EVENT_GUEST_GONE = 7, EVENT_SUSPENDED = 8,
-                  EVENT_READS = 9, EVENT_READS_OPEN = 10 };
+                  EVENT_READS = 9, EVENT_READS_OPEN = 10, EVENT_BUSY = 11 };
 
 struct event { uint32_t kind, tid, control, flags; uint64_t number; int64_t value; uint32_t length, zero; };
 

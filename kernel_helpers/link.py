@@ -33,6 +33,10 @@ HAS_PROCESSORS_TO_SPARE = len(os.sched_getaffinity(0)) >= 4
 LOOP_LOOKS = 150_000 if HAS_PROCESSORS_TO_SPARE else 0
 
 
+AWAITED_MOST = 256
+"""Threads that are told of at once."""
+
+
 class Kind(IntEnum):
     """Kinds of events that the link itself makes. Control frames keep their own kind, which is 16 or more."""
 
@@ -54,11 +58,13 @@ class Kind(IntEnum):
     """a file is read again and again; data: READ"""
     READS_OPEN = 10
     """code: the number of a call that reads a file which is open on the node (direct.py), and stays parked; data: READ"""
+    BUSY = 11
+    """code: the number of a call that stays parked until others have come out of their reads (AwayLink.awaited())"""
 
 
-READ = struct.Struct("<9Q")
+READ = struct.Struct("<3Q")
 """Of READS and READS_OPEN: a descriptor's number, the serial of the question about it, whether the guest has opened it away and shares it
-with nobody; the arguments of the call."""
+with nobody."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,8 @@ def _native() -> ctypes.CDLL:
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
         ("away_give_descriptor", i, [pointer, i, i, i]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
-        ("away_set_direct", None, [pointer, pointer]),
+        ("away_set_direct", None, [pointer, pointer]), ("away_make_direct", i, [pointer, i, i, ctypes.c_uint32, ctypes.c_int64]),
+        ("away_direct_left", None, [pointer, i]), ("away_direct_awaited", unsigned, [pointer, pointer, unsigned]),
         ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]), ("home_resumable", i, [pointer, i]),
@@ -418,6 +425,20 @@ class AwayLink(SessionLink):
         self.direct = Direct(eager)
         _native().away_set_direct(self.handle, self.direct.handle)
         return self.direct
+
+    def make_direct(self, tid: int, number: int, serial: int, position: int) -> None:
+        """The file that was opened for that number is the guest's, from that position (bytes) on; `tid` waits in a call that reads it.
+        Errors: OSError (FileNotFoundError: it means something else meanwhile, or nothing is parked)."""
+        _check(_native().away_make_direct(self.handle, tid, number, serial, position), f"descriptor {number}")
+
+    def awaited(self) -> list[int]:
+        """Threads (as this process sees them) that may be in a read which a parked call waits for (BUSY)."""
+        room = (ctypes.c_uint32 * AWAITED_MOST)()
+        return list(room[: _native().away_direct_awaited(self.handle, room, AWAITED_MOST)])
+
+    def has_left(self, host: int) -> None:
+        """That thread has stopped: it is in no read of its own."""
+        _native().away_direct_left(self.handle, host)
 
     def pause(self) -> None:
         """Takes no more notifications, not even those of others with the same filter; returns when the listener stands, and then every

@@ -9,7 +9,8 @@
       | <-- POSITIONED -----------------------------|  or: it is not what it was
       |  the guest gets the file, under the number that home's has, and makes the call itself; so it does with all that follow
 
-kernel_helpers/direct.c sees to it that home has the position again before anything else is done with that number.
+kernel_helpers/direct.c sees to it that home has the position again before anything else is done with that number. What another thread
+does with it waits until each that reads by it was seen at a stop.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ import logging
 import os
 import platform
 import queue
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import ERESTARTNOINTR
 from kernel_helpers.link import READ, AwayLink, Event, Kind
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
@@ -38,13 +42,15 @@ KERNEL = (6, 9)
 """Since when a connection that is lost takes no mount with it."""
 
 
+_EVENTS = (Kind.READS, Kind.READS_OPEN, Kind.BUSY, Control.DIRECTED, Control.POSITIONED)
+
+
 @dataclass(frozen=True)
 class _Waiting:
     """A call that reads a file which is open here."""
 
     tid: int
     call: int
-    arguments: tuple[int, ...]
 
 
 class DirectFiles:
@@ -54,8 +60,12 @@ class DirectFiles:
         self._guest = guest
         self._remote = remote
         self._opened: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
-        self._waiting: dict[tuple[int, int], _Waiting] = {}
-        self._refused: list[_Waiting] = []
+        self._waiting: dict[tuple[int, int], list[_Waiting]] = {}
+        """by number and serial: calls that wait for the position"""
+        self._held: dict[int, int] = {}
+        """thread -> the number of its call that waits until others have come out of their reads"""
+        self._interrupted: set[int] = set()
+        """those others (host tids)"""
         self._table: Direct | None = None
         link = guest.link
         if isinstance(link, AwayLink) and remote.options.pki is not None and is_possible():
@@ -63,13 +73,19 @@ class DirectFiles:
 
     def handle(self, event: Event) -> bool:
         """Whether it was an event of ours."""
-        if self._table is None or event.kind not in (Kind.READS, Kind.READS_OPEN, Control.DIRECTED, Control.POSITIONED):
+        if self._table is None or event.kind not in _EVENTS:
             return False
+        if event.kind == Kind.BUSY:
+            self._held[event.tid] = event.code
+            self._interrupt_readers()
+            return True
         if event.kind in (Kind.READS, Kind.READS_OPEN):
-            number, serial, own, *arguments = READ.unpack(event.data)
+            number, serial, own = READ.unpack(event.data)
             if event.kind == Kind.READS_OPEN:
-                self._waiting[number, serial] = _Waiting(event.tid, event.code, tuple(arguments))
-                self._guest.link.send(Control.POSITION, event.tid, pack(number=number, serial=serial))
+                waiting = self._waiting.setdefault((number, serial), [])
+                waiting.append(_Waiting(event.tid, event.code))
+                if len(waiting) == 1:
+                    self._guest.link.send(Control.POSITION, event.tid, pack(number=number, serial=serial))
             else:
                 self._guest.link.send(Control.READS, event.tid, pack(number=number, serial=serial, own=bool(own)))
             return True
@@ -106,7 +122,9 @@ class DirectFiles:
         start_thread("direct", work)
 
     def look(self) -> None:
-        """What was opened."""
+        """What was opened, and who has come out of a read."""
+        if self._held:
+            self._go_on()
         while self._table is not None and not self._opened.empty():
             number, serial, file = self._opened.get()
             if file < 0:
@@ -115,49 +133,71 @@ class DirectFiles:
                 self._table.opened(number, serial, file)
 
     def _give(self, table: Direct, number: int, serial: int, position: int) -> None:
-        waiting, link = self._waiting.pop((number, serial), None), self._guest.link
-        if waiting is None or not self._waits(waiting):
+        waiting = [one for one in self._waiting.pop((number, serial), []) if self._waits(one)]
+        link = self._guest.link
+        if not waiting:
             return
         assert isinstance(link, AwayLink)
-        file = table.file(number, serial)
         try:
-            if file is None or position < 0:
+            if position < 0:
                 raise FarhomeError("it is not what it was")
-            os.lseek(file, position, os.SEEK_SET)
-            link.give_descriptor(waiting.tid, file, number)
+            link.make_direct(waiting[0].tid, number, serial, position)
         except (OSError, FarhomeError) as error:
             log.info("descriptor %d stays home's: %s", number, error)
             table.refuse(number, serial)
-            self._forward(waiting)
+        for one in waiting:
+            self._again(one.tid)
+
+    def _again(self, tid: int) -> None:
+        """The call is put back to before it, and made again: it is taken for what it means now."""
+        host = self._guest.host_tid(tid)
+        if host is not None:
+            with suppress(ProcessLookupError):
+                tracing.interrupt(host)
+            self._guest.link.answer(tid, error=ERESTARTNOINTR)
+
+    # -- threads that read ------------------------------------------------------------------------------------------------
+
+    def _interrupt_readers(self) -> None:
+        link = self._guest.link
+        assert isinstance(link, AwayLink)
+        for host in link.awaited():
+            if self._guest.stands(host):
+                link.has_left(host)
+            elif host not in self._interrupted:
+                self._interrupted.add(host)
+                with suppress(ProcessLookupError):
+                    tracing.interrupt(host)
+
+    def stopped(self, host: int) -> None:
+        """A thread (ours) has stopped: whatever it read by itself is over, or is made again."""
+        if host in self._interrupted:
+            self._interrupted.discard(host)
+            assert isinstance(self._guest.link, AwayLink)
+            self._guest.link.has_left(host)
+
+    def _go_on(self) -> None:
+        """With calls that have waited for such threads."""
+        link = self._guest.link
+        assert isinstance(link, AwayLink)
+        if link.awaited():
+            self._interrupt_readers()
             return
-        table.given(number, serial)
-        link.answer(waiting.tid, proceed=True)
+        held, self._held = self._held, {}
+        parked = link.parked()
+        for tid, number in held.items():
+            if tid in parked and parked[tid].number == number and not parked[tid].sent:
+                self._again(tid)
 
     def _waits(self, waiting: _Waiting) -> bool:
         call = self._guest.link.parked().get(waiting.tid)
         return call is not None and not call.sent and call.number == waiting.call
 
-    def _forward(self, waiting: _Waiting) -> None:
-        """The call goes home after all; if that cannot be now, at the end of what prevents it."""
-        if self._guest.is_pausing:
-            self._refused.append(waiting)
-        elif self._waits(waiting):
-            assert isinstance(self._guest.link, AwayLink)
-            try:
-                self._guest.link.forward(waiting.tid, waiting.call, waiting.arguments)
-            except OSError:
-                self._guest.go_home(waiting.tid, waiting.call)
-
-    def again(self) -> None:
-        """Calls may go home again."""
-        refused, self._refused = self._refused, []
-        for waiting in refused:
-            self._forward(waiting)
-
     def forget(self) -> None:
         """The guest has stood still: its calls are made again."""
-        self._refused.clear()
         self._waiting.clear()
+        self._held.clear()
+        self._interrupted.clear()
 
     def positions(self) -> list[tuple[int, int]]:
         """See Direct."""

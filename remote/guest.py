@@ -278,6 +278,10 @@ class Guest:
         """Whether a move is about to begin: no call goes home any more."""
         return self._is_pausing
 
+    def stands(self, host: int) -> bool:
+        """Whether a thread (ours) is in a stop, the process being stopped."""
+        return host in self._halted
+
     def host_tid(self, tid: int) -> int | None:
         """A thread's id as this process sees it."""
         return self._tids.get(tid)
@@ -311,6 +315,7 @@ class Guest:
 
     def handle_stop(self, stop: Stop) -> None:
         """A thread has stopped, or ended."""
+        self._direct.stopped(stop.tid)
         if self.link.stopped(stop):
             return
         if stop.cause in (Cause.EXITED, Cause.KILLED):
@@ -463,7 +468,6 @@ class Guest:
             self.link.unpause()
             for event in self._executions.again():
                 self.handle(event)
-            self._direct.again()
             return
         self._executions.forget()
         self._direct.forget()

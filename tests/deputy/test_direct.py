@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from deputy.direct import facts, is_alone, is_fit, set_position
+from deputy.direct import facts, has_one_table, is_alone, is_fit, set_position
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="looks at all processes")
 
@@ -75,3 +76,24 @@ def test_a_position_is_set_in_another_process(path: Path) -> None:
             set_position(child.pid, 900, 1)
         assert child.stdin is not None
         child.stdin.close()
+
+
+APART = """
+import ctypes, sys, threading
+def work():
+    if sys.argv[1] == "apart":
+        assert ctypes.CDLL(None).unshare(0x400) == 0  # CLONE_FILES
+    print("there", flush=True)
+    sys.stdin.read()
+threading.Thread(target=work).start()
+"""
+
+
+@pytest.mark.parametrize("kind", ["together", "apart"])
+def test_threads_with_descriptors_of_their_own_are_found(kind: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", APART, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        assert has_one_table(process.pid) == (kind == "together")
+        process.stdin.close()

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from bench.link_pair import _Away
+from kernel_helpers import tracing
+from kernel_helpers.inject import ERESTARTNOINTR
 from kernel_helpers.link import READ, AwayLink, Event, Kind
 from wire.control import Control
 
@@ -23,7 +25,7 @@ class Away(_Away):
         super().__init__(arguments[0], int(arguments[1]), int(arguments[2]), arguments[3])
         status = Path(f"/proc/{self.guest}/status").read_text()
         self.stub = int(status.split("PPid:")[1].split()[0])
-        self.waiting: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        self.waiting: dict[int, int] = {}
 
     def connect(self) -> None:
         assert isinstance(self.link, AwayLink)
@@ -39,18 +41,15 @@ class Away(_Away):
             except OSError:
                 self.table.refuse(number, serial)
         elif event.kind == Kind.READS_OPEN:
-            number, serial, _, *arguments = READ.unpack(event.data)
-            self.waiting[serial] = (event.tid, event.code, tuple(arguments))
+            number, serial, _ = READ.unpack(event.data)
+            self.waiting[serial] = event.tid
             self.link.send(Control.POSITION, event.tid, PLACE.pack(number, serial, 0))
         elif event.kind == Control.POSITIONED:
             number, serial, position = PLACE.unpack(event.data)
-            tid, _, _ = self.waiting.pop(serial)
-            file = self.table.file(number, serial)
-            assert file is not None
-            os.lseek(file, position, os.SEEK_SET)
-            self.link.give_descriptor(tid, file, number)
-            assert self.table.given(number, serial)
-            assert self.link.answer(tid, proceed=True)
+            tid = self.waiting.pop(serial)
+            self.link.make_direct(tid, number, serial, position)
+            tracing.interrupt(tid)
+            assert self.link.answer(tid, error=ERESTARTNOINTR)
         else:
             super().handle(event)
 

@@ -94,6 +94,20 @@ def started(cluster: Cluster, first: str, command: str) -> Running:
     return job
 
 
+def test_threads_that_read_by_one_descriptor_have_each_record_once(cluster: Cluster) -> None:
+    with Running(cluster, "readers", "3 20000") as readers:
+        readers.works()
+        for target in ("n2", "n3", HOME, "n2"):
+            before = 0 if target == HOME else read_by(cluster, target)
+            readers.moved(target)
+            for _ in range(3):
+                readers.works(30)
+            if target != HOME:
+                until("the file is read there", lambda node=target, had=before: read_by(cluster, node) > had, seconds=20)
+        (readers.directory / "enough").touch()
+        assert "all as it should be\nstatus 0" in readers.end(), readers.said
+
+
 def test_a_client_that_dies_is_followed_by_another_and_no_read_fails(cluster: Cluster) -> None:
     with Running(cluster, "reader", "2 300000") as reader:
         reader.moved("n2")
@@ -131,6 +145,18 @@ def test_it_is_moved_about_in_the_middle_of_it(cluster: Cluster) -> None:
             reader.moved(target)
         (reader.directory / "enough").touch()
         assert "all as it should be\nstatus 0" in reader.end(), reader.said
+
+
+@pytest.mark.soak
+def test_threads_are_moved_about_in_the_middle_of_it(cluster: Cluster) -> None:
+    chance = random.Random(3)
+    with Running(cluster, "readers", "4 50000", "farhome-a") as readers:
+        end = time.monotonic() + STORM
+        while time.monotonic() < end:
+            readers.works(30)
+            readers.moved(chance.choice([node for node in cluster.names if node != readers.where()]))
+        (readers.directory / "enough").touch()
+        assert "all as it should be\nstatus 0" in readers.end(), readers.said
 
 
 @pytest.mark.soak

@@ -235,6 +235,11 @@ static void something(int fd, int number, int seed, long *at, long *length)
 	case 9:
 		if (fstat(fd, &about) || about.st_size != *length)
 			fail("fstat", about.st_size, *length);
+		sprintf(name, "/proc/self/fdinfo/%d", fd);
+		FILE *told = fopen(name, "r");
+		if (!told || fscanf(told, "pos: %ld", &count) != 1 || count != *at)
+			fail("position in /proc", count, *at);
+		fclose(told);
 		break;
 	case 10:
 		if (pread(fd, nowhere, 10, 0) != -1 || errno != EFAULT || write(fd, "x", 1) != -1 || errno != EBADF)
