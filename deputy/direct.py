@@ -149,13 +149,20 @@ def is_fit(pid: int, number: int) -> bool:
 
 
 def is_alone(pid: int, number: int) -> bool:
-    """Whether no other descriptor on this node has the same position. Errors: OSError."""
+    """Whether no other descriptor on this node has the same position, nor may have when it is received. Errors: OSError."""
     if number < STANDARD and os.readlink("/proc/self/ns/pid") != _INITIAL_PIDS:
         return False
     return not any(
-        _libc.syscall(_SYS_KCMP, pid, other, _KCMP_FILE, number, its) == 0
+        _libc.syscall(_SYS_KCMP, pid, other, _KCMP_FILE, number, its) == 0 or has_descriptors(other, its)
         for other, its in _descriptors() if (other, its) != (pid, number)
     )  # fmt: skip
+
+
+def has_descriptors(pid: int, number: int) -> bool:
+    """Whether it is a socket to which descriptors were sent that nobody has received."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:") and facts(pid, number).get("scm_fds", "0") != "0"
+    return False
 
 
 def has_one_table(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,17 @@ def test_who_shares_the_position_is_found(path: Path) -> None:
     finally:
         os.close(number)
         os.close(other)
+
+
+def test_a_descriptor_that_is_under_way_is_somebody_elses(path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(path, "rb") as file:
+        socket.send_fds(ours, [b"x"], [file.fileno()])
+        assert not is_alone(os.getpid(), file.fileno())
+        _, (received,), *_ = socket.recv_fds(theirs, 1, 1)
+        assert not is_alone(os.getpid(), file.fileno())
+        os.close(received)
+        assert is_alone(os.getpid(), file.fileno())
 
 
 def test_a_position_is_set_in_another_process(path: Path) -> None:
