@@ -147,7 +147,7 @@ int main(int argc, char **argv)
 	sigprocmask(SIG_BLOCK, &ends, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	int signals = signalfd(-1, &ends, SFD_CLOEXEC);
-	if (signals < 0 || (result = begin_memory()))
+	if (signals < 0 || (result = begin_memory()) || (result = mfs_pages_begin()))
 		return mfs_fail("memory", signals < 0 ? errno : -result);
 	bool goes_on = mfs_kept->mounted;
 	if (mfs_link_begin())

@@ -64,6 +64,7 @@ void mfs_pages_seen(uint64_t node);
 /* All are taken away, also from those who have them mapped; returns soon, in any case. */
 void mfs_pages_drop(void);
 /* The kernel asks for its attributes, and finds that its pages are old, or where the file ends now. */
+int mfs_pages_begin(void); /* before there are threads; 0 or -errno */
 void mfs_pages_look_at(uint64_t node);
 
 /* ---- the link ---- */

@@ -1,13 +1,19 @@
 /* Pages of files that the kernel has. While the peer is there it says when they change; when it is lost nobody does, and who reads by a mapping
- * asks nobody: so they are taken away. */
+ * asks nobody: so they are taken away.
+ *
+ * How long a file is after it has grown the kernel learns when somebody looks at it. A process of its own does: whoever serves a mount must
+ * not wait for it, as he could not be ended then. */
 #define _GNU_SOURCE
 #include "mfs_client.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,10 +21,12 @@
 #define DROPPERS 4       /* threads: the kernel holds up who takes a page that is being read, until it has been answered */
 #define PATIENCE 100     /* ms for which they are waited for */
 #define KERNELS_HANDLE 0x81
+#define LOOKING 1000 /* ms for which a look is waited for; its answer comes over the link */
 
 static _Atomic uint64_t seen[NODES]; /* by the lower half of the node's number */
 static atomic_uint highest, cursor;
 static atomic_int droppers;
+static int to_looker = -1, from_looker = -1;
 
 void mfs_pages_seen(uint64_t node)
 {
@@ -64,18 +72,10 @@ void mfs_pages_drop(void)
 		usleep(1000);
 }
 
-/* A descriptor of the mount; it cannot be had before the peer has answered. */
-static int mounted(void)
+/* Looks at a file of the mount, as any program does. */
+static void look_at(uint64_t node)
 {
-	static int fd = -1;
-
-	if (fd < 0)
-		fd = open(mfs_options.mount, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd;
-}
-
-void mfs_pages_look_at(uint64_t node)
-{
+	static int mounted = -1; /* it cannot be had before the peer has answered */
 	union {
 		struct file_handle handle;
 		char room[sizeof(struct file_handle) + 12];
@@ -83,10 +83,63 @@ void mfs_pages_look_at(uint64_t node)
 	const uint32_t words[3] = {(uint32_t)(node >> 32), (uint32_t)node, 0}; /* as fuse has it: the number, its generation */
 	struct statx about;
 
+	if (mounted < 0)
+		mounted = open(mfs_options.mount, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	memcpy(one.handle.f_handle, words, sizeof words);
-	int fd = open_by_handle_at(mounted(), &one.handle, O_PATH | O_CLOEXEC);
+	int fd = open_by_handle_at(mounted, &one.handle, O_PATH | O_CLOEXEC);
 	if (fd < 0)
 		return; /* nobody has it open any more */
 	statx(fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, &about);
 	close(fd);
+}
+
+/* The life of the process that looks: numbers of nodes come, and go back when they have been looked at. */
+static void look(pid_t client)
+{
+	uint64_t node;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	prctl(PR_SET_NAME, "mfs-looker");
+	while (getppid() == client && read(STDIN_FILENO, &node, sizeof node) == sizeof node) {
+		look_at(node);
+		if (write(STDOUT_FILENO, &node, sizeof node) != sizeof node)
+			break;
+	}
+	_exit(0);
+}
+
+int mfs_pages_begin(void)
+{
+	pid_t client = getpid();
+	int theirs[2], ours[2];
+
+	if (pipe2(theirs, O_CLOEXEC) || pipe2(ours, O_CLOEXEC))
+		return -errno;
+	pid_t looker = fork();
+	if (looker < 0)
+		return -errno;
+	if (!looker) {
+		/* Without the kernel's end of the mount: when all who have that are gone, it is let go from wherever it waits. */
+		if (dup2(theirs[0], STDIN_FILENO) < 0 || dup2(ours[1], STDOUT_FILENO) < 0 || close_range(STDERR_FILENO + 1, ~0u, 0))
+			_exit(1);
+		look(client);
+	}
+	close(theirs[0]);
+	close(ours[1]);
+	to_looker = theirs[1];
+	from_looker = ours[0];
+	return 0;
+}
+
+void mfs_pages_look_at(uint64_t node)
+{
+	static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+	struct pollfd answered = {.fd = from_looker, .events = POLLIN};
+	uint64_t seen_now = 0;
+
+	pthread_mutex_lock(&turn);
+	if (write(to_looker, &node, sizeof node) == sizeof node)
+		while (seen_now != node && poll(&answered, 1, LOOKING) > 0 && read(from_looker, &seen_now, sizeof seen_now) > 0)
+			;
+	pthread_mutex_unlock(&turn);
 }
