@@ -48,8 +48,7 @@ GUEST_PERIOD = 1.0
 END_PATIENCE = 0.5
 CHECKPOINT_TIMEOUT = 120.0
 """Seconds within which a home has taken a process back that could not go in time, and has made a checkpoint of it."""
-AFTER_START, REHEARSAL = 0.2, 10.0
-"""Seconds until there is what deputies and remotes are forked from, and from then until CRIU looks at the kernel, which few moves need."""
+AFTER_START = 0.2
 
 log = logging.getLogger("mosd")
 
@@ -146,7 +145,6 @@ class Daemon:
             return
         try:
             starting.zygote.start(starting.environment())
-            await asyncio.sleep(REHEARSAL)
             await starting.rehearse(self.paths.images / "rehearsal")
         except OSError as error:
             log.warning("moves begin slowly: %s", error)

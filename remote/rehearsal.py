@@ -1,7 +1,7 @@
 """`python -m remote.rehearsal IMAGES`: has CRIU look at the kernel once, here and in a sandbox, so that no process stands still for it.
 
 CRIU asks a kernel that it does not know some hundred questions, for 30 to 150 ms. What it finds it keeps on /run, and engine.criu
-hands it on to sandboxes; the node daemon runs this soon after it has started.
+hands it on to sandboxes; the node daemon runs this when it starts.
 """
 
 from __future__ import annotations
