@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from kernel_helpers.errors import FarhomeError
@@ -73,7 +74,8 @@ class HomeFiles:
             self._client.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._client.kill()
-            self._client.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._client.wait(END_TIMEOUT)
         for pipe in (self._client.stdin, self._client.stdout):
             if pipe is not None:
                 pipe.close()
