@@ -25,6 +25,9 @@ from kernel_helpers.pages import PageTotals
 
 PAGE = 4096
 RESIDENT_BYTES = 2 * PAGE
+NO_HEAP_GROWS_HERE = 0x100000000000
+"""Between the heaps (at most a gigabyte above a program, wherever that is loaded) and what mmap hands out. A stub whose page is in the
+way of what its process has mapped meanwhile moves it (deputy/stub.py); these stubs cannot."""
 
 
 @contextmanager
@@ -41,7 +44,7 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
 def hollow(frozen: Frozen) -> tuple[int, int]:
     """Gives the process's memory up as a stub does; returns the range of its resident page."""
     maps = read_mappings(frozen.pid)
-    at = free_address([(m.start, m.end) for m in maps], RESIDENT_BYTES, lowest=0x20000000)
+    at = free_address([(m.start, m.end) for m in maps], RESIDENT_BYTES, lowest=NO_HEAP_GROWS_HERE)
     frozen.call(SYS.mmap, at, RESIDENT_BYTES, 7, 0x100022, -1, 0)
     frozen.write(at, b"\x0f\x05\xcc")
     frozen.instruction = at
