@@ -15,6 +15,7 @@ from balancer.decide import PERIOD, decide, next_interval
 from balancer.gossip import Gossip
 from balancer.journal import Journal
 from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
+from balancer.owner import Stage
 from balancer.placement import place, placings
 from balancer.process import Decision, Process, Settings
 from balancer.view import View
@@ -36,6 +37,8 @@ from node.registry import HOME, HomeProcess, Registry
 REST = 5
 """How many times as long as a sample takes there is none."""
 GOSSIP_TICK = 0.1
+LENDS_PERIOD = 0.5
+"""Seconds between two looks at whether the node lends, if nothing has happened."""
 PRESSURE_PERIOD = 1.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
@@ -74,6 +77,8 @@ class Balancer:
         self.journal = Journal()
         self.habits = Habits(registry, mover)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lent_in: tuple[int, bool, Stage] | None = None
+        self._lent_at, self._is_lent = 0.0, False
         self._sampling_took = 0.0
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
@@ -114,11 +119,23 @@ class Balancer:
         self.gossip.update_self(
             self.estimator.vector(
                 name=config.name, incarnation=self._incarnation, address=config.address, port=config.port,
-                guests=len(self._guests.all()), lending=self._guests.lends() is None, blocked=self._guests.blocked,
+                guests=len(self._guests.all()), lending=self._lends(), blocked=self._guests.blocked,
                 version=PROTOCOL_VERSION, stage=self._lending.state.stage, owner_idle=self._lending.sight.idle,
                 processor=self._processors.own.digest,
             )
         )  # fmt: skip
+
+    def _lends(self) -> bool:
+        """Whether the node would take a guest. What takes long to find out is found out again when guests or the owner's state have
+        changed, and now and then; who sends one is told exactly."""
+        now, state = self._clock(), (len(self._guests.all()), self._guests.blocked, self._lending.state.stage)
+        if state != self._lent_in or now - self._lent_at >= LENDS_PERIOD:
+            self._lent_in, self._lent_at, self._is_lent = state, now, self._guests.lends() is None
+        return self._is_lent
+
+    def policy_changed(self) -> None:
+        """The owner's policy is another one."""
+        self._lent_in = None
 
     def speak(self) -> None:
         """Tells gossip of how it is here, and sends what is due; what is urgent is."""

@@ -404,6 +404,7 @@ class Daemon:
         self.config, self.policy = new, configuration.lending_policy(new)
         starting.hosts.alone = new.own_programs
         self.lending.apply_policy()
+        self.balancer.policy_changed()
         self._start_peers()
         self.spawn(self.files.look())
         if not self.policy.enabled:

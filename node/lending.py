@@ -25,7 +25,7 @@ from node.owner import InputWatch, OwnLoad, Programs, battery
 from node.paths import Paths
 from node.pressure import PressureWatch, directory, figures, file_of
 
-QUICK, LEAVING, SLOW = 0.025, 0.1, 1.0
+QUICK, LEAVING, SLOW = 0.04, 0.1, 1.0
 """Seconds between two looks while guests are here whose owner the policy watches, while they leave, and otherwise."""
 BREATH, BREATH_PERIOD = 0.02, 1.0
 HURRY = 0.3

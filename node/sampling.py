@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from balancer.load import CALIBRATION_SECONDS, effective_cores, speed_of, yardstick_round
-from node import kernelfiles
+from kernel_helpers.library import functions
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
@@ -55,7 +58,7 @@ class RunnableCounter:
         """own: process ids of those."""
         self._programs = own
         self._whole_machine = os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
-        self._own = str(os.getpid())
+        self._own = os.getpid()
 
     def count(self) -> int:
         """Runnable threads now."""
@@ -66,24 +69,14 @@ class RunnableCounter:
                         return max(0, int(line.split()[1]) - 1)
             return 0
         # procs_running and loadavg are of the whole machine; a virtual node sees its own processes only in /proc.
-        without = {self._own, *map(str, self._programs())}
-        return sum(self._runnable_threads(name) for name in os.listdir("/proc") if name[0].isdigit() and name not in without)
-
-    @staticmethod
-    def _runnable_threads(name: str) -> int:
-        try:
-            fields = _after_name(f"/proc/{name}/stat").split(None, 18)
-            if fields[17] == b"1":
-                return fields[0] == b"R"
-            return sum(_after_name(f"/proc/{name}/task/{tid}/stat").startswith(b"R") for tid in os.listdir(f"/proc/{name}/task"))
-        except (OSError, ValueError, IndexError):
-            return 0
+        without = [self._own, *self._programs()]
+        return max(0, int(_runnable()((ctypes.c_int * len(without))(*without), len(without))))
 
 
-def _after_name(path: str) -> bytes:
-    """What a `stat` of /proc says after the program's name. Errors: OSError."""
-    data = kernelfiles.read(path)
-    return data[data.rindex(b")") + 2 :]
+@functools.cache
+def _runnable() -> Any:
+    """kernel_helpers/runnable.c."""
+    return functions(("farhome_runnable", ctypes.c_int, [ctypes.POINTER(ctypes.c_int), ctypes.c_int])).farhome_runnable
 
 
 def memory() -> tuple[int, int]:
