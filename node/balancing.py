@@ -36,7 +36,8 @@ from node.registry import HOME, HomeProcess, Registry
 
 REST = 5
 """How many times as long as a sample takes there is none."""
-GOSSIP_TICK = 0.1
+SPEAKS_WITHIN = 0.2
+"""Seconds after which gossip is told how it is here, if nothing is to be sent before."""
 LENDS_PERIOD = 0.5
 """Seconds between two looks at whether the node lends, if nothing has happened."""
 PRESSURE_PERIOD = 1.0
@@ -80,6 +81,7 @@ class Balancer:
         self._lent_in: tuple[int, bool, Stage] | None = None
         self._lent_at, self._is_lent = 0.0, False
         self._sampling_took = 0.0
+        self._speaks_at = 0.0
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
         self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
@@ -89,9 +91,8 @@ class Balancer:
         self._sample()
         self._feel()
         self._tell_gossip()
-        self._spawn(periodically("the load", self._sample, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
+        self._spawn(periodically("the load", self._sample_and_speak, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
         self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
-        self._spawn(periodically("gossip", self.speak, lambda: GOSSIP_TICK))
         self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
         self._spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
         self._spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True))
@@ -109,6 +110,14 @@ class Balancer:
         self.estimator.sample(self._counter.count(), self.memory_free, self.memory_total, guests)
         # Where very many processes are counted one by one, the daemon has something else to do too.
         self._sampling_took = self._clock() - begun
+
+    def _sample_and_speak(self) -> None:
+        """Both at once: to wake up is dearer than what is done then."""
+        self._sample()
+        now = self._clock()
+        if now >= self._speaks_at or now >= self.gossip.due:
+            self._speaks_at = now + SPEAKS_WITHIN
+            self.speak()
 
     def _feel(self) -> None:
         self.memory_free, self.memory_total = sampling.memory()
