@@ -50,9 +50,9 @@ class Settings:
     takes one guest at a time that a balancer sends, but for small ones: together they may have up to `arriving` bytes.
     `seconds_per_byte` and `seconds_per_call` are how long a byte takes that is read or written at another place than where the
     process is, and a call that home answers. A move that takes away `large` of a process's slowdown need not wait for longer than
-    `residency_large` after the last one. Where memory is short, processes leave until there is `memory_relief` times as
-    much free as is called short. None goes where all waits for memory or for a disk for more than `memory_stall` or `io_stall` of
-    the time.
+    `residency_large` after the last one; from `large_moves` quick ones on, each doubles that, too. Where memory is short, processes
+    leave until there is `memory_relief` times as much free as is called short. None goes where all waits for memory or for a disk for
+    more than `memory_stall` or `io_stall` of the time.
     """
 
     margin: float = 0.15
@@ -62,6 +62,7 @@ class Settings:
     residency_limit: float = 120.0
     large: float = 0.45
     residency_large: float = 7.0
+    large_moves: int = 5
     quick: float = 300.0
     stale: float = 10.0
     sample: int = 4
@@ -95,11 +96,16 @@ class Decision:
     slowdown: float | None = None
 
 
-def residency(process: Process, now: float, settings: Settings) -> float:
-    """Return the least seconds that a process stays where it came to; each quick move before the last doubles it."""
+def residency(process: Process, now: float, settings: Settings, share: float = 0.0) -> float:
+    """Return the least seconds that a process stays where it came to; each quick move before the last doubles it. For a move that takes
+    away such a share (0 to 1) of its slowdown they are fewer, as long as there have not been many."""
     recent = sum(1 for moved in process.moved if now - moved < settings.quick)
-    least = max(settings.residency, settings.residency_costs * settings.cost.of(process.memory))
-    return min(max(settings.residency_limit, least), least * 2.0 ** max(0, min(recent, 32) - 1))
+    move = settings.residency_costs * settings.cost.of(process.memory)
+    least = max(settings.residency, move)
+    stays = min(max(settings.residency_limit, least), least * 2.0 ** max(0, min(recent, 32) - 1))
+    if share >= settings.large:
+        return min(stays, max(settings.residency_large, move) * 2.0 ** max(0, min(recent, 32) - settings.large_moves))
+    return stays
 
 
 def why_never(process: Process, own: LoadVector) -> str | None:
@@ -129,9 +135,7 @@ def why_not_again(process: Process, share: float, now: float, settings: Settings
 
     The less there is to gain, the sooner it was an error of figures that are seconds old; of what would be halved, little was.
     """
-    stayed, least = now - process.arrived, residency(process, now, settings)
-    if share >= settings.large:
-        least = min(least, max(settings.residency_large, settings.residency_costs * settings.cost.of(process.memory)))
+    stayed, least = now - process.arrived, residency(process, now, settings, share)
     if process.moved and stayed < least:
         return f"it came {stayed:.0f} s ago and stays {least:.0f} s before it moves again"
     return None

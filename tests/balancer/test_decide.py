@@ -167,6 +167,13 @@ def test_a_move_that_would_halve_the_slowdown_waits_for_less_after_the_last_one(
     assert one(view_of(node("n1", 3), node("n2", 1)), lately).target is None
 
 
+def test_many_quick_moves_are_too_many_whatever_the_next_one_would_gain() -> None:
+    settings = Settings()
+    moves = [NOW - 200 + number for number in range(9)]
+    stays = [residency(process(moved=tuple(moves[:count])), NOW, settings, share=0.5) for count in range(10)]
+    assert stays == [7, 7, 7, 7, 7, 7, 14, 28, 56, 112]
+
+
 def test_reasons_are_never_empty_and_every_process_has_one_decision() -> None:
     rng = random.Random(11)
     for _ in range(400):

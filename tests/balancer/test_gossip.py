@@ -77,6 +77,17 @@ def test_traffic_and_datagrams_stay_small_though_windows_double() -> None:
     assert windows[0].entries[2:8] == cluster.nodes["n1"].id
 
 
+def test_who_has_sent_too_much_tells_the_newest_alone() -> None:
+    cluster = Cluster(256)
+    cluster.acquaint()
+    cluster.run(3)
+    gossip = cluster.nodes["n1"]
+    gossip.allowance.spend(10 * int(BYTES_PER_SECOND))
+    before = gossip.allowance.spent
+    cluster.run(7)
+    assert 4 * 900 < gossip.allowance.spent - before < 4 * BYTES_PER_SECOND * 0.9
+
+
 def test_who_was_thought_better_of_than_it_is_tells_its_own_entry_alone() -> None:
     cluster = Cluster(16)
     cluster.acquaint()
