@@ -40,7 +40,7 @@ from balancer.datagram import (
     version_of,
 )  # fmt: skip
 from balancer.freshest import LIMIT, Freshest
-from balancer.letters import Allowance, Letter, Sent
+from balancer.letters import BYTES_PER_SECOND, Allowance, Letter, Sent
 from balancer.load import Clock, LoadVector, is_urgent
 from balancer.membership import Membership
 from balancer.view import Entry, View
@@ -342,7 +342,7 @@ class Gossip:
             sent += self._short(node, [probe])
         if refuted or (self.membership.about(sender) is not None and not answers):
             sent += self._short(sender)  # with our newest card, or with why it is not believed
-        if datagram.wanted and self.allowance.left > 0:
+        if datagram.wanted and self.allowance.left > -BYTES_PER_SECOND:
             sent += self._datagram(sender, updates=self._cards(datagram.wanted))
         return sent
 

@@ -27,7 +27,8 @@ SEEDS = (1, 2, 3)
 HUGE = 10_000
 HUGE_KNOWN = 128
 """Members that each node of the greatest cluster knows at first."""
-HUGE_SECONDS = 8.0
+HUGE_SECONDS = 16.0
+"""By then what each may send at once at first has been sent."""
 GIB = 1 << 30
 
 
