@@ -39,6 +39,7 @@ static void *wait_alone(void *argument)
 	struct mfs_session *session = own->request.session;
 	long result = mfs_identity_begin();
 
+	mfs_thread_begin(session);
 	mfs_may_wait = true;
 	mfs_reply(&own->request, result ? result : mfs_handle(&own->request));
 	pthread_mutex_lock(&waiting_lock);
@@ -49,6 +50,7 @@ static void *wait_alone(void *argument)
 		}
 	waiting_count--;
 	pthread_mutex_unlock(&waiting_lock);
+	mfs_thread_end();
 	free(own);
 	session->threads--;
 	return NULL;

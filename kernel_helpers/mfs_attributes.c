@@ -113,6 +113,7 @@ static long change_size(struct mfs_request *request, struct mfs_node *node, cons
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
 		return S_ISDIR(stat.st_mode) ? -EISDIR : -EINVAL;
+	mfs_lease_drop(node); /* the peer has forgotten by itself what it remembered */
 	int fd = mfs_open_patiently(node->fd, O_WRONLY);
 	if (fd < 0)
 		return -errno;
@@ -137,8 +138,10 @@ long mfs_setattr(struct mfs_request *request)
 		result = -errno;
 	if (!result && asked->valid & FATTR_SIZE)
 		mfs_pages_settle(request, request->in->nodeid, true);
-	if (!result)
+	if (!result) {
+		mfs_changed_by_peer(node);
 		result = answer(request, node);
+	}
 	mfs_node_put(&request->session->table, node);
 	return result;
 }

@@ -3,6 +3,7 @@
  *   mfs_client.c        options, the mount and its end
  *   mfs_client_keeper.c   a mount that outlives whoever serves it
  *   mfs_client_fuse.c   what the kernel asks: taken from it, answered to it
+ *   mfs_client_known.c  what can be answered here
  *   mfs_client_pages.c  pages of files that the kernel has, and must not show when the peer is lost
  *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again */
 #ifndef MFS_CLIENT_H
@@ -56,6 +57,13 @@ int mfs_fuse_ask_again(void);
 
 /* 0 or -errno, whatever the kernel says to a notification. */
 int mfs_fuse_tell(const void *frame, size_t size);
+
+/* ---- what can be answered here ---- */
+
+/* Whether the kernel's request has been answered. */
+bool mfs_known_answers(const void *frame);
+/* Of each answer of the peer's, before the kernel has it. */
+void mfs_known_learns(const void *frame, size_t size);
 
 /* ---- pages ---- */
 

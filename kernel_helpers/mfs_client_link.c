@@ -224,12 +224,14 @@ static void receive(char *buffer)
 			return;
 		atomic_fetch_add(&mfs_figures->bytes_in, (unsigned long long)size);
 		__atomic_store_n(&heard_at, mfs_now(), __ATOMIC_RELAXED);
-		if (header->unique)
+		if (header->unique) {
+			mfs_known_learns(buffer, (size_t)size);
 			mfs_fuse_answer(buffer, (size_t)size);
-		else if (header->error == MFS_PONG)
+		} else if (header->error == MFS_PONG) {
 			pong_count++;
-		else
+		} else {
 			mfs_fuse_notify(buffer, (size_t)size);
+		}
 	}
 }
 

@@ -61,6 +61,8 @@ long mfs_open(struct mfs_request *request)
 		return asked ? -errno : -EINVAL;
 	if (asked->open_flags & FUSE_OPEN_KILL_SUIDGID)
 		mfs_without_fsetid();
+	if (is_for_writing(asked->flags))
+		mfs_lease_drop(node); /* the peer has forgotten by itself what it remembered */
 	long fd = open_file(node->fd, asked->flags);
 	mfs_node_put(&session->table, node);
 	if (fd < 0)
@@ -76,7 +78,7 @@ long mfs_open(struct mfs_request *request)
 	/* Pages that the peer has may stay: before they are used, their time of change is compared; and then they may be mapped. */
 	if (!is_for_writing(asked->flags))
 		mfs_pages_kept(session, request->in->nodeid);
-	if (!is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_quiet(&stat))
+	if (!is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_quiet(&session->table.nodes[(uint32_t)request->in->nodeid], &stat))
 		reply->open_flags |= FOPEN_KEEP_CACHE;
 	return sizeof *reply;
 }
@@ -97,14 +99,18 @@ static long create_or_open(struct mfs_request *request, struct mfs_node *parent,
 	int fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
 	if (fd < 0 && (errno != EEXIST || asked->flags & O_EXCL))
 		return -errno;
+	if (fd >= 0)
+		mfs_changed_by_peer(parent);
 	long result = mfs_find(request, parent, name, found);
 	if (result && fd >= 0)
 		close(fd);
 	if (result)
 		return result;
 	struct stat made;
-	if (fd >= 0 && !fstat(fd, &made) && made.st_ino == found->stat.st_ino && made.st_dev == found->stat.st_dev)
+	if (fd >= 0 && !fstat(fd, &made) && made.st_ino == found->stat.st_ino && made.st_dev == found->stat.st_dev) {
+		request->makes = true;
 		return fd;
+	}
 	if (fd >= 0)
 		close(fd); /* renamed over at once: what has the name now is opened */
 	result = open_file(found->fd, asked->flags);
@@ -233,6 +239,8 @@ long mfs_release(struct mfs_request *request)
 		return -EINVAL;
 	mfs_locks_drop_handle(request->session->locks, asked->fh);
 	uint64_t node = mfs_handle_release(&request->session->handles, asked->fh);
+	if (node && (asked->flags & O_ACCMODE) != O_RDONLY)
+		mfs_changed_by_peer(&request->session->table.nodes[(uint32_t)node]);
 	if (node)
 		mfs_pages_opened(&request->session->table, node, -1);
 	return 0;

@@ -39,7 +39,7 @@ long mfs_opendir(struct mfs_request *request)
 		return -errno;
 	mfs_pages_opened(&session->table, request->in->nodeid, 1);
 	/* Listings that the peer has may stay: before they are used, the directory's time of change is compared. */
-	if (!fstat(fd, &stat) && mfs_is_quiet(&stat))
+	if (!fstat(fd, &stat) && mfs_is_quiet(&session->table.nodes[(uint32_t)request->in->nodeid], &stat))
 		reply->open_flags = FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE;
 	return result;
 }

@@ -15,7 +15,6 @@
 
 #define DESCRIPTORS (1u << 20)
 #define MOST 16384
-#define IDLE 2000 /* ms after which a lease that nobody made use of is given up */
 #define TICK 20   /* ms between two looks at leases that are wanted back; as long as there are none: */
 #define CALM 250
 
@@ -24,7 +23,8 @@ struct mfs_lease {
 	struct mfs_session *session;
 	struct mfs_node *node;
 	uint64_t id, fence;
-	long long until; /* the peer remembers nothing after that */
+	long long until;    /* the peer remembers nothing after that, */
+	long long given_up; /* and when it is wanted back, it is not waited for longer than that; ms */
 	bool breaking, told;
 	struct mfs_lease *next, **from;
 };
@@ -147,12 +147,14 @@ static void give_back(int fd)
 	struct mfs_lease *lease = fd >= 0 && (unsigned)fd < DESCRIPTORS ? of_descriptor[fd] : NULL;
 	if (lease && !lease->breaking) {
 		lease->breaking = true;
+		lease->given_up = mfs_now() + MFS_SETTLES_WITHIN;
 		atomic_fetch_add(&lease->session->counters->recalls, 1);
-		if (lease->until < mfs_now()) {
+		if (lease->until + MFS_LATE < mfs_now()) {
 			release(lease);
 		} else {
 			session = lease->session;
 			id = lease->id;
+			lease->node->recalled = mfs_now();
 			mfs_session_keep(session);
 		}
 	}
@@ -185,7 +187,7 @@ static bool look(bool lost)
 	for (struct mfs_lease *lease = all, *next; lease; lease = next) {
 		next = lease->next;
 		breaking |= lease->breaking;
-		if (lease->breaking ? now > lease->until + MFS_MARGIN : now > lease->until + IDLE)
+		if (lease->breaking ? now > lease->given_up : now > lease->until + MFS_LATE)
 			release(lease);
 		else if (lost && !lease->breaking && found < sizeof wanted / sizeof *wanted && fcntl(lease->fd, F_GETLEASE) != F_RDLCK)
 			wanted[found++] = lease->fd;

@@ -45,7 +45,7 @@ void mfs_stop_watching(struct mfs_table *table, uint32_t index)
 bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
 {
 	pthread_mutex_lock(&table->lock);
-	node->until = mfs_now() + MFS_TERM + MFS_MARGIN;
+	node->until = mfs_now() + MFS_TERM + MFS_LATE;
 	if (!node->marked && !mfs_watch_mark(table->events, node->fd)) {
 		uint32_t index = (uint32_t)(node - table->nodes);
 		node->marked = true;
@@ -67,7 +67,7 @@ void mfs_table_look(struct mfs_table *table)
 	pthread_mutex_lock(&table->lock);
 	for (uint32_t index = table->marked, after; index; index = after) {
 		after = table->nodes[index].marked_after;
-		if (table->nodes[index].until < now - MFS_TERM)
+		if (table->nodes[index].until < now)
 			mfs_stop_watching(table, index);
 	}
 	pthread_mutex_unlock(&table->lock);
@@ -84,6 +84,7 @@ uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *
 		if (!mfs_has_handle(record, handle) || table->nodes[index].until < mfs_now())
 			continue;
 		table->nodes[index].until = 0;
+		table->nodes[index].recalled = mfs_now();
 		id = index | (uint64_t)record->sequence << 32;
 	}
 	pthread_mutex_unlock(&table->lock);

@@ -140,6 +140,14 @@ static long answer(struct mfs_request *request, struct mfs_node *parent, const c
 	return sizeof *entry;
 }
 
+/* The same, after the request has made it. */
+static long answer_made(struct mfs_request *request, struct mfs_node *parent, const char *name)
+{
+	mfs_changed_by_peer(parent);
+	request->makes = true;
+	return answer(request, parent, name);
+}
+
 long mfs_lookup(struct mfs_request *request)
 {
 	const char *name = mfs_name(request, 0);
@@ -184,7 +192,7 @@ long mfs_mknod(struct mfs_request *request)
 	else
 		result = mknodat(parent->fd, name, asked->mode, 0) ? -errno : 0;
 	if (!result)
-		result = answer(request, parent, name);
+		result = answer_made(request, parent, name);
 	mfs_node_put(&request->session->table, parent);
 	return result;
 }
@@ -200,7 +208,7 @@ long mfs_mkdir(struct mfs_request *request)
 	umask(asked->umask);
 	long result = mfs_is_hidden(parent->fd, name) ? -EEXIST : mkdirat(parent->fd, name, asked->mode) ? -errno : 0;
 	if (!result)
-		result = answer(request, parent, name);
+		result = answer_made(request, parent, name);
 	mfs_node_put(&request->session->table, parent);
 	return result;
 }
@@ -215,7 +223,7 @@ long mfs_symlink(struct mfs_request *request)
 		return target ? -errno : -EINVAL;
 	long result = symlinkat(target, parent->fd, name) ? -errno : 0;
 	if (!result)
-		result = answer(request, parent, name);
+		result = answer_made(request, parent, name);
 	mfs_node_put(&request->session->table, parent);
 	return result;
 }
@@ -238,7 +246,7 @@ long mfs_link(struct mfs_request *request)
 	}
 	result = linkat(AT_FDCWD, mfs_path_of(node->fd).text, parent->fd, name, AT_SYMLINK_FOLLOW) ? -errno : 0;
 	if (!result)
-		result = answer(request, parent, name);
+		result = answer_made(request, parent, name);
 	mfs_node_put(table, parent);
 	mfs_node_put(table, node);
 	return result;
@@ -252,6 +260,8 @@ static long remove_name(struct mfs_request *request, int flags)
 	if (!parent)
 		return name ? -errno : -EINVAL;
 	long result = mfs_is_hidden(parent->fd, name) ? -ENOENT : unlinkat(parent->fd, name, flags) ? -errno : 0;
+	if (!result)
+		mfs_changed_by_peer(parent);
 	mfs_node_put(&request->session->table, parent);
 	return result;
 }
@@ -282,6 +292,10 @@ static long change_name(struct mfs_request *request, uint64_t to, const char *fr
 		result = -ENOENT;
 	else
 		result = syscall(SYS_renameat2, from->fd, from_name, into->fd, to_name, flags) ? -errno : 0;
+	if (!result) {
+		mfs_changed_by_peer(from);
+		mfs_changed_by_peer(into);
+	}
 	if (into)
 		mfs_node_put(table, into);
 	mfs_node_put(table, from);

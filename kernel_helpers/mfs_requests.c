@@ -166,6 +166,7 @@ static void *work(void *argument)
 	char *frame = malloc(MFS_FRAME_MOST + 1), *buffer = malloc(MFS_FRAME_MOST);
 	bool fit = frame && buffer && !mfs_identity_begin(), leads = false;
 
+	mfs_thread_begin(session);
 	while (fit) {
 		if (!leads) {
 			session->followers++;
@@ -188,6 +189,7 @@ static void *work(void *argument)
 		serve(&request);
 		leads = request.leads;
 	}
+	mfs_thread_end();
 	mfs_session_break(session);
 	free(frame);
 	free(buffer);

@@ -1,7 +1,8 @@
 /* mfs-server: the parts of it, and what they share.
  *
  *   mfs_server.c       options, keys, accepting connections
- *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads, mfs_alone.c those that wait; mfs_replies.c what it is sent
+ *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads (and mfs_threads.c), mfs_alone.c those that wait; mfs_replies.c what
+ *                      it is sent
  *   mfs_exports.c      what peers see, and where it begins
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
@@ -78,6 +79,8 @@ struct mfs_node {
 	atomic_int opened;       /* by how many open files of the peer */
 	atomic_int changing;     /* requests that have changed what is in it, and wait until other peers have forgotten that */
 	struct mfs_lease *lease; /* or NULL */
+	int64_t changed;         /* ns: its time of change when the peer itself had changed it last */
+	long long recalled;      /* ms, monotonic: when the peer had to be told last that it has changed */
 	atomic_llong until;      /* ms: until then the peer may remember something of it */
 };
 
@@ -199,6 +202,7 @@ struct mfs_request {
 	bool alone;              /* in a thread of its own: may wait for others */
 	struct mfs_node *told_of; /* a directory that is looked into, and whether its names may be remembered */
 	bool tells_names;
+	bool makes;              /* what it tells of is new, and the peer's own */
 	bool promises;           /* the reply says that something may be remembered */
 	unsigned long long notified; /* notifications of the session when it was begun */
 	atomic_bool interrupted;
@@ -210,6 +214,10 @@ extern _Thread_local bool mfs_may_wait;
 /* open(2); if it had to wait for somebody's lease to be given up, and this thread may not, errno is ERESTART. */
 int mfs_open_patiently(int node, int flags);
 
+/* This thread serves that session until it ends. */
+void mfs_thread_begin(struct mfs_session *session);
+void mfs_thread_end(void);
+struct mfs_session *mfs_thread_serves(int thread); /* NULL: it is none of ours */
 /* Lets another thread take the next request: this one may last. */
 void mfs_step_down(struct mfs_request *request);
 /* The argument as a structure; NULL if it is too short. */
@@ -302,13 +310,17 @@ struct mfs_path mfs_path_of(int fd);
 /* ---- what peers may remember: mfs_watch.c, mfs_leases.c ---- */
 
 #define MFS_TERM 1000  /* ms for which a peer's kernel may use what it was told, without asking */
-#define MFS_MARGIN 300 /* ms more, until it is taken to have forgotten */
-#define MFS_QUIET 1000 /* ms for which nobody has changed what may be remembered */
+#define MFS_MARGIN 300 /* ms more, for which a peer that does not answer is waited for */
+#define MFS_LATE 3000  /* ms more, for which it is told nevertheless: what it was told may have reached a busy program late */
+#define MFS_QUIET 50   /* ms for which nobody else has changed what a peer may remember, */
+#define MFS_CALM 1000  /* and for which it need not have been told of a change */
 #define MFS_BREAK (SIGRTMIN + 1)
 #define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
 
 int mfs_watch_begin(void);
-bool mfs_is_quiet(const struct stat *stat);
+bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat);
+/* The request's peer has changed it. */
+void mfs_changed_by_peer(struct mfs_node *node);
 /* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
 int mfs_watch_mark(int events, int fd);
 void mfs_watch_unmark(int events, int fd);

@@ -24,15 +24,31 @@ static const uint64_t names_change = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | 
 static const uint64_t itself_changes = FAN_ATTRIB | FAN_MOVE_SELF | FAN_DELETE_SELF | FAN_ONDIR;
 
 static int arrivals = -1; /* an epoll of what all sessions are told */
-static pid_t own;
 
-bool mfs_is_quiet(const struct stat *stat)
+static int64_t time_of_change(const struct stat *stat)
+{
+	return stat->st_ctim.tv_sec * 1000000000ll + stat->st_ctim.tv_nsec;
+}
+
+/* What others are working on is not remembered. The peer's own kernel knows what it has changed itself. */
+bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat)
 {
 	struct timespec now;
 
+	if (node->recalled && mfs_now() - node->recalled < MFS_CALM)
+		return false;
+	if (node->changed == time_of_change(stat))
+		return true;
 	clock_gettime(CLOCK_REALTIME, &now);
-	long long age = (now.tv_sec - stat->st_ctim.tv_sec) * 1000ll + (now.tv_nsec - stat->st_ctim.tv_nsec) / 1000000;
-	return age > MFS_QUIET;
+	return now.tv_sec * 1000000000ll + now.tv_nsec - time_of_change(stat) > MFS_QUIET * 1000000ll;
+}
+
+void mfs_changed_by_peer(struct mfs_node *node)
+{
+	struct stat stat;
+
+	if (!fstat(node->fd, &stat))
+		node->changed = time_of_change(&stat);
 }
 
 static int mark(int events, unsigned how, int fd)
@@ -77,12 +93,16 @@ bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory)
 {
 	struct stat stat;
 
-	return request->session->epochs && !fstat(directory->fd, &stat) && mfs_is_quiet(&stat) && remember(request, directory);
+	return request->session->epochs && !fstat(directory->fd, &stat) && mfs_is_quiet(directory, &stat) && remember(request, directory);
 }
 
 bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat)
 {
-	if (!mfs_is_quiet(stat) || !remember(request, node))
+	if (request->makes)
+		node->changed = time_of_change(stat);
+	if (request->in->opcode == FUSE_CREATE) /* it is open for writing: there is no lease to be had */
+		return false;
+	if (!mfs_is_quiet(node, stat) || !remember(request, node))
 		return false;
 	if (S_ISREG(stat->st_mode) && !mfs_lease_hold(request->session, node, id))
 		return false;
@@ -128,8 +148,11 @@ static void take_event(struct mfs_session *session, const struct fanotify_event_
 
 	if (mask & FAN_Q_OVERFLOW)
 		has_changed(session, NULL, names_change | FAN_MODIFY);
-	if (event->pid == own)
-		mask &= ~(uint64_t)FAN_MODIFY; /* by a request: whoever makes it tells the other peers */
+	const struct mfs_session *by = mfs_thread_serves(event->pid);
+	if (by)
+		mask &= ~(uint64_t)FAN_MODIFY; /* by a request, that tells the other peers itself */
+	if (by == session)
+		return; /* whose kernel knows */
 	while (at + sizeof(struct fanotify_event_info_fid) <= end) {
 		const struct fanotify_event_info_fid *about = (const struct fanotify_event_info_fid *)at;
 		if (mask)
@@ -183,7 +206,7 @@ static void *watch(void *unused)
 int mfs_watch_open(void)
 {
 	struct epoll_event event = {.events = EPOLLIN};
-	int events = arrivals < 0 ? -1 : fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID | FAN_REPORT_DFID_NAME | FAN_UNLIMITED_MARKS |
+	int events = arrivals < 0 ? -1 : fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_TID | FAN_REPORT_FID | FAN_REPORT_DFID_NAME | FAN_UNLIMITED_MARKS |
 						       FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY);
 
 	if (events >= 0 && epoll_ctl(arrivals, EPOLL_CTL_ADD, events, &event)) {
@@ -197,7 +220,6 @@ int mfs_watch_begin(void)
 {
 	pthread_t thread;
 
-	own = getpid();
 	arrivals = epoll_create1(EPOLL_CLOEXEC);
 	return arrivals < 0 ? -errno : -pthread_create(&thread, NULL, watch, NULL);
 }

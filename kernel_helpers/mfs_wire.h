@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define MFS_MAGIC 0x314d4846u /* "FHM1" */
-#define MFS_VERSION 1
+#define MFS_VERSION 2
 #define MFS_DATA_MOST (1u << 20)                     /* bytes of one read or write */
 #define MFS_FRAME_MOST (MFS_DATA_MOST + (64u << 10)) /* bytes of one frame */
 #define MFS_NAME_MOST 64                             /* bytes of a node's name, with its NUL */

@@ -22,7 +22,7 @@ PONG, FENCE, LOOK = 0x4D460002, 0x4D460004, 0x4D460006
 INVAL_INODE, INC_EPOCH = 2, 8
 ROOT = 1
 AGAIN = 1 << 63
-MAGIC, VERSION = 0x314D4846, 1
+MAGIC, VERSION = 0x314D4846, 2
 
 _HELLO = struct.Struct("<6I16s")
 _IN = struct.Struct("<IIQQIIIHH")
@@ -153,7 +153,10 @@ class Caller:
 
     def lookup(self, parent: int, name: bytes | str) -> Entry:
         """Of a name in a directory."""
-        return _entry(self.ask(LOOKUP, parent, (name.encode() if isinstance(name, str) else name) + b"\0"))
+        entry = _entry(self.ask(LOOKUP, parent, (name.encode() if isinstance(name, str) else name) + b"\0"))
+        if not entry.node:
+            raise FileNotFoundError(errno.ENOENT, "which may be remembered")
+        return entry
 
     def walk(self, path: str | Path) -> Entry:
         """Of a path from the root, step by step."""
