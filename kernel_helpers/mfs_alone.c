@@ -70,7 +70,7 @@ int mfs_alone_begin(struct mfs_request *request)
 		.session = request->session, .in = (struct fuse_in_header *)own->frame,
 		.argument = own->frame + sizeof(struct fuse_in_header), .size = request->size,
 		.buffer = own->reply, .reply = own->reply + sizeof(struct fuse_out_header), .room = SMALL - sizeof(struct fuse_out_header), .alone = true,
-		.notified = request->session->notified,
+		.news = mfs_session_news(request->session),
 	};
 	request->session->threads++;
 	pthread_mutex_lock(&waiting_lock);

@@ -115,7 +115,6 @@ int main(int argc, char **argv)
 		{"with-parent", 0, 0, 'w'}, {"keep", 0, 0, 'K'}, {0},
 	};
 	int device = -1, result;
-	bool keeps = false;
 	sigset_t ends;
 
 	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -130,7 +129,7 @@ int main(int argc, char **argv)
 		case 's': mfs_options.setuid = true; break;
 		case 'P': mfs_options.plain = true; break;
 		case 'w': prctl(PR_SET_PDEATHSIG, SIGINT); break;
-		case 'K': keeps = true; break;
+		case 'K': mfs_options.keep = true; break;
 		default: return 64;
 		}
 	}
@@ -138,10 +137,10 @@ int main(int argc, char **argv)
 		mfs_log("usage: mfs-client --mount PATH --peer NAME --address ADDRESS --port PORT --pki DIRECTORY");
 		return 64;
 	}
-	if (keeps && (result = mfs_keep(&device)))
+	if (mfs_options.keep && (result = mfs_keep(&device)))
 		return mfs_fail("/dev/fuse", -result);
 	sigemptyset(&ends);
-	if (!keeps) /* else it does not come from who may end all */
+	if (!mfs_options.keep) /* else it does not come from who may end all */
 		sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGINT);
 	sigprocmask(SIG_BLOCK, &ends, NULL);

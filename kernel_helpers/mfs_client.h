@@ -4,6 +4,7 @@
  *   mfs_client_keeper.c   a mount that outlives whoever serves it
  *   mfs_client_fuse.c   what the kernel asks: taken from it, answered to it
  *   mfs_client_known.c  what can be answered here
+ *   mfs_client_promises.c  what the kernel may remember, for how long, and that it forgets it
  *   mfs_client_pages.c  pages of files that the kernel has, and must not show when the peer is lost
  *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again */
 #ifndef MFS_CLIENT_H
@@ -35,7 +36,7 @@ extern struct mfs_client_kept *mfs_kept;
 struct mfs_client_options {
 	const char *mount, *peer, *address, *port, *pki, *figures;
 	long long timeout; /* ms within which a lost peer has to be back, or requests fail; 0: they do not */
-	bool setuid, plain;
+	bool setuid, plain, keep;
 };
 
 extern struct mfs_client_options mfs_options;
@@ -50,8 +51,9 @@ void mfs_fuse_answer(const void *frame, size_t size);
 void mfs_fuse_fail(uint64_t unique, int error);
 /* A notification of the peer's; nobody may have to wait for who gives it to us. */
 void mfs_fuse_notify(const void *frame, size_t size);
-/* Whether the kernel can be told to look all names up anew. */
+/* Whether the kernel can be told to look all names up anew; tells it. */
 bool mfs_fuse_has_epochs(void);
+void mfs_fuse_forget_names(void);
 /* What was given to the peer that is lost, and has not been answered, is asked again. */
 int mfs_fuse_ask_again(void);
 
@@ -64,6 +66,17 @@ int mfs_fuse_tell(const void *frame, size_t size);
 bool mfs_known_answers(const void *frame);
 /* Of each answer of the peer's, before the kernel has it. */
 void mfs_known_learns(const void *frame, size_t size);
+
+/* ---- what may be remembered ---- */
+
+/* A request of the kernel's is about to be forwarded. */
+void mfs_promises_asked(const void *frame);
+/* An answer of the peer's, before the kernel has it: what it promises is made no longer than it holds. */
+void mfs_promises_come(void *frame, size_t size);
+/* The kernel forgets attributes of that node; it is not waited for anything. */
+void mfs_promises_forget_node(uint64_t node);
+/* The peer is lost: all of it is forgotten. By the thread to which answers come. */
+void mfs_promises_forget(void);
 
 /* ---- pages ---- */
 

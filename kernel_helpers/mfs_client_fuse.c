@@ -15,6 +15,7 @@
 
 #define MINOR 45 /* of the kernel's protocol: what is newer is not asked for */
 #define NOTIFY_RESEND 7
+#define NOTIFY_INC_EPOCH 8
 #define EPOCHS_SINCE 44
 #define HAS_RESEND (1ull << 39)
 #define DIRECT_IO_ALLOW_MMAP (1ull << 36)
@@ -66,6 +67,14 @@ bool mfs_fuse_has_epochs(void)
 	return mfs_kept->minor >= EPOCHS_SINCE;
 }
 
+void mfs_fuse_forget_names(void)
+{
+	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_INC_EPOCH};
+
+	if (mfs_fuse_has_epochs())
+		mfs_fuse_tell(&header, sizeof header);
+}
+
 void mfs_fuse_notify(const void *frame, size_t size)
 {
 	struct notification *one = malloc(sizeof *one + size);
@@ -108,7 +117,9 @@ static void obey(const struct notification *one)
 		mfs_link_send(&ack, sizeof ack);
 	else if (header->error == MFS_LOOK)
 		mfs_pages_look_at(ack.nodeid);
-	else if ((result = mfs_fuse_tell(header, one->size)) && result != -ENOENT && result != -ENODEV) /* ENOENT: it knows no such node */
+	else if ((result = mfs_fuse_tell(header, one->size)) == -ENOENT)
+		mfs_fuse_forget_names(); /* it does not know the node yet: perhaps it is just about to take an answer that tells of it */
+	else if (result && result != -ENODEV)
 		mfs_log("the kernel does not take notification %d: %s", header->error, strerror(-result));
 }
 
@@ -156,14 +167,10 @@ static void forget_what_will_change(const struct fuse_in_header *in)
 {
 	const struct fuse_open_in *open = (const struct fuse_open_in *)(in + 1);
 	const struct fuse_setattr_in *change = (const struct fuse_setattr_in *)(in + 1);
-	struct {
-		struct fuse_out_header header;
-		struct fuse_notify_inval_inode_out body;
-	} attributes = {.header = {.len = sizeof attributes, .error = FUSE_NOTIFY_INVAL_INODE}, .body = {.ino = in->nodeid, .off = -1}};
 
 	if ((in->opcode == FUSE_OPEN && ((open->flags & O_ACCMODE) != O_RDONLY || open->flags & O_TRUNC)) ||
 	    (in->opcode == FUSE_SETATTR && change->valid & FATTR_SIZE))
-		mfs_fuse_tell(&attributes, sizeof attributes); /* attributes alone: nothing has to be waited for */
+		mfs_promises_forget_node(in->nodeid);
 }
 
 static void *take_requests(void *unused)
@@ -183,8 +190,10 @@ static void *take_requests(void *unused)
 		if (in->opcode == FUSE_READ || in->opcode == FUSE_WRITE)
 			mfs_pages_seen(in->nodeid);
 		forget_what_will_change(in);
-		if (in->opcode != FUSE_INIT && in->opcode != FUSE_DESTROY && !mfs_known_answers(in))
-			mfs_link_forward(buffer, (size_t)size);
+		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || mfs_known_answers(in))
+			continue;
+		mfs_promises_asked(in);
+		mfs_link_forward(buffer, (size_t)size);
 	}
 	kill(getpid(), SIGTERM);
 	return NULL;

@@ -48,7 +48,7 @@ static bool has_just_made(const struct fuse_in_header *in, struct fuse_attr *att
 	bool is = false;
 
 	pthread_mutex_lock(&lock);
-	if (made[at].thread == in->pid) {
+	if (in->pid && made[at].thread == in->pid) {
 		is = in->opcode == FUSE_GETATTR && !made[at].unique && made[at].node == in->nodeid;
 		*attributes = made[at].attributes;
 		made[at].thread = 0;
@@ -72,7 +72,7 @@ bool mfs_known_answers(const void *frame)
 	bool is_made = has_just_made(in, &attributes);
 	if (is_made)
 		answer(in->unique, &attributes);
-	else if (in->opcode == FUSE_FLUSH && !locked[index])
+	else if (in->opcode == FUSE_FLUSH && !locked[index] && !mfs_options.keep) /* the one before may know of a lock */
 		answer(in->unique, NULL);
 	else
 		return false;

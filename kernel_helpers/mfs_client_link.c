@@ -226,6 +226,7 @@ static void receive(char *buffer)
 		__atomic_store_n(&heard_at, mfs_now(), __ATOMIC_RELAXED);
 		if (header->unique) {
 			mfs_known_learns(buffer, (size_t)size);
+			mfs_promises_come(buffer, (size_t)size);
 			mfs_fuse_answer(buffer, (size_t)size);
 		} else if (header->error == MFS_PONG) {
 			pong_count++;
@@ -248,7 +249,8 @@ static void come_down(void)
 	mfs_stream_close(&from);
 	pthread_mutex_unlock(&sending);
 	mfs_figures->connected = 0;
-	mfs_pages_drop(); /* what has changed has perhaps been told to nobody */
+	mfs_promises_forget(); /* what has changed has perhaps been told to nobody */
+	mfs_pages_drop();
 	int result = mfs_fuse_ask_again();
 	if (result && result != -ENODEV) {
 		mfs_log("%s is lost, and this kernel cannot ask again what it has not answered: %s", mfs_options.peer, strerror(-result));

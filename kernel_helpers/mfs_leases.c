@@ -110,8 +110,10 @@ bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t
 void mfs_lease_drop(struct mfs_node *node)
 {
 	pthread_mutex_lock(&lock);
-	if (node->lease)
+	if (node->lease) {
+		atomic_fetch_add(&node->lease->session->dropped, 1); /* what was promised with it and is not sent yet is not promised */
 		release(node->lease);
+	}
 	pthread_mutex_unlock(&lock);
 }
 

@@ -61,7 +61,7 @@ void mfs_reply(struct mfs_request *request, long result)
 	mfs_ledger_note(request->session->ledger, request);
 	struct mfs_session *session = request->session;
 	pthread_mutex_lock(&session->writing);
-	if (request->promises && result > 0 && (session->notified != request->notified || is_behind(session)))
+	if (request->promises && result > 0 && (mfs_session_news(session) != request->news || is_behind(session)))
 		take_promises_back(request, (size_t)result);
 	result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, request->buffer, size);
 	pthread_mutex_unlock(&session->writing);

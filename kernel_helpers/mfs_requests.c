@@ -4,6 +4,7 @@
 #include "mfs_server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +66,19 @@ static bool changes_names_or_attributes(uint32_t opcode)
 	return false;
 }
 
+/* Whether others may have been promised that it does not happen without their knowing. */
+static bool breaks_promises(const struct mfs_request *request)
+{
+	const struct fuse_open_in *asked = (const struct fuse_open_in *)request->argument;
+
+	return changes_names_or_attributes(request->in->opcode) || (request->in->opcode == FUSE_OPEN && request->size >= sizeof *asked &&
+								    ((asked->flags & O_ACCMODE) != O_RDONLY || asked->flags & O_TRUNC));
+}
+
 long mfs_handle(struct mfs_request *request)
 {
+	if (breaks_promises(request))
+		mfs_wait_for_predecessor(request);
 	long result = handlers[request->in->opcode](request);
 
 	/* Other peers have forgotten what was before when this one hears that it is done. */
@@ -184,7 +196,7 @@ static void *work(void *argument)
 		struct mfs_request request = {
 			.session = session, .in = (struct fuse_in_header *)frame, .argument = frame + sizeof(struct fuse_in_header),
 			.size = (size_t)size - sizeof(struct fuse_in_header), .buffer = buffer, .reply = buffer + HEADROOM,
-			.room = MFS_DATA_MOST, .leads = true, .notified = session->notified,
+			.room = MFS_DATA_MOST, .leads = true, .news = mfs_session_news(session),
 		};
 		serve(&request);
 		leads = request.leads;

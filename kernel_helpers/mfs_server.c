@@ -215,6 +215,7 @@ int main(int argc, char **argv)
 		mfs_log("%s", why);
 		return 1;
 	}
+	mfs_sessions_begin();
 	/* Without either, peers remember nothing. */
 	if ((result = mfs_leases_begin()) || (result = mfs_watch_begin()))
 		mfs_log("files are asked for each time: %s", strerror(-result));

@@ -176,6 +176,7 @@ struct mfs_session {
 	atomic_bool broken, ended;
 	atomic_int kept;         /* by whom it is used besides its threads */
 	atomic_ullong notified;  /* notifications that were sent */
+	atomic_ullong dropped;   /* what was promised to it, and taken back without a notification */
 	atomic_ullong settled;   /* of these, the first that the peer's kernel is known to have obeyed */
 	atomic_llong told;       /* ms, monotonic: when the last was sent */
 	pthread_mutex_t settling, watching;
@@ -204,7 +205,7 @@ struct mfs_request {
 	bool tells_names;
 	bool makes;              /* what it tells of is new, and the peer's own */
 	bool promises;           /* the reply says that something may be remembered */
-	unsigned long long notified; /* notifications of the session when it was begun */
+	unsigned long long news; /* of the session, when it was begun */
 	atomic_bool interrupted;
 };
 
@@ -374,6 +375,11 @@ void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argume
 bool mfs_sessions_unsettled(const struct mfs_session *except);
 /* Whether it may still remember what it was told to forget. */
 bool mfs_session_is_unsettled(struct mfs_session *session);
+/* Grows whenever a reply that is being made must not promise anything any more. */
+unsigned long long mfs_session_news(const struct mfs_session *session);
+/* What the program before this one has promised runs out before anything is changed: waits for that, once after the start. */
+void mfs_sessions_begin(void);
+void mfs_wait_for_predecessor(struct mfs_request *request);
 void mfs_session_keep(struct mfs_session *session);
 void mfs_session_let_go(struct mfs_session *session);
 

@@ -4,6 +4,7 @@
 #include "mfs_server.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #define ATTACHES_WITHIN 10000 /* ms between its two connections */
 
 static struct mfs_session *sessions;
+static long long predecessors_until; /* ms: what the program before this one has promised */
 static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER; /* of their beginning and end */
 static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;   /* of who is in the list */
 
@@ -38,6 +40,11 @@ bool mfs_session_is_unsettled(struct mfs_session *session)
 	return session->settled < session->notified && mfs_now() - session->told < MFS_SETTLES_WITHIN;
 }
 
+unsigned long long mfs_session_news(const struct mfs_session *session)
+{
+	return session->notified + session->dropped;
+}
+
 bool mfs_sessions_unsettled(const struct mfs_session *except)
 {
 	bool found = false;
@@ -47,6 +54,27 @@ bool mfs_sessions_unsettled(const struct mfs_session *except)
 		found |= session != except && mfs_session_is_unsettled(session);
 	pthread_rwlock_unlock(&list_lock);
 	return found;
+}
+
+void mfs_sessions_begin(void)
+{
+	char pattern[4096];
+	glob_t found;
+
+	snprintf(pattern, sizeof pattern, "%s/*.nodes", mfs_run_directory);
+	if (glob(pattern, GLOB_NOSORT, NULL, &found) != GLOB_NOMATCH)
+		predecessors_until = mfs_now() + MFS_SETTLES_WITHIN;
+	globfree(&found);
+}
+
+void mfs_wait_for_predecessor(struct mfs_request *request)
+{
+	long long left = predecessors_until - mfs_now();
+
+	if (left <= 0)
+		return;
+	mfs_step_down(request);
+	usleep((useconds_t)left * 1000);
 }
 
 void mfs_session_keep(struct mfs_session *session)

@@ -22,6 +22,8 @@ PONG, FENCE, LOOK = 0x4D460002, 0x4D460004, 0x4D460006
 INVAL_INODE, INC_EPOCH = 2, 8
 ROOT = 1
 AGAIN = 1 << 63
+TERM = 1.0
+"""Seconds for which a peer may remember something."""
 MAGIC, VERSION = 0x314D4846, 2
 
 _HELLO = struct.Struct("<6I16s")

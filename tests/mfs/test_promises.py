@@ -61,7 +61,7 @@ def peer(served: Served) -> Iterator[Caller]:
     peer.close()
 
 
-OTHERS = ("just changed", "by a peer", "gone", "itself", "leases", "pages", "both", "mapped", "own")
+OTHERS = ("just changed", "by a peer", "gone", "itself", "leases", "pages", "both", "mapped", "own", "restart")
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -234,6 +234,28 @@ def test_what_a_peer_changes_itself_it_goes_on_remembering(served: Served, peer:
     assert not peer.told
     listen(other, INC_EPOCH, 0)
     other.close()
+
+
+@pytest.mark.parametrize("what", ["chmod", "open"])
+def test_what_a_server_has_promised_holds_when_another_has_taken_its_place(served: Served, area: Path, what: str) -> None:
+    """Which knows nothing of it: so nothing is changed before it has run out."""
+    remembers, changes = served.caller(), served.caller()
+    path = area / "shown" / "restart" / "file"
+    file = changes.walk(path).node
+    remembered(remembers, remembers.walk(path.parent).node, path.name)
+    promised = time.monotonic()
+    served.kill()
+    served.start()
+    changes.close()
+    changes.connect()
+    if what == "chmod":
+        changes.ask(caller.SETATTR, file, struct.pack("<2I", 1, 0) + bytes(60) + struct.pack("<4I", 0o100600, 0, 0, 0) + bytes(4))
+        assert path.stat().st_mode & 0o777 == 0o600
+    else:
+        changes.open(file, os.O_WRONLY)
+    assert time.monotonic() - promised > caller.TERM
+    for one in (remembers, changes):
+        one.close()
 
 
 @pytest.mark.soak

@@ -1,0 +1,199 @@
+/* What the peer promises: for how long the kernel may remember what it is told, unless it is told to forget it. That time is counted from when the
+ * peer was asked, and not from when its answer is read, which on a busy node may be late; and when the peer is lost, all of it is forgotten.
+ *
+ * What a process here changes is known to its kernel: the peer does not tell us. Another request may be under way then whose answer tells what was
+ * before, and is read by the kernel later. It remembers only what it has asked for after it was told to forget: so it is told that, of whatever a
+ * request has changed beside what its answer describes. */
+#define _GNU_SOURCE
+#include "mfs_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ASKED 4096                   /* requests that are known at a time, by their number; of one of those that find no place */
+#define PLACES 16                    /* among so many, what is promised is not looked at */
+#define RESENT (1ull << 63)          /* in the number of a request that the kernel asks again */
+#define TERM 1000                    /* ms: the most that is promised */
+
+struct asked {
+	uint64_t unique; /* 0: this place is free */
+	uint64_t node, other; /* what else it changes, or 0 */
+	long long since; /* ms */
+	uint32_t opcode;
+	bool changes; /* the node, without telling of it */
+};
+
+static struct asked asked[ASKED];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those */
+
+/* What may be remembered, in the order in which it was told: used by the thread that reads answers alone. */
+static struct promise {
+	uint64_t node;
+	long long until; /* ms */
+} *promised;
+static size_t room, oldest, count;
+
+static struct asked *place(uint64_t unique, uint64_t wanted)
+{
+	for (unsigned i = 0; i < PLACES; i++) {
+		struct asked *one = &asked[(unique / 2 + i) % ASKED]; /* the kernel counts in steps of two */
+		if (one->unique == wanted)
+			return one;
+	}
+	return NULL;
+}
+
+static bool is_for_writing(uint32_t flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
+}
+
+void mfs_promises_asked(const void *frame)
+{
+	const struct fuse_in_header *in = frame;
+	struct asked one = {.unique = in->unique & ~RESENT, .node = in->nodeid, .since = mfs_now(), .opcode = in->opcode};
+
+	switch (in->opcode) {
+	case FUSE_LOOKUP: case FUSE_GETATTR: case FUSE_SETATTR: case FUSE_READDIRPLUS:
+		break;
+	case FUSE_RENAME: case FUSE_RENAME2:
+		one.other = ((const struct fuse_rename_in *)(in + 1))->newdir;
+		one.changes = true;
+		break;
+	case FUSE_LINK:
+		one.other = ((const struct fuse_link_in *)(in + 1))->oldnodeid;
+		one.changes = true;
+		break;
+	case FUSE_OPEN:
+		if (!is_for_writing(((const struct fuse_open_in *)(in + 1))->flags))
+			return;
+		/* fall through */
+	case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_UNLINK: case FUSE_RMDIR:
+	case FUSE_SETXATTR: case FUSE_REMOVEXATTR:
+		one.changes = true;
+		break;
+	default:
+		return;
+	}
+	pthread_mutex_lock(&lock);
+	struct asked *at = place(one.unique, one.unique); /* asked again */
+	if (!at)
+		at = place(one.unique, 0);
+	if (at)
+		*at = one;
+	pthread_mutex_unlock(&lock);
+}
+
+static bool take(uint64_t unique, struct asked *one)
+{
+	pthread_mutex_lock(&lock);
+	struct asked *at = place(unique, unique);
+	if (at) {
+		*one = *at;
+		at->unique = 0;
+	}
+	pthread_mutex_unlock(&lock);
+	return at;
+}
+
+/* False: there is no memory for it. */
+static bool note(uint64_t node, long long until)
+{
+	long long now = mfs_now();
+
+	while (count && promised[oldest].until < now) {
+		oldest = (oldest + 1) % room;
+		count--;
+	}
+	if (count == room) {
+		size_t more = room ? room * 2 : 1024;
+		struct promise *larger = malloc(more * sizeof *larger);
+		if (!larger)
+			return false;
+		for (size_t i = 0; i < count; i++)
+			larger[i] = promised[(oldest + i) % room];
+		free(promised);
+		promised = larger;
+		room = more;
+		oldest = 0;
+	}
+	promised[(oldest + count++) % room] = (struct promise){node, until};
+	return true;
+}
+
+/* A time in an answer, less what has gone by since it was asked for. */
+static void shorten(const struct asked *one, uint64_t *seconds, uint32_t *nanoseconds)
+{
+	if (!*seconds && !*nanoseconds)
+		return;
+	long long left = (long long)*seconds * 1000 + *nanoseconds / 1000000 - (mfs_now() - one->since);
+	if (left < 0)
+		left = 0;
+	*seconds = (uint64_t)left / 1000;
+	*nanoseconds = (uint32_t)(left % 1000) * 1000000;
+}
+
+static void limit(const struct asked *one, uint64_t node, uint64_t *seconds, uint32_t *nanoseconds)
+{
+	shorten(one, seconds, nanoseconds);
+	if ((*seconds || *nanoseconds) && !note(node, one->since + TERM))
+		*seconds = *nanoseconds = 0;
+}
+
+static void limit_entry(const struct asked *one, struct fuse_entry_out *entry)
+{
+	shorten(one, &entry->entry_valid, &entry->entry_valid_nsec);
+	limit(one, entry->nodeid, &entry->attr_valid, &entry->attr_valid_nsec);
+}
+
+void mfs_promises_forget_node(uint64_t node)
+{
+	struct {
+		struct fuse_out_header header;
+		struct fuse_notify_inval_inode_out body;
+	} attributes = {.header = {.len = sizeof attributes, .error = FUSE_NOTIFY_INVAL_INODE}, .body = {.ino = node, .off = -1}};
+
+	mfs_fuse_tell(&attributes, sizeof attributes); /* attributes alone: nothing has to be waited for */
+}
+
+void mfs_promises_come(void *frame, size_t size)
+{
+	const struct fuse_out_header *header = frame;
+	char *at = (char *)frame + sizeof *header, *end = (char *)frame + size;
+	struct asked one;
+
+	if (!take(header->unique & ~RESENT, &one))
+		return;
+	if (one.changes && !header->error) {
+		mfs_promises_forget_node(one.node);
+		if (one.other && one.other != one.node)
+			mfs_promises_forget_node(one.other);
+	}
+	switch (one.opcode) {
+	case FUSE_GETATTR: case FUSE_SETATTR:
+		if (at + sizeof(struct fuse_attr_out) <= end)
+			limit(&one, one.node, &((struct fuse_attr_out *)at)->attr_valid, &((struct fuse_attr_out *)at)->attr_valid_nsec);
+		break;
+	case FUSE_LOOKUP: case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_LINK:
+		if (at + sizeof(struct fuse_entry_out) <= end)
+			limit_entry(&one, (struct fuse_entry_out *)at);
+		break;
+	case FUSE_READDIRPLUS:
+		for (; at + sizeof(struct fuse_direntplus) <= end; at += FUSE_DIRENTPLUS_SIZE((struct fuse_direntplus *)at))
+			limit_entry(&one, &((struct fuse_direntplus *)at)->entry_out);
+	}
+}
+
+void mfs_promises_forget(void)
+{
+	long long now = mfs_now();
+
+	mfs_fuse_forget_names();
+	for (; count; count--, oldest = (oldest + 1) % room)
+		if (promised[oldest].until >= now)
+			mfs_promises_forget_node(promised[oldest].node);
+}
