@@ -26,7 +26,7 @@ static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int mfs_open_patiently(int node, int flags)
 {
-	int fd = open(mfs_path_of(node).text, flags | O_CLOEXEC | (mfs_may_wait ? 0 : O_NONBLOCK));
+	int fd = openat(mfs_own_files, mfs_number_of(node).text, flags | O_CLOEXEC | (mfs_may_wait ? 0 : O_NONBLOCK));
 
 	if (fd < 0 && errno == EWOULDBLOCK && !mfs_may_wait)
 		errno = ERESTART;

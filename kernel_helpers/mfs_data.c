@@ -78,7 +78,7 @@ long mfs_open(struct mfs_request *request)
 	/* Pages that the peer has may stay: before they are used, their time of change is compared; and then they may be mapped. */
 	if (!is_for_writing(asked->flags))
 		mfs_pages_kept(session, request->in->nodeid);
-	if (!is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_quiet(&session->table.nodes[(uint32_t)request->in->nodeid], &stat))
+	if (!is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_old(&stat))
 		reply->open_flags |= FOPEN_KEEP_CACHE;
 	return sizeof *reply;
 }

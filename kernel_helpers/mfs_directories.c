@@ -29,7 +29,7 @@ long mfs_opendir(struct mfs_request *request)
 		return -errno;
 	const int flags = O_RDONLY | O_DIRECTORY;
 	struct stat stat;
-	int fd = open(mfs_path_of(node->fd).text, flags | O_CLOEXEC);
+	int fd = openat(mfs_own_files, mfs_number_of(node->fd).text, flags | O_CLOEXEC);
 	long result = fd < 0 ? -errno : (long)sizeof *reply;
 	mfs_node_put(&session->table, node);
 	if (result < 0)
@@ -39,7 +39,7 @@ long mfs_opendir(struct mfs_request *request)
 		return -errno;
 	mfs_pages_opened(&session->table, request->in->nodeid, 1);
 	/* Listings that the peer has may stay: before they are used, the directory's time of change is compared. */
-	if (!fstat(fd, &stat) && mfs_is_quiet(&session->table.nodes[(uint32_t)request->in->nodeid], &stat))
+	if (!fstat(fd, &stat) && mfs_is_old(&stat))
 		reply->open_flags = FOPEN_CACHE_DIR | FOPEN_KEEP_CACHE;
 	return result;
 }
@@ -59,6 +59,9 @@ static size_t put_entry(struct mfs_request *request, struct mfs_node *node, cons
 		/* If it has gone meanwhile, or may not be looked up, it is told by name alone (its node is 0). */
 		if (!mfs_find(request, node, entry->name, &found))
 			mfs_tell(request, &found, (struct fuse_entry_out *)to);
+		/* Linux takes the names of a listing to be as new as the moment in which it reads them: a word that they have changed, which
+		 * comes before that, would be lost. So they may not be remembered. */
+		((struct fuse_entry_out *)to)->entry_valid = 0;
 	}
 	dirent->ino = mfs_inode(mfs_node_device(&request->session->table, node), entry->inode);
 	dirent->off = (uint64_t)entry->next;

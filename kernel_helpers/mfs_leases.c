@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #define DESCRIPTORS (1u << 20)
-#define MOST 16384
 #define TICK 20   /* ms between two looks at leases that are wanted back; as long as there are none: */
 #define CALM 250
 
@@ -28,6 +27,8 @@ struct mfs_lease {
 	bool breaking, told;
 	struct mfs_lease *next, **from;
 };
+
+unsigned mfs_leases_most = 16384;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mfs_lease *all, **of_descriptor;
@@ -54,7 +55,7 @@ static int lease_on(int node)
 	struct f_owner_ex owner = {.type = F_OWNER_TID, .pid = breaker};
 
 	mfs_be_self();
-	int fd = open(mfs_path_of(node).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
+	int fd = openat(mfs_own_files, mfs_number_of(node).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
 	if (fd < 0)
 		return -1;
 	if ((unsigned)fd >= DESCRIPTORS || fcntl(fd, F_SETSIG, MFS_BREAK) || fcntl(fd, F_SETOWN_EX, &owner)) {
@@ -75,7 +76,7 @@ bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t
 	bool held = lease && !lease->breaking;
 	if (held && until > lease->until)
 		lease->until = until;
-	bool full = count >= MOST;
+	bool full = count >= mfs_leases_most;
 	pthread_mutex_unlock(&lock);
 	if (lease || full)
 		return held;

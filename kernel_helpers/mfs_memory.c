@@ -46,7 +46,8 @@ bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
 {
 	pthread_mutex_lock(&table->lock);
 	node->until = mfs_now() + MFS_TERM + MFS_LATE;
-	if (!node->marked && !mfs_watch_mark(table->events, node->fd)) {
+	/* What is marked stays open. */
+	if (!node->marked && table->open <= mfs_nodes_open_most && !mfs_watch_mark(table->events, node->fd)) {
 		uint32_t index = (uint32_t)(node - table->nodes);
 		node->marked = true;
 		node->marked_before = 0;

@@ -10,11 +10,23 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define TRIES 4 /* to find what is moved at the same moment */
+
 struct mfs_path mfs_path_of(int fd)
 {
 	struct mfs_path path;
 
 	snprintf(path.text, sizeof path.text, "/proc/self/fd/%d", fd);
+	return path;
+}
+
+int mfs_own_files = -1;
+
+struct mfs_path mfs_number_of(int fd)
+{
+	struct mfs_path path;
+
+	snprintf(path.text, sizeof path.text, "%d", fd);
 	return path;
 }
 
@@ -27,7 +39,7 @@ static bool is_inside(const struct mfs_export *export, int fd)
 
 	if (export->whole)
 		return true;
-	count = readlink(mfs_path_of(fd).text, path, sizeof path - 1);
+	count = readlinkat(mfs_own_files, mfs_number_of(fd).text, path, sizeof path - 1);
 	if (count < 0)
 		return false;
 	path[count] = 0;
@@ -83,7 +95,15 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 	int result = mfs_assume(request->in->uid, request->in->gid); /* what was told before may have taken a lease, as ourselves */
 	if (result)
 		return result;
-	found->fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
+	for (int tries = 0; tries < TRIES; tries++) {
+		found->fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
+		if (found->fd >= 0 || (errno != EXDEV && errno != EAGAIN))
+			break;
+	}
+	if (found->fd < 0 && (errno == EXDEV || errno == EAGAIN)) {
+		found->names = false; /* it is not there while it is being moved */
+		return -ENOENT;
+	}
 	if (found->fd < 0)
 		return -errno;
 	found->export = mfs_node_export(table, parent);

@@ -206,7 +206,7 @@ dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node)
 /* Gives up descriptors that file handles can replace. */
 static void give_up_descriptors(struct mfs_table *table)
 {
-	for (uint32_t tried = 0; table->open > mfs_nodes_open_most && tried < 4096; tried++) {
+	for (uint32_t tried = 0; table->open > mfs_nodes_open_most && tried < 64; tried++) {
 		uint32_t index = table->hand = table->hand + 1 < table->used ? table->hand + 1 : MFS_ROOT + 1;
 		struct mfs_node *node = &table->nodes[index];
 		if (!table->records[index].lookups || node->pins || node->marked || node->watched || node->lease || node->fd < 0 || !table->records[index].handle_size)

@@ -142,6 +142,8 @@ static void begin_process(void)
 	getrlimit(RLIMIT_NOFILE, &limit);
 	if (limit.rlim_cur / 4 < mfs_nodes_open_most)
 		mfs_nodes_open_most = (unsigned)(limit.rlim_cur / 4);
+	if (limit.rlim_cur / 4 < mfs_leases_most)
+		mfs_leases_most = (unsigned)(limit.rlim_cur / 4);
 	sigset_t breaks;
 	sigemptyset(&breaks);
 	sigaddset(&breaks, MFS_BREAK);
@@ -151,6 +153,7 @@ static void begin_process(void)
 	sigaction(SIGUSR1, &wake, NULL);
 	if (chdir("/"))
 		mfs_log("/: %s", strerror(errno));
+	mfs_own_files = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	umask(022); /* the way to exports is for everybody */
 }
 

@@ -307,6 +307,9 @@ struct mfs_path {
 	char text[32];
 };
 struct mfs_path mfs_path_of(int fd);
+/* The same in the directory mfs_own_files, which is a shorter way. */
+struct mfs_path mfs_number_of(int fd);
+extern int mfs_own_files;
 
 /* ---- what peers may remember: mfs_watch.c, mfs_leases.c ---- */
 
@@ -319,6 +322,8 @@ struct mfs_path mfs_path_of(int fd);
 #define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
 
 int mfs_watch_begin(void);
+/* Whether nobody has changed it just now: its next time of change is another one. */
+bool mfs_is_old(const struct stat *stat);
 bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat);
 /* The request's peer has changed it. */
 void mfs_changed_by_peer(struct mfs_node *node);
@@ -356,6 +361,7 @@ void mfs_pages_resume(struct mfs_session *session);
 /* Now and then: what is open for a while is watched, whoever has filled its pages. */
 void mfs_pages_look(struct mfs_session *session);
 
+extern unsigned mfs_leases_most;
 int mfs_leases_begin(void);
 /* Whether there is a lease on the file, for as long as a promise that is made now. */
 bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t id);

@@ -30,17 +30,20 @@ static int64_t time_of_change(const struct stat *stat)
 	return stat->st_ctim.tv_sec * 1000000000ll + stat->st_ctim.tv_nsec;
 }
 
-/* What others are working on is not remembered. The peer's own kernel knows what it has changed itself. */
-bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat)
+bool mfs_is_old(const struct stat *stat)
 {
 	struct timespec now;
 
-	if (node->recalled && mfs_now() - node->recalled < MFS_CALM)
-		return false;
-	if (node->changed == time_of_change(stat))
-		return true;
 	clock_gettime(CLOCK_REALTIME, &now);
 	return now.tv_sec * 1000000000ll + now.tv_nsec - time_of_change(stat) > MFS_QUIET * 1000000ll;
+}
+
+/* What others are working on is not remembered. The peer's own kernel knows what it has changed itself. */
+bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat)
+{
+	if (node->recalled && mfs_now() - node->recalled < MFS_CALM)
+		return false;
+	return node->changed == time_of_change(stat) || mfs_is_old(stat);
 }
 
 void mfs_changed_by_peer(struct mfs_node *node)
@@ -58,7 +61,7 @@ static int mark(int events, unsigned how, int fd)
 	if (events < 0 || fstat(fd, &stat))
 		return -EOPNOTSUPP;
 	uint64_t mask = S_ISDIR(stat.st_mode) ? itself_changes | names_change : itself_changes;
-	return fanotify_mark(events, how, mask, AT_FDCWD, mfs_path_of(fd).text) ? -errno : 0;
+	return fanotify_mark(events, how, mask, mfs_own_files, mfs_number_of(fd).text) ? -errno : 0;
 }
 
 int mfs_watch_mark(int events, int fd)
@@ -73,12 +76,12 @@ void mfs_watch_unmark(int events, int fd)
 
 int mfs_watch_mark_data(int events, int fd)
 {
-	return fanotify_mark(events, FAN_MARK_ADD, FAN_MODIFY, AT_FDCWD, mfs_path_of(fd).text) ? -errno : 0;
+	return fanotify_mark(events, FAN_MARK_ADD, FAN_MODIFY, mfs_own_files, mfs_number_of(fd).text) ? -errno : 0;
 }
 
 void mfs_watch_unmark_data(int events, int fd)
 {
-	fanotify_mark(events, FAN_MARK_REMOVE, FAN_MODIFY, AT_FDCWD, mfs_path_of(fd).text);
+	fanotify_mark(events, FAN_MARK_REMOVE, FAN_MODIFY, mfs_own_files, mfs_number_of(fd).text);
 }
 
 /* Before the node is looked at: whoever changes it from now on finds that somebody may remember it. */
