@@ -117,6 +117,8 @@ static void obey(const struct notification *one)
 		mfs_link_send(&ack, sizeof ack);
 	else if (header->error == MFS_LOOK)
 		mfs_pages_look_at(ack.nodeid);
+	else if (header->error == MFS_LOOK_SOON)
+		mfs_pages_look_soon(ack.nodeid);
 	else if ((result = mfs_fuse_tell(header, one->size)) == -ENOENT)
 		mfs_fuse_forget_names(); /* it does not know the node yet: perhaps it is just about to take an answer that tells of it */
 	else if (result && result != -ENODEV)

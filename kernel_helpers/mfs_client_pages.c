@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -21,11 +22,19 @@
 #define DROPPERS 4       /* threads: the kernel holds up who takes a page that is being read, until it has been answered */
 #define PATIENCE 100     /* ms for which they are waited for */
 #define KERNELS_HANDLE 0x81
+#define SOON 10      /* ms; who was told of a change looks by himself before */
 #define LOOKING 1000 /* ms for which a look is waited for; its answer comes over the link */
 
 static _Atomic uint64_t seen[NODES]; /* by the lower half of the node's number */
 static atomic_uint highest, cursor;
 static atomic_int droppers;
+static struct due {
+	struct due *next;
+	uint64_t node;
+	long long at; /* ms */
+} *first, **last = &first; /* to be looked at, in this order */
+static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t is_due = PTHREAD_COND_INITIALIZER;
 static int to_looker = -1, from_looker = -1;
 
 void mfs_pages_seen(uint64_t node)
@@ -108,10 +117,63 @@ static void look(pid_t client)
 	_exit(0);
 }
 
+void mfs_pages_look_at(uint64_t node)
+{
+	static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+	struct pollfd answered = {.fd = from_looker, .events = POLLIN};
+	uint64_t seen_now = 0;
+
+	pthread_mutex_lock(&turn);
+	if (write(to_looker, &node, sizeof node) == sizeof node)
+		while (seen_now != node && poll(&answered, 1, LOOKING) > 0 && read(from_looker, &seen_now, sizeof seen_now) > 0)
+			;
+	pthread_mutex_unlock(&turn);
+}
+
+void mfs_pages_look_soon(uint64_t node)
+{
+	struct due *one = malloc(sizeof *one);
+
+	if (!one) {
+		mfs_pages_look_at(node);
+		return;
+	}
+	*one = (struct due){.node = node, .at = mfs_now() + SOON};
+	pthread_mutex_lock(&waiting);
+	*last = one;
+	last = &one->next;
+	pthread_cond_signal(&is_due);
+	pthread_mutex_unlock(&waiting);
+}
+
+static void *look_when_due(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		pthread_mutex_lock(&waiting);
+		while (!first)
+			pthread_cond_wait(&is_due, &waiting);
+		struct due *one = first;
+		pthread_mutex_unlock(&waiting);
+		long long left = one->at - mfs_now();
+		if (left > 0)
+			usleep((useconds_t)left * 1000);
+		mfs_pages_look_at(one->node);
+		pthread_mutex_lock(&waiting);
+		first = one->next;
+		if (!first)
+			last = &first;
+		pthread_mutex_unlock(&waiting);
+		free(one);
+	}
+	return NULL;
+}
+
 int mfs_pages_begin(void)
 {
 	pid_t client = getpid();
 	int theirs[2], ours[2];
+	pthread_t thread;
 
 	if (pipe2(theirs, O_CLOEXEC) || pipe2(ours, O_CLOEXEC))
 		return -errno;
@@ -128,18 +190,5 @@ int mfs_pages_begin(void)
 	close(ours[1]);
 	to_looker = theirs[1];
 	from_looker = ours[0];
-	return 0;
-}
-
-void mfs_pages_look_at(uint64_t node)
-{
-	static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-	struct pollfd answered = {.fd = from_looker, .events = POLLIN};
-	uint64_t seen_now = 0;
-
-	pthread_mutex_lock(&turn);
-	if (write(to_looker, &node, sizeof node) == sizeof node)
-		while (seen_now != node && poll(&answered, 1, LOOKING) > 0 && read(from_looker, &seen_now, sizeof seen_now) > 0)
-			;
-	pthread_mutex_unlock(&turn);
+	return -pthread_create(&thread, NULL, look_when_due, NULL);
 }

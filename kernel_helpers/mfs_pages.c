@@ -72,7 +72,7 @@ static void tell(struct mfs_session *session, uint64_t id, int old, bool obeys_a
 	struct {
 		struct fuse_out_header header;
 		uint64_t node;
-	} look = {.header = {.len = sizeof look, .error = MFS_LOOK}, .node = id};
+	} look = {.header = {.len = sizeof look, .error = obeys_at_once ? MFS_LOOK : MFS_LOOK_SOON}, .node = id};
 
 	if (old & HAS_PAGES && obeys_at_once)
 		mfs_forget_node(session, id);
@@ -190,7 +190,8 @@ void mfs_pages_changed(struct mfs_session *session, const struct file_handle *ha
 	uint32_t index = 0;
 	int old;
 
-	/* Nobody waits for it, so the peer may be asking already: what it is told then would not count if it were to forget first. It looks. */
+	/* Nobody waits for it, so the peer may be asking already: what it is told then would not count if it were to forget first. It looks, and not
+	 * at once: of two answers that come together Linux takes one, and while it takes old pages away because of that the other uses them. */
 	for (uint64_t id; (id = handle ? next_by_handle(table, handle, &old) : next_of_all(table, &index, &old));)
 		tell(session, id, old, false);
 }

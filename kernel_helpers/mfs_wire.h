@@ -22,6 +22,7 @@
 #define MFS_PONG 0x4d460002
 #define MFS_FENCE 0x4d460004 /* from the server, with a number (64 bits): answered, when the kernel has obeyed what came before, by */
 #define MFS_ACK 0x4d460005u  /* with that number as its node */
+#define MFS_LOOK_SOON 0x4d460007 /* the same, when who was told of the change by others has looked by himself */
 #define MFS_LOOK 0x4d460006 /* from the server, with a node: the kernel is to ask for its attributes, as if somebody looked at it */
 #define MFS_BYE 0x4d460003u  /* the mount ends, and with it all that the server keeps for it */
 

@@ -18,7 +18,7 @@ LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR
 SETXATTR, GETXATTR, OPENDIR, READDIR, SETLK, SETLKW, CREATE, INTERRUPT = 21, 22, 27, 28, 32, 33, 35, 36
 FALLOCATE, READDIRPLUS, RENAME2 = 43, 44, 45
 PING, BYE, ACK = 0x4D460001, 0x4D460003, 0x4D460005
-PONG, FENCE, LOOK = 0x4D460002, 0x4D460004, 0x4D460006
+PONG, FENCE, LOOK, LOOK_SOON = 0x4D460002, 0x4D460004, 0x4D460006, 0x4D460007
 INVAL_INODE, INC_EPOCH = 2, 8
 ROOT = 1
 AGAIN = 1 << 63
@@ -131,7 +131,7 @@ class Caller:
         """The next reply, or (0, code, body) of a notification that has been obeyed."""
         size, error, unique = _OUT.unpack(self._exactly(self.back, _OUT.size))
         body = self._exactly(self.back, size - _OUT.size)
-        if not unique and error in (INVAL_INODE, INC_EPOCH, LOOK):
+        if not unique and error in (INVAL_INODE, INC_EPOCH, LOOK, LOOK_SOON):
             self.told.append((error, int.from_bytes(body[:8], "little")))
         if not unique and error == FENCE and self.obeys:
             self.send(ACK, int.from_bytes(body[:8], "little"))

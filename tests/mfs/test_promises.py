@@ -218,7 +218,7 @@ def test_who_has_pages_looks_when_a_program_of_the_home_has_written(peer: Caller
     peer.read(file, peer.open(file))
     with path.open("r+") as held:
         held.write("changed")
-    listen(peer, caller.LOOK, file)
+    listen(peer, caller.LOOK_SOON, file)
 
 
 def test_what_a_peer_changes_itself_it_goes_on_remembering(served: Served, peer: Caller, area: Path) -> None:
