@@ -63,6 +63,8 @@ struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writa
 		result = -ESTALE;
 	else
 		result = mfs_assume(request->in->uid, request->in->gid);
+	if (!result && writable)
+		mfs_peer_may_change(node);
 	if (!result)
 		return node;
 	mfs_node_put(table, node);

@@ -263,6 +263,7 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 		table->records[index] = fresh;
 		table->nodes[index].fd = fd;
 		table->nodes[index].pins = 0;
+		table->nodes[index].own = false;
 		table->nodes[index].changed = 0;
 		table->nodes[index].recalled = 0;
 		table->open++;

@@ -79,7 +79,8 @@ struct mfs_node {
 	atomic_int opened;       /* by how many open files of the peer */
 	atomic_int changing;     /* requests that have changed what is in it, and wait until other peers have forgotten that */
 	struct mfs_lease *lease; /* or NULL */
-	int64_t changed;         /* ns: its time of change when the peer itself had changed it last */
+	bool own;                /* nobody but the peer has changed it for a while before the peer did, */
+	int64_t changed;         /* ns: at this time of change, the last time */
 	long long recalled;      /* ms, monotonic: when the peer had to be told last that it has changed */
 	atomic_llong until;      /* ms: until then the peer may remember something of it */
 };
@@ -316,8 +317,9 @@ extern int mfs_own_files;
 #define MFS_TERM 1000  /* ms for which a peer's kernel may use what it was told, without asking */
 #define MFS_MARGIN 300 /* ms more, for which a peer that does not answer is waited for */
 #define MFS_LATE 3000  /* ms more, for which it is told nevertheless: what it was told may have reached a busy program late */
-#define MFS_QUIET 50   /* ms for which nobody else has changed what a peer may remember, */
+#define MFS_QUIET 1000 /* ms for which nobody else has changed what a peer may remember, */
 #define MFS_CALM 1000  /* and for which it need not have been told of a change */
+#define MFS_OLD 50     /* ms after which the next change has another time, however coarse clocks are */
 #define MFS_BREAK (SIGRTMIN + 1)
 #define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
 
@@ -325,7 +327,8 @@ int mfs_watch_begin(void);
 /* Whether nobody has changed it just now: its next time of change is another one. */
 bool mfs_is_old(const struct stat *stat);
 bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat);
-/* The request's peer has changed it. */
+/* The request's peer is about to change it, and has changed it. */
+void mfs_peer_may_change(struct mfs_node *node);
 void mfs_changed_by_peer(struct mfs_node *node);
 /* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
 int mfs_watch_mark(int events, int fd);

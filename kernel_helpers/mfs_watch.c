@@ -30,12 +30,17 @@ static int64_t time_of_change(const struct stat *stat)
 	return stat->st_ctim.tv_sec * 1000000000ll + stat->st_ctim.tv_nsec;
 }
 
-bool mfs_is_old(const struct stat *stat)
+static bool is_older(const struct stat *stat, long long ms)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	return now.tv_sec * 1000000000ll + now.tv_nsec - time_of_change(stat) > MFS_QUIET * 1000000ll;
+	return now.tv_sec * 1000000000ll + now.tv_nsec - time_of_change(stat) > ms * 1000000;
+}
+
+bool mfs_is_old(const struct stat *stat)
+{
+	return is_older(stat, MFS_OLD);
 }
 
 /* What others are working on is not remembered. The peer's own kernel knows what it has changed itself. */
@@ -43,7 +48,15 @@ bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat)
 {
 	if (node->recalled && mfs_now() - node->recalled < MFS_CALM)
 		return false;
-	return node->changed == time_of_change(stat) || mfs_is_old(stat);
+	return (node->own && node->changed == time_of_change(stat)) || is_older(stat, MFS_QUIET);
+}
+
+void mfs_peer_may_change(struct mfs_node *node)
+{
+	struct stat stat;
+
+	if (!fstat(node->fd, &stat))
+		node->own = (node->own && node->changed == time_of_change(&stat)) || is_older(&stat, MFS_QUIET);
 }
 
 void mfs_changed_by_peer(struct mfs_node *node)
@@ -101,8 +114,10 @@ bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory)
 
 bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat)
 {
-	if (request->makes)
+	if (request->makes) {
+		node->own = true;
 		node->changed = time_of_change(stat);
+	}
 	if (request->in->opcode == FUSE_CREATE) /* it is open for writing: there is no lease to be had */
 		return false;
 	if (!mfs_is_quiet(node, stat) || !remember(request, node))
