@@ -199,6 +199,9 @@ class Coherence:
         self.actors: list[Actor] = []
         self.cut_off: set[int] = set()
         """actors to whom a failure of the network or of a server may show now, as one of ERRORS"""
+        self.by_home: Change = [""]
+        """what home has changed last"""
+        self.by_home_at = float("-inf")
         try:
             for number, place in enumerate(places):
                 self.actors.append(Actor(place, number, self.shared, self.pipes))
@@ -272,7 +275,10 @@ class Coherence:
         }
         for number, (_, looks) in plans.items():    # so that whatever is kept has been kept
             for look, seen in zip(looks, self.actors[number].look(looks), strict=True):
-                self._judge(before, self.actors[number], look, seen, None, writer, [f"before {change[0]}", *change[1:]])
+                if self._word_is_under_way:
+                    self._judge(before, self.actors[number], look, seen, "a round later", self.home, self.by_home)
+                else:
+                    self._judge(before, self.actors[number], look, seen, None, writer, [f"before {change[0]}", *change[1:]])
         for number, (way, looks) in plans.items():
             self.actors[number].tell({"look": looks, "await": way})
             self.actors[number].hear()
@@ -280,6 +286,8 @@ class Coherence:
         if "error" in made:
             self.tree = before
             return (writer, change) if self._failed(writer, change, made["error"]) else None
+        if writer is self.home:
+            self.by_home, self.by_home_at = change, time.monotonic()
         mtimes = self._mtimes(plans)
         for number, (way, looks) in plans.items():
             for look, seen in zip(looks, answers[number], strict=True):
@@ -298,11 +306,18 @@ class Coherence:
                 self.actors[number].signal()
         return made, {number: self.actors[number].hear() for number in ways}
 
+    @property
+    def _word_is_under_way(self) -> bool:
+        """Whether home has changed something so lately that not all need have heard of it."""
+        return (time.monotonic() - self.by_home_at) * 1e3 < WORD
+
     def _hold(self, actor: Actor) -> None:
         change = self.chance.hold(self.tree)
         if change is None:
             return
         made = actor.do(*change)
+        while made.get("error") == errno.ENOENT and self.by_home[0] in NAMES_AND_ATTRIBUTES and self._word_is_under_way:
+            made = actor.do(*change)
         if "value" in made:
             self.tree.apply(actor.number, change)
         else:
