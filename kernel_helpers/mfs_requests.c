@@ -71,8 +71,13 @@ static bool breaks_promises(const struct mfs_request *request)
 {
 	const struct fuse_open_in *asked = (const struct fuse_open_in *)request->argument;
 
-	return changes_names_or_attributes(request->in->opcode) || (request->in->opcode == FUSE_OPEN && request->size >= sizeof *asked &&
-								    ((asked->flags & O_ACCMODE) != O_RDONLY || asked->flags & O_TRUNC));
+	switch (request->in->opcode) {
+	case FUSE_WRITE: case FUSE_FALLOCATE: case FUSE_COPY_FILE_RANGE:
+		return true;
+	case FUSE_OPEN:
+		return request->size >= sizeof *asked && ((asked->flags & O_ACCMODE) != O_RDONLY || asked->flags & O_TRUNC);
+	}
+	return changes_names_or_attributes(request->in->opcode);
 }
 
 long mfs_handle(struct mfs_request *request)

@@ -236,13 +236,18 @@ def test_what_a_peer_changes_itself_it_goes_on_remembering(served: Served, peer:
     other.close()
 
 
-@pytest.mark.parametrize("what", ["chmod", "open"])
+@pytest.mark.parametrize("what", ["chmod", "open", "write"])
 def test_what_a_server_has_promised_holds_when_another_has_taken_its_place(served: Served, area: Path, what: str) -> None:
     """Which knows nothing of it: so nothing is changed before it has run out."""
     remembers, changes = served.caller(), served.caller()
     path = area / "shown" / "restart" / "file"
     file = changes.walk(path).node
-    remembered(remembers, remembers.walk(path.parent).node, path.name)
+    if what == "write":
+        handle = changes.open(file, os.O_WRONLY)
+        theirs = remembers.walk(path).node
+        remembers.read(theirs, remembers.open(theirs))       # and has pages of it
+    else:
+        remembered(remembers, remembers.walk(path.parent).node, path.name)
     promised = time.monotonic()
     served.kill()
     served.start()
@@ -251,6 +256,8 @@ def test_what_a_server_has_promised_holds_when_another_has_taken_its_place(serve
     if what == "chmod":
         changes.ask(caller.SETATTR, file, struct.pack("<2I", 1, 0) + bytes(60) + struct.pack("<4I", 0o100600, 0, 0, 0) + bytes(4))
         assert path.stat().st_mode & 0o777 == 0o600
+    elif what == "write":
+        changes.write(file, handle, b"changed")
     else:
         changes.open(file, os.O_WRONLY)
     assert time.monotonic() - promised > caller.TERM
