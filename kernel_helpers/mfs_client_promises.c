@@ -172,6 +172,8 @@ void mfs_promises_come(void *frame, size_t size)
 		mfs_promises_forget_node(one.node);
 		if (one.other && one.other != one.node)
 			mfs_promises_forget_node(one.other);
+		if (one.opcode == FUSE_RENAME || one.opcode == FUSE_RENAME2)
+			mfs_fuse_forget_names(); /* what was promised of the old one the kernel goes on remembering of the new one */
 	}
 	switch (one.opcode) {
 	case FUSE_GETATTR: case FUSE_SETATTR:

@@ -82,8 +82,6 @@ static bool breaks_promises(const struct mfs_request *request)
 
 long mfs_handle(struct mfs_request *request)
 {
-	if (breaks_promises(request))
-		mfs_wait_for_predecessor(request);
 	long result = handlers[request->in->opcode](request);
 
 	/* Other peers have forgotten what was before when this one hears that it is done. */
@@ -140,6 +138,8 @@ static void serve(struct mfs_request *request)
 		return;
 	}
 	atomic_fetch_add(&request->session->counters->requests, 1);
+	if (breaks_promises(request))
+		mfs_wait_for_predecessor(request);
 	if (mfs_ledger_settles(request->session->ledger, request))
 		return;
 	result = opcode < sizeof handlers / sizeof *handlers && handlers[opcode] ? mfs_handle(request) : -ENOSYS;
