@@ -232,8 +232,8 @@ void mfs_sessions_look(void)
 			come_to_rest(session);
 		bool is_gone = !session->has_in && !session->threads;
 		if (silent > LOCKS_KEPT) {
+			mfs_handles_lose_locks(&session->handles); /* first: who gets them next must not be read beside */
 			mfs_locks_drop_all(session->locks);
-			mfs_handles_lose_locks(&session->handles);
 		}
 		if (is_gone && !session->kept && (session->ended || silent > SESSION_KEPT)) {
 			pthread_rwlock_wrlock(&list_lock);
