@@ -87,7 +87,8 @@ void mfs_pages_drop(void);
 /* The kernel asks for its attributes, and finds that its pages are old, or where the file ends now. */
 int mfs_pages_begin(void); /* before there are threads; 0 or -errno */
 void mfs_pages_look_at(uint64_t node);
-void mfs_pages_look_soon(uint64_t node); /* in SOON ms; returns at once */
+void mfs_pages_look_soon(uint64_t node); /* in SOON ms, unless somebody has looked by then; returns at once */
+void mfs_pages_asked(uint64_t node);     /* somebody looks */
 
 /* ---- the link ---- */
 

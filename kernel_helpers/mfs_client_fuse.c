@@ -191,6 +191,8 @@ static void *take_requests(void *unused)
 			agree(in);
 		if (in->opcode == FUSE_READ || in->opcode == FUSE_WRITE)
 			mfs_pages_seen(in->nodeid);
+		if (in->opcode == FUSE_GETATTR)
+			mfs_pages_asked(in->nodeid);
 		forget_what_will_change(in);
 		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || mfs_known_answers(in))
 			continue;

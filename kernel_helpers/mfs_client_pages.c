@@ -32,6 +32,7 @@ static struct due {
 	struct due *next;
 	uint64_t node;
 	long long at; /* ms */
+	bool seen;    /* somebody has looked meanwhile */
 } *first, **last = &first; /* to be looked at, in this order */
 static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_due = PTHREAD_COND_INITIALIZER;
@@ -146,6 +147,17 @@ void mfs_pages_look_soon(uint64_t node)
 	pthread_mutex_unlock(&waiting);
 }
 
+void mfs_pages_asked(uint64_t node)
+{
+	if (!__atomic_load_n(&first, __ATOMIC_ACQUIRE))
+		return;
+	pthread_mutex_lock(&waiting);
+	for (struct due *one = first; one; one = one->next)
+		if (one->node == node)
+			one->seen = true;
+	pthread_mutex_unlock(&waiting);
+}
+
 static void *look_when_due(void *unused)
 {
 	(void)unused;
@@ -158,7 +170,11 @@ static void *look_when_due(void *unused)
 		long long left = one->at - mfs_now();
 		if (left > 0)
 			usleep((useconds_t)left * 1000);
-		mfs_pages_look_at(one->node);
+		pthread_mutex_lock(&waiting);
+		bool seen = one->seen;
+		pthread_mutex_unlock(&waiting);
+		if (!seen)
+			mfs_pages_look_at(one->node);
 		pthread_mutex_lock(&waiting);
 		first = one->next;
 		if (!first)
