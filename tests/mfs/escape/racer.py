@@ -7,6 +7,7 @@ In DIRECTORY `way` is by turns a directory of ours and a symbolic link to what i
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
 import time
@@ -61,8 +62,8 @@ def found(directory: str) -> int:
     while True:
         try:
             return os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            if time.monotonic() > end:
+        except OSError as error:    # ESTALE: moved between two steps of the walk, as docs/files.md says (C5)
+            if error.errno not in (errno.ENOENT, errno.ESTALE) or time.monotonic() > end:
                 raise
 
 
