@@ -7,17 +7,16 @@
 #define _GNU_SOURCE
 #include "mfs_client.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ASKED 4096                   /* requests that are known at a time, by their number; of one of those that find no place */
-#define PLACES 16                    /* among so many, what is promised is not looked at */
-#define RESENT (1ull << 63)          /* in the number of a request that the kernel asks again */
-#define TERM 1000                    /* ms: the most that is promised */
+#define ASKED 4096          /* places of requests, by their number, */
+#define PLACES 16           /* and so many that one may have; what is promised to who finds none is not looked at */
+#define RESENT (1ull << 63) /* in the number of a request that the kernel asks again */
+#define TERM 1000           /* ms: the most that is promised */
 
 struct asked {
 	uint64_t unique; /* 0: this place is free */
