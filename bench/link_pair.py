@@ -275,8 +275,8 @@ class _Away:
             self.link.send(PARKED, 0, names.encode())
 
 
-def main() -> None:
-    away = _Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+def serve(away: _Away) -> None:
+    """Its whole life."""
     try:
         away.serve()
     finally:
@@ -284,6 +284,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
 
 __all__ = ["GO_HOME", "PARKED", "PAUSE", "UNPAUSE", "Pair", "wait_for"]

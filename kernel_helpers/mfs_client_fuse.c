@@ -3,7 +3,6 @@
 #include "mfs_client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <signal.h>
@@ -163,18 +162,6 @@ static void agree(const struct fuse_in_header *in)
 		mfs_fuse_fail(in->unique, EPROTO);
 }
 
-/* Whoever opens a file for writing, or changes its length, would have to wait until we have forgotten what we remember of it: so we forget it
- * before we ask. (What has been asked before, and is answered later, is not remembered: the kernel sees to that.) */
-static void forget_what_will_change(const struct fuse_in_header *in)
-{
-	const struct fuse_open_in *open = (const struct fuse_open_in *)(in + 1);
-	const struct fuse_setattr_in *change = (const struct fuse_setattr_in *)(in + 1);
-
-	if ((in->opcode == FUSE_OPEN && ((open->flags & O_ACCMODE) != O_RDONLY || open->flags & O_TRUNC)) ||
-	    (in->opcode == FUSE_SETATTR && change->valid & FATTR_SIZE))
-		mfs_promises_forget_node(in->nodeid);
-}
-
 static void *take_requests(void *unused)
 {
 	char *buffer = malloc(MFS_FRAME_MOST);
@@ -193,7 +180,6 @@ static void *take_requests(void *unused)
 			mfs_pages_seen(in->nodeid);
 		if (in->opcode == FUSE_GETATTR)
 			mfs_pages_asked(in->nodeid);
-		forget_what_will_change(in);
 		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || mfs_known_answers(in))
 			continue;
 		mfs_promises_asked(in);

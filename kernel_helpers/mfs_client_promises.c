@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "mfs_client.h"
 
-#include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -46,18 +45,29 @@ static struct asked *place(uint64_t unique, uint64_t wanted)
 	return NULL;
 }
 
-static bool is_for_writing(uint32_t flags)
+void mfs_promises_forget_node(uint64_t node)
 {
-	return (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
+	struct {
+		struct fuse_out_header header;
+		struct fuse_notify_inval_inode_out body;
+	} attributes = {.header = {.len = sizeof attributes, .error = FUSE_NOTIFY_INVAL_INODE}, .body = {.ino = node, .off = -1}};
+
+	mfs_fuse_tell(&attributes, sizeof attributes); /* attributes alone: nothing has to be waited for */
 }
 
+/* Whoever opens a file for writing, or changes its length, would have to wait until we have forgotten what we remember of it: so we forget it
+ * before we ask. (What has been asked before, and is answered later, is not remembered: the kernel sees to that.) */
 void mfs_promises_asked(const void *frame)
 {
 	const struct fuse_in_header *in = frame;
 	struct asked one = {.unique = in->unique & ~RESENT, .node = in->nodeid, .since = mfs_now(), .opcode = in->opcode};
 
 	switch (in->opcode) {
-	case FUSE_LOOKUP: case FUSE_GETATTR: case FUSE_SETATTR: case FUSE_READDIRPLUS:
+	case FUSE_LOOKUP: case FUSE_GETATTR: case FUSE_READDIRPLUS:
+		break;
+	case FUSE_SETATTR:
+		if (((const struct fuse_setattr_in *)(in + 1))->valid & FATTR_SIZE)
+			mfs_promises_forget_node(in->nodeid);
 		break;
 	case FUSE_RENAME: case FUSE_RENAME2:
 		one.other = ((const struct fuse_rename_in *)(in + 1))->newdir;
@@ -68,8 +78,9 @@ void mfs_promises_asked(const void *frame)
 		one.changes = true;
 		break;
 	case FUSE_OPEN:
-		if (!is_for_writing(((const struct fuse_open_in *)(in + 1))->flags))
+		if (!mfs_is_for_writing(((const struct fuse_open_in *)(in + 1))->flags))
 			return;
+		mfs_promises_forget_node(in->nodeid);
 		/* fall through */
 	case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_UNLINK: case FUSE_RMDIR:
 	case FUSE_SETXATTR: case FUSE_REMOVEXATTR:
@@ -147,16 +158,6 @@ static void limit_entry(const struct asked *one, struct fuse_entry_out *entry)
 {
 	shorten(one, &entry->entry_valid, &entry->entry_valid_nsec);
 	limit(one, entry->nodeid, &entry->attr_valid, &entry->attr_valid_nsec);
-}
-
-void mfs_promises_forget_node(uint64_t node)
-{
-	struct {
-		struct fuse_out_header header;
-		struct fuse_notify_inval_inode_out body;
-	} attributes = {.header = {.len = sizeof attributes, .error = FUSE_NOTIFY_INVAL_INODE}, .body = {.ino = node, .off = -1}};
-
-	mfs_fuse_tell(&attributes, sizeof attributes); /* attributes alone: nothing has to be waited for */
 }
 
 void mfs_promises_come(void *frame, size_t size)

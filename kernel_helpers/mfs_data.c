@@ -26,11 +26,6 @@ static void tell(struct fuse_open_out *reply, uint64_t number, uint32_t flags)
 		reply->open_flags |= FOPEN_DIRECT_IO; /* where the end is, only the home knows */
 }
 
-static bool is_for_writing(uint32_t flags)
-{
-	return (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
-}
-
 /* A descriptor of the node's file; -errno, or MFS_ALONE. */
 static long open_file(int node, uint32_t flags)
 {
@@ -41,7 +36,7 @@ static long open_file(int node, uint32_t flags)
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
 		return S_ISDIR(stat.st_mode) ? -EISDIR : -EACCES; /* fifos, sockets and devices are each node's own */
-	if (flags & FOR_EXECUTION && !is_for_writing(flags)) {
+	if (flags & FOR_EXECUTION && !mfs_is_for_writing(flags)) {
 		if (faccessat(AT_FDCWD, mfs_path_of(node).text, X_OK, AT_EACCESS))
 			return -errno;
 		mfs_be_self();
@@ -54,14 +49,14 @@ long mfs_open(struct mfs_request *request)
 {
 	struct mfs_session *session = request->session;
 	const struct fuse_open_in *asked = mfs_argument(request, sizeof *asked);
-	struct mfs_node *node = asked ? mfs_object(request, request->in->nodeid, is_for_writing(asked->flags)) : NULL;
+	struct mfs_node *node = asked ? mfs_object(request, request->in->nodeid, mfs_is_for_writing(asked->flags)) : NULL;
 	struct stat stat;
 
 	if (!node)
 		return asked ? -errno : -EINVAL;
 	if (asked->open_flags & FUSE_OPEN_KILL_SUIDGID)
 		mfs_without_fsetid();
-	if (is_for_writing(asked->flags))
+	if (mfs_is_for_writing(asked->flags))
 		mfs_lease_drop(node); /* the peer has forgotten by itself what it remembered */
 	long fd = open_file(node->fd, asked->flags);
 	mfs_node_put(&session->table, node);
@@ -76,9 +71,9 @@ long mfs_open(struct mfs_request *request)
 	if (asked->flags & O_TRUNC)
 		mfs_pages_settle(request, request->in->nodeid, true);
 	/* Pages that the peer has may stay: before they are used, their time of change is compared; and then they may be mapped. */
-	if (!is_for_writing(asked->flags))
+	if (!mfs_is_for_writing(asked->flags))
 		mfs_pages_kept(session, request->in->nodeid);
-	if (!is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_old(&stat))
+	if (!mfs_is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_old(&stat))
 		reply->open_flags |= FOPEN_KEEP_CACHE;
 	return sizeof *reply;
 }

@@ -4,7 +4,6 @@
 #include "mfs_server.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +74,7 @@ static bool breaks_promises(const struct mfs_request *request)
 	case FUSE_WRITE: case FUSE_FALLOCATE: case FUSE_COPY_FILE_RANGE:
 		return true;
 	case FUSE_OPEN:
-		return request->size >= sizeof *asked && ((asked->flags & O_ACCMODE) != O_RDONLY || asked->flags & O_TRUNC);
+		return request->size >= sizeof *asked && mfs_is_for_writing(asked->flags);
 	}
 	return changes_names_or_attributes(request->in->opcode);
 }

@@ -326,7 +326,6 @@ extern int mfs_own_files;
 int mfs_watch_begin(void);
 /* Whether nobody has changed it just now: its next time of change is another one. */
 bool mfs_is_old(const struct stat *stat);
-bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat);
 /* The request's peer is about to change it, and has changed it. */
 void mfs_peer_may_change(struct mfs_node *node);
 void mfs_changed_by_peer(struct mfs_node *node);

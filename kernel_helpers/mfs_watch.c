@@ -44,7 +44,7 @@ bool mfs_is_old(const struct stat *stat)
 }
 
 /* What others are working on is not remembered. The peer's own kernel knows what it has changed itself. */
-bool mfs_is_quiet(const struct mfs_node *node, const struct stat *stat)
+static bool is_quiet(const struct mfs_node *node, const struct stat *stat)
 {
 	if (node->recalled && mfs_now() - node->recalled < MFS_CALM)
 		return false;
@@ -109,7 +109,7 @@ bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory)
 {
 	struct stat stat;
 
-	return request->session->epochs && !fstat(directory->fd, &stat) && mfs_is_quiet(directory, &stat) && remember(request, directory);
+	return request->session->epochs && !fstat(directory->fd, &stat) && is_quiet(directory, &stat) && remember(request, directory);
 }
 
 bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat)
@@ -120,7 +120,7 @@ bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, 
 	}
 	if (request->in->opcode == FUSE_CREATE) /* it is open for writing: there is no lease to be had */
 		return false;
-	if (!mfs_is_quiet(node, stat) || !remember(request, node))
+	if (!is_quiet(node, stat) || !remember(request, node))
 		return false;
 	if (S_ISREG(stat->st_mode) && !mfs_lease_hold(request->session, node, id))
 		return false;

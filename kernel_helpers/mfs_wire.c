@@ -3,6 +3,7 @@
 #include "mfs_wire.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
@@ -253,4 +254,9 @@ void mfs_stream_close(struct mfs_stream *stream)
 	stream->ahead = NULL;
 	stream->begin = stream->end = 0;
 	stream->fd = -1;
+}
+
+bool mfs_is_for_writing(uint32_t flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY || flags & O_TRUNC;
 }

@@ -7,6 +7,7 @@
 #define MFS_WIRE_H
 
 #include <openssl/ssl.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -62,5 +63,8 @@ void mfs_stream_shut(struct mfs_stream *stream);
 void mfs_stream_close(struct mfs_stream *stream);
 /* One frame, which begins with its length, at least `least` bytes of it; its length or -errno. */
 long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
+
+/* Whether whoever opens a file with these flags may change it. */
+bool mfs_is_for_writing(uint32_t flags);
 
 #endif

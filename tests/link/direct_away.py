@@ -7,7 +7,7 @@ import struct
 import sys
 from pathlib import Path
 
-from bench.link_pair import _Away
+from bench.link_pair import _Away, serve
 from kernel_helpers import tracing
 from kernel_helpers.inject import ERESTARTNOINTR
 from kernel_helpers.link import READ, AwayLink, Event, Kind
@@ -54,13 +54,5 @@ class Away(_Away):
             super().handle(event)
 
 
-def main() -> None:
-    away = Away(*sys.argv[-4:])
-    try:
-        away.serve()
-    finally:
-        away.link.close()
-
-
 if __name__ == "__main__":
-    main()
+    serve(Away(*sys.argv[-4:]))
