@@ -353,7 +353,7 @@ class Stub:
         not known as such, and would go. True when it is done. force: now."""
         if self._has_memory and (force or all(self.link.standing(tid).sequence for tid in self._expected)):
             self._has_memory = False
-            with suppress(Replaced):
+            with suppress(Replaced, ProcessLookupError):  # it has been killed: its memory has gone, and we are told of it as always
                 self.give_up_memory()
         return not self._has_memory
 

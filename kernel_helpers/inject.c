@@ -6,9 +6,12 @@
 #include "guest_memory.h"
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -22,6 +25,7 @@
 #ifndef PTRACE_GET_RSEQ_CONFIGURATION
 #define PTRACE_GET_RSEQ_CONFIGURATION 0x420f
 #endif
+#define LOOK_US 20000  /* between two looks whether a thread that is waited for has ended */
 #define EVENT_STOP 128 /* PTRACE_EVENT_STOP: INTERRUPT, group stop, or the first stop of a new tracee */
 
 /* A result no system call has: errno values end at 4095. inject_call() answers -(FAILED + errno) when it is the injection
@@ -35,12 +39,29 @@ static int64_t now_us(void)
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* 0 and the wait status of tid; -ETIMEDOUT. waitpid() has no timeout, so this asks again and again: first giving way to
- * the tracee (which often needs this very cpu), then in sleeps that grow to 1 ms. */
+/* Whether tid has ended. A main thread that has cannot be waited for before the other threads have been. */
+static bool has_ended(int tid)
+{
+    char path[32], text[512], *name_end;
+    snprintf(path, sizeof path, "/proc/%d/stat", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[size > 0 ? size : 0] = 0;
+    name_end = strrchr(text, ')');
+    return size < 0 ? errno == ESRCH : name_end && (name_end[2] == 'Z' || name_end[2] == 'X');
+}
+
+/* 0 and the wait status of tid; -ETIMEDOUT; -ESRCH: it has ended, and others have to be waited for before it. waitpid() has no
+ * timeout, so this asks again and again: first giving way to the tracee (which often needs this very cpu), then in sleeps that
+ * grow to 1 ms. */
 int inject_wait(int tid, int64_t timeout_us, int *status)
 {
-    int64_t end = 0;
+    int64_t end = 0, look = 0;
     long pause_ns = 5000;
+    bool ended = false;
     for (long tries = 0;; tries++) {
         int r = waitpid(tid, status, __WALL | WNOHANG);
         if (r == tid)
@@ -52,10 +73,19 @@ int inject_wait(int tid, int64_t timeout_us, int *status)
             continue;
         }
         int64_t now = now_us();
-        if (!end)
+        if (!end) {
             end = now + timeout_us;
-        else if (now >= end)
+            look = now + LOOK_US;
+        } else if (now >= end) {
             return -ETIMEDOUT;
+        } else if (now >= look) {
+            /* Twice: while another thread executes a program, the main one is seen to have ended, and its number goes over to that one. */
+            bool before = ended;
+            ended = has_ended(tid);
+            if (before && ended)
+                return -ESRCH;
+            look = now + LOOK_US;
+        }
         struct timespec pause = {0, pause_ns};
         nanosleep(&pause, NULL);
         if (pause_ns < 1000000)

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -268,6 +269,20 @@ def test_process_killed_while_frozen() -> None:
             process.kill()
             with pytest.raises(ProcessLookupError):
                 frozen.call(SYS.getpid)
+        assert process.wait(5) == -signal.SIGKILL
+
+
+def test_process_of_several_threads_killed_in_an_injected_call() -> None:
+    """Its main thread is not told of as long as the others, which have died, too, have not been waited for."""
+    source = "import threading,time\nthreading.Thread(target=time.sleep,args=(60,),daemon=True).start()\nprint('up',flush=True)\ntime.sleep(60)"
+    with program(source) as process:
+        with inject.seize(process.pid) as frozen:
+            frozen.leader.call_timeout = 15.0
+            killer = threading.Timer(0.3, process.kill)
+            killer.start()
+            with pytest.raises(ProcessLookupError):
+                frozen.call(SYS.pause)
+            killer.join()
         assert process.wait(5) == -signal.SIGKILL
 
 
