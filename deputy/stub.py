@@ -39,6 +39,10 @@ _MADV_DONTNEED = 4
 _CALL_END_AT = 8  # of the blob: where the address after its `syscall` is told
 _WALL = 0x40000000
 _SIGNAL_ACTION = 32  # bytes of the kernel's struct sigaction
+LOOK = 0.02
+"""Seconds between two looks whether a thread that is waited for has ended."""
+DEATH_PATIENCE = 1.0
+"""Seconds within which all threads of a process whose main thread has ended are heard of."""
 _RESTART = (-errno.EINTR, *inject.RESTART_CODES)
 _RESUMABLE = (SYS.nanosleep, SYS.clock_nanosleep, SYS.poll)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -276,15 +280,19 @@ class Stub:
     def _interrupt(self, tid: int, timeout: float) -> Stop | None:
         """Brings a thread to a stop of our making. None: it does not come within `timeout` s, or it has ended."""
         tracing.interrupt(tid)
-        end = time.monotonic() + timeout
+        end, look = time.monotonic() + timeout, time.monotonic() + LOOK
         while True:
             try:
                 got, status = os.waitpid(tid, os.WNOHANG | _WALL)
             except ChildProcessError:
                 return None
             if got != tid:
-                if time.monotonic() > end:
+                if (now := time.monotonic()) > end:
                     return None
+                if now > look:
+                    if tracing.is_dead(tid):
+                        return None  # the others have to be waited for first
+                    look = now + LOOK
                 time.sleep(0.00002)
                 continue
             stop = tracing.decode(tid, status)
@@ -322,11 +330,16 @@ class Stub:
     @contextmanager
     def injecting(self, program: int = 0) -> Iterator[Thread]:
         """A thread (the program's id, or any) that is stopped for injected calls and goes on with what it did. Errors: Replaced,
-        TimeoutError."""
+        TimeoutError, ProcessLookupError."""
         tid = self._host(program) or self.tids[0]
         if self.executed is not None or self._interrupt(tid, 5.0) is None:
-            if self._is_replaced():
+            end = time.monotonic() + DEATH_PATIENCE
+            while not self._is_replaced() and tid in self.tids and tracing.is_dead(tid) and time.monotonic() < end:
+                time.sleep(0.001)  # of it, or of its others: that it has been killed, or executes another program
+            if self.executed is not None:
                 raise Replaced
+            if tid not in self.tids:
+                raise ProcessLookupError(errno.ESRCH, f"stub {self.pid} has ended")
             raise TimeoutError(f"stub {self.pid} does not stop")
         thread = Thread(tid, self.pid)
         thread.instruction = inject.find_instruction(self.pid)

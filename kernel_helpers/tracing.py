@@ -249,6 +249,14 @@ class SignalState:
         return bool((self.pending | self.shared_pending) & self.blocked & ~mask)
 
 
+def is_dead(tid: int) -> bool:
+    """Whether a thread has ended. A main thread that has cannot be waited for before the other threads have been."""
+    try:
+        return Path(f"/proc/{tid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def is_running(pid: int, tid: int) -> bool:
     """Whether a thread neither sleeps nor is stopped. Errors: ProcessLookupError if it is gone."""
     try:

@@ -274,7 +274,12 @@ def test_process_killed_while_frozen() -> None:
 
 def test_process_of_several_threads_killed_in_an_injected_call() -> None:
     """Its main thread is not told of as long as the others, which have died, too, have not been waited for."""
-    source = "import threading,time\nthreading.Thread(target=time.sleep,args=(60,),daemon=True).start()\nprint('up',flush=True)\ntime.sleep(60)"
+    source = """
+import threading, time
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print('up', flush=True)
+time.sleep(60)
+"""
     with program(source) as process:
         with inject.seize(process.pid) as frozen:
             frozen.leader.call_timeout = 15.0
