@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from wire import steps
 
 DIRECTORY = "run/steps"
 """Below the root of each node."""
+PATIENCE = 5.0
+"""Seconds within which who comes last comes to his step."""
 ENVIRONMENT = (steps.VARIABLE, f"/{DIRECTORY}")
 """What nodes have to be started with."""
 
@@ -32,12 +35,16 @@ class Stop:
         self._path = self._place.root / DIRECTORY / step
 
     def wait(self, unless: Callable[[], object]) -> None:
-        """Until somebody stands there. Errors: AssertionError: what is tried is over before."""
+        """Until somebody stands there. Errors: AssertionError: what is tried is over, and nobody has come."""
+        late: float | None = None
 
         def stands() -> bool:
-            self._come()
+            nonlocal late
             over = unless()
-            assert self.pid or not over, f"nobody came to {self.step}: {over}"
+            self._come()
+            if over and not self.pid:  # the last step follows the word that it is over
+                late = late or time.monotonic()
+                assert time.monotonic() - late < PATIENCE, f"nobody came to {self.step}: {over}"
             return bool(self.pid) and state(self._place.root / "proc" / str(self.pid)) == "T"
 
         until(f"somebody comes to {self.step}", stands, seconds=30, every=0.005)
