@@ -9,6 +9,9 @@
 //   restat FILE SECONDS            stat over and over: calls a second
 //   random FILE COUNT              4 KiB at random places, nothing of it cached here: reads a second
 //   run PROGRAM ARGUMENT...        its output to /dev/null: seconds
+//
+// What is timed is done from the directory that DIRECTORY or FILE lies in, as programs do that work there: how far away from the root that is
+// does not count.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -37,6 +40,18 @@ static void fail(const char *what)
 {
 	fprintf(stderr, "file_ops: %s: %s\n", what, strerror(errno));
 	exit(1);
+}
+
+// To where it lies; its name there.
+static const char *go_to(char *path)
+{
+	char *slash = strrchr(path, '/');
+	if (!slash)
+		return path;
+	*slash = 0;
+	if (chdir(slash == path ? "/" : path))
+		fail(path);
+	return slash + 1;
 }
 
 static int opened(const char *name, int flags)
@@ -213,9 +228,9 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "prepare") && argc == 5)
 		prepare(argv[2], atol(argv[3]), (size_t)atol(argv[4])), value = 0;
 	else if ((!strcmp(what, "stat") || !strcmp(what, "open") || !strcmp(what, "create") || !strcmp(what, "unlink")) && argc == 4)
-		value = each(what[0], argv[2], atol(argv[3]));
+		value = each(what[0], go_to(argv[2]), atol(argv[3]));
 	else if (!strcmp(what, "list"))
-		value = list(argv[2]);
+		value = list(go_to(argv[2]));
 	else if (!strcmp(what, "write") && argc == 4)
 		value = written(argv[2], atol(argv[3]));
 	else if (!strcmp(what, "read"))
@@ -223,7 +238,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "again") && argc == 4)
 		value = read_again(argv[2], atof(argv[3]));
 	else if (!strcmp(what, "restat") && argc == 4)
-		value = stat_again(argv[2], atof(argv[3]));
+		value = stat_again(go_to(argv[2]), atof(argv[3]));
 	else if (!strcmp(what, "random") && argc == 4)
 		value = read_at_random(argv[2], atol(argv[3]));
 	if (value < 0) {

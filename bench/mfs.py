@@ -2,8 +2,8 @@
 
 Two labs of two nodes: one as farhome is shipped, encrypting, with sshfs and its defaults beside it; one where neither encrypts
 (sshfs speaks to a bare sftp-server over TCP). Home's files lie in its memory. All ways to them take turns in each round. A case is one
-run of file_ops.c in the away node; what is said to be cold has not been seen there before: home makes it anew for each sample, or the
-away node's kernel is told to forget it. Writing ends with fsync, since sshfs writes behind the program's back; `cache=no` is sshfs's
+run of file_ops.c in the away node; what is said to be cold has not been seen there before: home makes it anew for each sample, a moment
+before, or the away node's kernel is told to forget it. Writing ends with fsync, since sshfs writes behind the program's back; `cache=no` is sshfs's
 only way not to show what is old, which ours never does.
 
 `at its data` is a program on the node whose files it works on, through /mfs/here. The last cases are programs under mosrun that work
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ ROUNDS = 3
 FILES, LISTED, MEGABYTES = 2000, 1000, 64
 READS = 5000
 SECONDS = 0.3
+AT_REST = 0.2
+"""Seconds for which nobody has changed the files that are looked at."""
 BASE = "/tmp/mfs-bench"
 CONFIGURATION = '[mfs]\nexports = ["/tmp"]\n'
 POSTMARK = """set number 500
@@ -68,6 +71,7 @@ class Cases:
     def _fresh(self, way: Way, count: int, size: int = 1024) -> str:
         self.number += 1
         self._run(way.home, "prepare", f"{BASE}/{self.number}", count, size)
+        time.sleep(AT_REST)
         return f"{way.point}/{self.number}"
 
     def _each(self, way: Way, what: str, count: int) -> float:

@@ -9,6 +9,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#define PIECE (64 << 10) /* bytes that programs are advised to read and write at once: each call is a way to this node and back */
+
 void mfs_fill_attributes(struct fuse_attr *attributes, const struct stat *stat)
 {
 	unsigned large = major(stat->st_rdev), small = minor(stat->st_rdev);
@@ -28,7 +30,7 @@ void mfs_fill_attributes(struct fuse_attr *attributes, const struct stat *stat)
 		.uid = stat->st_uid,
 		.gid = stat->st_gid,
 		.rdev = (small & 0xff) | large << 8 | (small & ~0xffu) << 12, /* as the kernel packs it */
-		.blksize = (uint32_t)stat->st_blksize,
+		.blksize = (uint32_t)(S_ISREG(stat->st_mode) && stat->st_blksize < PIECE ? PIECE : stat->st_blksize),
 	};
 }
 
@@ -113,7 +115,7 @@ static long change_size(struct mfs_request *request, struct mfs_node *node, cons
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
 		return S_ISDIR(stat.st_mode) ? -EISDIR : -EINVAL;
-	mfs_lease_drop(node); /* the peer has forgotten by itself what it remembered */
+	mfs_lease_drop(node, false);
 	int fd = mfs_open_patiently(node->fd, O_WRONLY);
 	if (fd < 0)
 		return -errno;

@@ -4,6 +4,8 @@
  *   mfs_client_keeper.c   a mount that outlives whoever serves it
  *   mfs_client_fuse.c   what the kernel asks: taken from it, answered to it
  *   mfs_client_known.c  what can be answered here
+ *   mfs_client_beside.c  attributes of what our own requests have changed
+ *   mfs_client_unread.c  answers that the kernel may not have got to yet
  *   mfs_client_promises.c  what the kernel may remember, for how long, and that it forgets it
  *   mfs_client_pages.c  pages of files that the kernel has, and must not show when the peer is lost
  *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again */
@@ -67,16 +69,45 @@ bool mfs_known_answers(const void *frame);
 /* Of each answer of the peer's, before the kernel has it. */
 void mfs_known_learns(const void *frame, size_t size);
 
+/* Word has come that it has changed. */
+void mfs_known_forget(uint64_t node);
+
 /* ---- what may be remembered ---- */
 
 /* A request of the kernel's is about to be forwarded. */
 void mfs_promises_asked(const void *frame);
 /* An answer of the peer's, before the kernel has it: what it promises is made no longer than it holds. */
-void mfs_promises_come(void *frame, size_t size);
+void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside);
 /* The kernel forgets attributes of that node; it is not waited for anything. */
 void mfs_promises_forget_node(uint64_t node);
 /* The peer is lost: all of it is forgotten. By the thread to which answers come. */
 void mfs_promises_forget(void);
+
+/* ---- attributes of what our own requests have changed ---- */
+
+/* A request that changes that node, and another one (or 0), is about to be forwarded; returns a number for: */
+uint32_t mfs_beside_change(uint64_t node, uint64_t other);
+/* It has been answered; beside: what came with it and holds until then (ms), or NULL; failed: it has changed nothing. */
+void mfs_beside_changed(uint64_t node, uint64_t other, uint32_t then, const struct mfs_beside *beside, bool failed, long long until);
+void mfs_beside_forget(uint64_t node);
+void mfs_beside_forget_all(void);
+/* Whether the kernel's request has been answered. */
+bool mfs_beside_answers(const void *frame);
+
+/* ---- answers that may not have been read yet ---- */
+
+/* Each request of the kernel's, before it is forwarded. */
+void mfs_unread_asked(const void *frame);
+/* The answer to the request of that number tells of that node alone; 0: of none. */
+void mfs_unread_tells_of(uint64_t unique, uint64_t node);
+/* It is a listing, with names that may be remembered; false: it is not known when it will have been read, so they may not. */
+bool mfs_unread_tells_names(uint64_t unique);
+/* Whether one may tell of that node, but for the answer to that request. */
+bool mfs_unread_is_about(uint64_t node, uint64_t except);
+/* Names are about to be forgotten. */
+void mfs_unread_names_go(void);
+/* Returns when what has been forgotten of names is forgotten in listings, too. */
+void mfs_unread_settle(void);
 
 /* ---- pages ---- */
 

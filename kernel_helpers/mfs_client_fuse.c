@@ -70,12 +70,20 @@ void mfs_fuse_forget_names(void)
 {
 	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_INC_EPOCH};
 
-	if (mfs_fuse_has_epochs())
-		mfs_fuse_tell(&header, sizeof header);
+	if (!mfs_fuse_has_epochs())
+		return;
+	mfs_unread_names_go();
+	mfs_fuse_tell(&header, sizeof header);
 }
 
 void mfs_fuse_notify(const void *frame, size_t size)
 {
+	const struct fuse_out_header *header = frame;
+
+	if (header->error == FUSE_NOTIFY_INVAL_INODE) {
+		mfs_beside_forget(((const struct fuse_notify_inval_inode_out *)(header + 1))->ino);
+		mfs_known_forget(((const struct fuse_notify_inval_inode_out *)(header + 1))->ino);
+	}
 	struct notification *one = malloc(sizeof *one + size);
 
 	if (!one)
@@ -112,8 +120,11 @@ static void obey(const struct notification *one)
 
 	if (one->size >= sizeof *header + sizeof ack.nodeid)
 		memcpy(&ack.nodeid, header + 1, sizeof ack.nodeid); /* of our own frames: a number, or a node's */
-	if (header->error == MFS_FENCE)
+	if (header->error == MFS_FENCE) {
+		mfs_unread_settle();
 		mfs_link_send(&ack, sizeof ack);
+	} else if (header->error == NOTIFY_INC_EPOCH)
+		mfs_fuse_forget_names();
 	else if (header->error == MFS_LOOK)
 		mfs_pages_look_at(ack.nodeid);
 	else if (header->error == MFS_LOOK_SOON)
@@ -180,7 +191,8 @@ static void *take_requests(void *unused)
 			mfs_pages_seen(in->nodeid);
 		if (in->opcode == FUSE_GETATTR)
 			mfs_pages_asked(in->nodeid);
-		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || mfs_known_answers(in))
+		mfs_unread_asked(in);
+		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || mfs_known_answers(in) || mfs_beside_answers(in))
 			continue;
 		mfs_promises_asked(in);
 		mfs_link_forward(buffer, (size_t)size);

@@ -5,11 +5,13 @@
 #define _GNU_SOURCE
 #include "mfs_client.h"
 
+#include <errno.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <string.h>
 
 #define THREADS 256      /* whose files are known at a time */
+#define GOOD_FOR 500     /* ms */
 #define NODES (1u << 21) /* the server's numbers end below */
 
 static struct {
@@ -18,6 +20,10 @@ static struct {
 	uint64_t node;   /* then */
 	struct fuse_attr attributes;
 } made[THREADS];
+static struct {
+	uint64_t node;
+	long long until; /* ms */
+} fresh[THREADS]; /* files that have been made just now, and have no extended attributes, as nobody has said that they have been changed */
 static uint32_t making[THREADS]; /* threads, by the number of their request */
 static uint8_t locked[NODES];    /* by the lower half of the node's number: whether it has had a lock */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,12 +33,12 @@ static unsigned place(uint64_t unique)
 	return (unsigned)(unique / 2 % THREADS); /* the kernel counts in steps of two */
 }
 
-static void answer(uint64_t unique, const struct fuse_attr *attributes)
+static void answer(uint64_t unique, const struct fuse_attr *attributes, int error)
 {
 	struct {
 		struct fuse_out_header header;
 		struct fuse_attr_out body;
-	} reply = {.header = {.len = sizeof reply.header, .unique = unique}};
+	} reply = {.header = {.len = sizeof reply.header, .error = error, .unique = unique}};
 
 	if (attributes) {
 		reply.header.len = sizeof reply;
@@ -61,6 +67,27 @@ static bool has_just_made(const struct fuse_in_header *in, struct fuse_attr *att
 	return is;
 }
 
+static bool asks_for_nothing(const struct fuse_in_header *in)
+{
+	const char *name = (const char *)(in + 1) + sizeof(struct fuse_getxattr_in);
+	unsigned at = in->nodeid % THREADS;
+
+	pthread_mutex_lock(&lock);
+	bool is = fresh[at].node == in->nodeid && fresh[at].until > mfs_now();
+	if (in->opcode == FUSE_SETXATTR)
+		fresh[at].node = 0;
+	pthread_mutex_unlock(&lock);
+	return is && in->opcode == FUSE_GETXATTR && !strcmp(name, "security.capability");
+}
+
+void mfs_known_forget(uint64_t node)
+{
+	pthread_mutex_lock(&lock);
+	if (fresh[node % THREADS].node == node)
+		fresh[node % THREADS].node = 0;
+	pthread_mutex_unlock(&lock);
+}
+
 bool mfs_known_answers(const void *frame)
 {
 	const struct fuse_in_header *in = frame;
@@ -71,9 +98,11 @@ bool mfs_known_answers(const void *frame)
 		locked[index] = 1;
 	bool is_made = has_just_made(in, &attributes);
 	if (is_made)
-		answer(in->unique, &attributes);
+		answer(in->unique, &attributes, 0);
+	else if ((in->opcode == FUSE_GETXATTR || in->opcode == FUSE_SETXATTR) && asks_for_nothing(in))
+		answer(in->unique, NULL, -ENODATA);
 	else if (in->opcode == FUSE_FLUSH && !locked[index] && !mfs_options.keep) /* the one before may know of a lock */
-		answer(in->unique, NULL);
+		answer(in->unique, NULL, 0);
 	else
 		return false;
 	return true;
@@ -92,6 +121,10 @@ void mfs_known_learns(const void *frame, size_t size)
 		made[at].unique = 0;
 		made[at].node = entry->nodeid;
 		made[at].attributes = entry->attr;
+	}
+	if (entry->attr_valid) { /* promised with a file that is new */
+		fresh[entry->nodeid % THREADS].node = entry->nodeid;
+		fresh[entry->nodeid % THREADS].until = mfs_now() + GOOD_FOR;
 	}
 	pthread_mutex_unlock(&lock);
 }

@@ -158,7 +158,7 @@ static int reach(void)
 static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 {
 	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role, .encrypted = !mfs_options.plain};
-	hello.epochs = mfs_fuse_has_epochs();
+	hello.able = MFS_TAKES_BESIDE | (mfs_fuse_has_epochs() ? MFS_HAS_EPOCHS : 0);
 	int fd = reach();
 	int result = fd < 0 ? fd : mfs_stream_connect(stream, context, fd, ATTEMPT);
 
@@ -216,7 +216,8 @@ static int come_up(void)
 /* Until the connection breaks. */
 static void receive(char *buffer)
 {
-	const struct fuse_out_header *header = (const struct fuse_out_header *)buffer;
+	struct fuse_out_header *header = (struct fuse_out_header *)buffer;
+	struct mfs_beside beside;
 
 	for (;;) {
 		long size = mfs_stream_frame(&from, buffer, sizeof *header, MFS_FRAME_MOST);
@@ -225,8 +226,15 @@ static void receive(char *buffer)
 		atomic_fetch_add(&mfs_figures->bytes_in, (unsigned long long)size);
 		__atomic_store_n(&heard_at, mfs_now(), __ATOMIC_RELAXED);
 		if (header->unique) {
+			bool has_beside = header->unique & MFS_BESIDE && size >= (long)(sizeof *header + sizeof beside);
+			if (has_beside) {
+				size -= (long)sizeof beside;
+				memcpy(&beside, buffer + size, sizeof beside);
+				header->len = (uint32_t)size;
+				header->unique &= ~MFS_BESIDE;
+			}
 			mfs_known_learns(buffer, (size_t)size);
-			mfs_promises_come(buffer, (size_t)size);
+			mfs_promises_come(buffer, (size_t)size, has_beside ? &beside : NULL);
 			mfs_fuse_answer(buffer, (size_t)size);
 		} else if (header->error == MFS_PONG) {
 			pong_count++;

@@ -22,7 +22,9 @@ struct asked {
 	uint64_t node, other; /* what else it changes, or 0 */
 	long long since; /* ms */
 	uint32_t opcode;
+	uint32_t age; /* of what is known of changed nodes, then */
 	bool changes; /* the node, without telling of it */
+	bool alters;  /* the node's attributes, or names in it */
 };
 
 static struct asked asked[ASKED];
@@ -65,7 +67,11 @@ void mfs_promises_asked(const void *frame)
 	switch (in->opcode) {
 	case FUSE_LOOKUP: case FUSE_GETATTR: case FUSE_READDIRPLUS:
 		break;
+	case FUSE_WRITE: case FUSE_FALLOCATE: case FUSE_COPY_FILE_RANGE:
+		mfs_beside_forget(in->opcode == FUSE_COPY_FILE_RANGE ? ((const struct fuse_copy_file_range_in *)(in + 1))->nodeid_out : in->nodeid);
+		return;
 	case FUSE_SETATTR:
+		one.alters = true;
 		if (((const struct fuse_setattr_in *)(in + 1))->valid & FATTR_SIZE)
 			mfs_promises_forget_node(in->nodeid);
 		break;
@@ -82,6 +88,12 @@ void mfs_promises_asked(const void *frame)
 			return;
 		mfs_promises_forget_node(in->nodeid);
 		/* fall through */
+	case FUSE_RELEASE: /* what was promised since nobody else has it open is not promised any more */
+		if (mfs_is_for_writing(((const struct fuse_release_in *)(in + 1))->flags)) {
+			mfs_promises_forget_node(in->nodeid);
+			mfs_beside_forget(in->nodeid);
+		}
+		return;
 	case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_UNLINK: case FUSE_RMDIR:
 	case FUSE_SETXATTR: case FUSE_REMOVEXATTR:
 		one.changes = true;
@@ -93,6 +105,9 @@ void mfs_promises_asked(const void *frame)
 	struct asked *at = place(one.unique, one.unique); /* asked again */
 	if (!at)
 		at = place(one.unique, 0);
+	one.alters |= one.changes;
+	if (one.alters)
+		one.age = mfs_beside_change(one.node, one.other);
 	if (at)
 		*at = one;
 	pthread_mutex_unlock(&lock);
@@ -160,7 +175,28 @@ static void limit_entry(const struct asked *one, struct fuse_entry_out *entry)
 	limit(one, entry->nodeid, &entry->attr_valid, &entry->attr_valid_nsec);
 }
 
-void mfs_promises_come(void *frame, size_t size)
+/* Whether it changes nothing of the directory but its names, times and size: those the kernel asks for again by itself. */
+static bool sees_to_parent(uint32_t opcode)
+{
+	return opcode == FUSE_CREATE || opcode == FUSE_MKNOD || opcode == FUSE_SYMLINK || opcode == FUSE_UNLINK;
+}
+
+static void limit_listing(const struct asked *one, char *at, const char *end)
+{
+	bool names = false;
+
+	for (char *next = at; next + sizeof(struct fuse_direntplus) <= end; next += FUSE_DIRENTPLUS_SIZE((struct fuse_direntplus *)next)) {
+		struct fuse_entry_out *entry = &((struct fuse_direntplus *)next)->entry_out;
+		limit_entry(one, entry);
+		names |= entry->entry_valid || entry->entry_valid_nsec;
+	}
+	if (!names || mfs_unread_tells_names(one->unique))
+		return;
+	for (; at + sizeof(struct fuse_direntplus) <= end; at += FUSE_DIRENTPLUS_SIZE((struct fuse_direntplus *)at))
+		((struct fuse_direntplus *)at)->entry_out.entry_valid = ((struct fuse_direntplus *)at)->entry_out.entry_valid_nsec = 0;
+}
+
+void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside)
 {
 	const struct fuse_out_header *header = frame;
 	char *at = (char *)frame + sizeof *header, *end = (char *)frame + size;
@@ -169,24 +205,32 @@ void mfs_promises_come(void *frame, size_t size)
 	if (!take(header->unique & ~RESENT, &one))
 		return;
 	if (one.changes && !header->error) {
-		mfs_promises_forget_node(one.node);
+		if (!sees_to_parent(one.opcode) || mfs_unread_is_about(one.node, one.unique))
+			mfs_promises_forget_node(one.node);
 		if (one.other && one.other != one.node)
 			mfs_promises_forget_node(one.other);
 		if (one.opcode == FUSE_RENAME || one.opcode == FUSE_RENAME2)
 			mfs_fuse_forget_names(); /* what was promised of the old one the kernel goes on remembering of the new one */
 	}
+	if (beside && !note(beside->node, one.since + TERM))
+		beside = NULL;
+	if (one.alters)
+		mfs_beside_changed(one.node, one.other, one.age, header->error ? NULL : beside, header->error, one.since + TERM);
+	if (header->error)
+		mfs_unread_tells_of(one.unique, 0);
 	switch (one.opcode) {
 	case FUSE_GETATTR: case FUSE_SETATTR:
 		if (at + sizeof(struct fuse_attr_out) <= end)
 			limit(&one, one.node, &((struct fuse_attr_out *)at)->attr_valid, &((struct fuse_attr_out *)at)->attr_valid_nsec);
 		break;
 	case FUSE_LOOKUP: case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_LINK:
-		if (at + sizeof(struct fuse_entry_out) <= end)
-			limit_entry(&one, (struct fuse_entry_out *)at);
+		if (at + sizeof(struct fuse_entry_out) > end)
+			break;
+		limit_entry(&one, (struct fuse_entry_out *)at);
+		mfs_unread_tells_of(one.unique, ((struct fuse_entry_out *)at)->nodeid);
 		break;
 	case FUSE_READDIRPLUS:
-		for (; at + sizeof(struct fuse_direntplus) <= end; at += FUSE_DIRENTPLUS_SIZE((struct fuse_direntplus *)at))
-			limit_entry(&one, &((struct fuse_direntplus *)at)->entry_out);
+		limit_listing(&one, at, end);
 	}
 }
 
@@ -195,6 +239,7 @@ void mfs_promises_forget(void)
 	long long now = mfs_now();
 
 	mfs_fuse_forget_names();
+	mfs_beside_forget_all();
 	for (; count; count--, oldest = (oldest + 1) % room)
 		if (promised[oldest].until >= now)
 			mfs_promises_forget_node(promised[oldest].node);

@@ -57,7 +57,7 @@ long mfs_open(struct mfs_request *request)
 	if (asked->open_flags & FUSE_OPEN_KILL_SUIDGID)
 		mfs_without_fsetid();
 	if (mfs_is_for_writing(asked->flags))
-		mfs_lease_drop(node); /* the peer has forgotten by itself what it remembered */
+		mfs_lease_drop(node, false);
 	long fd = open_file(node->fd, asked->flags);
 	mfs_node_put(&session->table, node);
 	if (fd < 0)
@@ -68,6 +68,8 @@ long mfs_open(struct mfs_request *request)
 	struct fuse_open_out *reply = (struct fuse_open_out *)request->reply;
 	tell(reply, number, asked->flags);
 	mfs_pages_opened(&session->table, request->in->nodeid, 1);
+	if (mfs_is_for_writing(asked->flags))
+		session->table.nodes[(uint32_t)request->in->nodeid].writer = number;
 	if (asked->flags & O_TRUNC)
 		mfs_pages_settle(request, request->in->nodeid, true);
 	/* Pages that the peer has may stay: before they are used, their time of change is compared; and then they may be mapped. */
@@ -75,6 +77,8 @@ long mfs_open(struct mfs_request *request)
 		mfs_pages_kept(session, request->in->nodeid);
 	if (!mfs_is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_old(&stat))
 		reply->open_flags |= FOPEN_KEEP_CACHE;
+	if (mfs_is_for_writing(asked->flags))
+		mfs_tell_beside(request, &session->table.nodes[(uint32_t)request->in->nodeid], request->in->nodeid);
 	return sizeof *reply;
 }
 
@@ -94,8 +98,10 @@ static long create_or_open(struct mfs_request *request, struct mfs_node *parent,
 	int fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
 	if (fd < 0 && (errno != EEXIST || asked->flags & O_EXCL))
 		return -errno;
-	if (fd >= 0)
+	if (fd >= 0) {
 		mfs_changed_by_peer(parent);
+		mfs_tell_beside(request, parent, request->in->nodeid);
+	}
 	long result = mfs_find(request, parent, name, found);
 	if (result && fd >= 0)
 		close(fd);
@@ -142,6 +148,13 @@ long mfs_create(struct mfs_request *request)
 	mfs_pages_opened(&session->table, entry->nodeid, 1);
 	if (asked->flags & O_TRUNC)
 		mfs_pages_settle(request, entry->nodeid, true);
+	struct mfs_node *node = &session->table.nodes[(uint32_t)entry->nodeid];
+	if (mfs_is_for_writing((uint32_t)asked->flags))
+		node->writer = number;
+	if (request->makes) {
+		entry->attr_valid = mfs_promise_attributes(request, node, entry->nodeid, &found.stat);
+		mfs_fill_attributes(&entry->attr, &found.stat);
+	}
 	tell((struct fuse_open_out *)(entry + 1), number, asked->flags);
 	return sizeof *entry + sizeof(struct fuse_open_out);
 }
@@ -226,6 +239,19 @@ long mfs_flush(struct mfs_request *request)
 	return 0;
 }
 
+static void forget_writer(struct mfs_session *session, uint64_t id, uint64_t number)
+{
+	struct mfs_node *node = mfs_node_get(&session->table, id);
+
+	if (!node)
+		return;
+	if (node->writer == number) {
+		node->writer = 0;
+		mfs_lease_drop(node, true);
+	}
+	mfs_node_put(&session->table, node);
+}
+
 long mfs_release(struct mfs_request *request)
 {
 	const struct fuse_release_in *asked = mfs_argument(request, sizeof *asked);
@@ -233,6 +259,7 @@ long mfs_release(struct mfs_request *request)
 	if (!asked)
 		return -EINVAL;
 	mfs_locks_drop_handle(request->session->locks, asked->fh);
+	forget_writer(request->session, request->in->nodeid, asked->fh);
 	uint64_t node = mfs_handle_release(&request->session->handles, asked->fh);
 	if (node && (asked->flags & O_ACCMODE) != O_RDONLY)
 		mfs_changed_by_peer(&request->session->table.nodes[(uint32_t)node]);

@@ -59,9 +59,6 @@ static size_t put_entry(struct mfs_request *request, struct mfs_node *node, cons
 		/* If it has gone meanwhile, or may not be looked up, it is told by name alone (its node is 0). */
 		if (!mfs_find(request, node, entry->name, &found))
 			mfs_tell(request, &found, (struct fuse_entry_out *)to);
-		/* Linux takes the names of a listing to be as new as the moment in which it reads them: a word that they have changed, which
-		 * comes before that, would be lost. So they may not be remembered. */
-		((struct fuse_entry_out *)to)->entry_valid = 0;
 	}
 	dirent->ino = mfs_inode(mfs_node_device(&request->session->table, node), entry->inode);
 	dirent->off = (uint64_t)entry->next;

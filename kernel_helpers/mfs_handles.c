@@ -20,7 +20,7 @@ struct mfs_opened { /* 24 bytes; node 0: unused */
 	uint32_t locked, used; /* used: of record 0, how many records there ever were */
 };
 
-int mfs_handles_begin(struct mfs_handles *handles, const char *path)
+int mfs_handles_begin(struct mfs_handles *handles, struct mfs_table *table, const char *path)
 {
 	size_t size = MOST * sizeof(struct mfs_opened);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -40,9 +40,13 @@ int mfs_handles_begin(struct mfs_handles *handles, const char *path)
 		return -ENOMEM;
 	pthread_mutex_init(&handles->lock, NULL);
 	handles->used = handles->records[0].used && handles->records[0].used <= MOST ? handles->records[0].used : 1;
-	for (uint32_t index = 1; index < handles->used; index++)
-		if (!handles->records[index].node)
+	for (uint32_t index = 1; index < handles->used; index++) {
+		const struct mfs_opened *record = &handles->records[index];
+		if (!record->node)
 			handles->free[handles->free_count++] = index;
+		else if ((uint32_t)record->node < MFS_NODES && mfs_is_for_writing((uint32_t)record->flags))
+			table->nodes[(uint32_t)record->node].writer = index | (uint64_t)record->sequence << 32; /* it will be opened again */
+	}
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "mfs_server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
 #include <pwd.h>
@@ -65,6 +66,22 @@ int mfs_identity_begin(void)
 	now_uid = now_gid = 0;
 	reduced = false;
 	return set_capabilities(as_root | to_change | for_ourselves);
+}
+
+void mfs_give_up_lease(int fd)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2];
+
+	if (syscall(SYS_capget, &header, data))
+		return;
+	uint64_t effective = data[0].effective | (uint64_t)data[1].effective << 32;
+	bool lacks = (effective & for_ourselves) != for_ourselves;
+	if (lacks)
+		set_capabilities(effective | for_ourselves);
+	fcntl(fd, F_SETLEASE, F_UNLCK);
+	if (lacks)
+		set_capabilities(effective);
 }
 
 static int ask_groups(uint32_t uid, gid_t *groups)

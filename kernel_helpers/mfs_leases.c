@@ -1,5 +1,5 @@
-/* Read leases: as long as one is held, nobody can open the file for writing, here or through us, before its peer has been told to forget what
- * it remembers of the file. The kernel holds the writer up and sends a signal; the lease is given up as soon as the peer has answered, or its
+/* Leases: as long as one is held, nobody can open the file for writing, here or through us, before its peer has been told to forget what
+ * it remembers of the file; or, while the peer itself has it open for writing, and nobody else has it open, nobody can open it at all. The kernel holds the writer up and sends a signal; the lease is given up as soon as the peer has answered, or its
  * memory has run out by itself (MFS_TERM): a dead peer delays nobody for longer. */
 #define _GNU_SOURCE
 #include "mfs_server.h"
@@ -25,6 +25,7 @@ struct mfs_lease {
 	long long until;    /* the peer remembers nothing after that, */
 	long long given_up; /* and when it is wanted back, it is not waited for longer than that; ms */
 	bool breaking, told;
+	bool whole; /* a write lease, on the file that the peer has open */
 	struct mfs_lease *next, **from;
 };
 
@@ -44,18 +45,30 @@ static void release(struct mfs_lease *lease)
 	if (lease->node->lease == lease)
 		lease->node->lease = NULL;
 	of_descriptor[lease->fd] = NULL;
+	if (lease->whole)
+		mfs_give_up_lease(lease->fd); /* the file itself stays open */
 	close(lease->fd); /* and whoever waits goes on */
 	count--;
 	atomic_fetch_sub(&lease->session->counters->leases, 1);
 	free(lease);
 }
 
-static int lease_on(int node)
+/* A descriptor by which it may be had; -1: none. */
+static int lease_on(struct mfs_session *session, struct mfs_node *node, bool whole)
 {
 	struct f_owner_ex owner = {.type = F_OWNER_TID, .pid = breaker};
+	int fd = -1;
 
 	mfs_be_self();
-	int fd = openat(mfs_own_files, mfs_number_of(node).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
+	if (whole) {
+		struct mfs_file *file = node->opened == 1 ? mfs_handle_get(&session->handles, &session->table, node->writer) : NULL;
+		if (file) {
+			fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+			mfs_handle_put(file);
+		}
+	} else {
+		fd = openat(mfs_own_files, mfs_number_of(node->fd).text, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
+	}
 	if (fd < 0)
 		return -1;
 	if ((unsigned)fd >= DESCRIPTORS || fcntl(fd, F_SETSIG, MFS_BREAK) || fcntl(fd, F_SETOWN_EX, &owner)) {
@@ -80,17 +93,18 @@ bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t
 	pthread_mutex_unlock(&lock);
 	if (lease || full)
 		return held;
-	int fd = lease_on(node->fd);
+	bool whole = node->writer;
+	int fd = lease_on(session, node, whole);
 	struct mfs_lease *fresh = fd >= 0 ? malloc(sizeof *fresh) : NULL;
 	if (!fresh) {
 		if (fd >= 0)
 			close(fd);
 		return false;
 	}
-	*fresh = (struct mfs_lease){.fd = fd, .session = session, .node = node, .id = id, .until = until};
+	*fresh = (struct mfs_lease){.fd = fd, .session = session, .node = node, .id = id, .until = until, .whole = whole};
 	pthread_mutex_lock(&lock);
 	/* Somebody else may have taken one meanwhile; and a lease may be broken as soon as it is there. */
-	held = !node->lease && !fcntl(fd, F_SETLEASE, F_RDLCK);
+	held = !node->lease && !fcntl(fd, F_SETLEASE, whole ? F_WRLCK : F_RDLCK);
 	if (held) {
 		fresh->next = all;
 		fresh->from = &all;
@@ -108,10 +122,10 @@ bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t
 	return held;
 }
 
-void mfs_lease_drop(struct mfs_node *node)
+void mfs_lease_drop(struct mfs_node *node, bool if_whole)
 {
 	pthread_mutex_lock(&lock);
-	if (node->lease) {
+	if (node->lease && (node->lease->whole || !if_whole)) {
 		atomic_fetch_add(&node->lease->session->dropped, 1); /* what was promised with it and is not sent yet is not promised */
 		release(node->lease);
 	}
@@ -157,7 +171,7 @@ static void give_back(int fd)
 		} else {
 			session = lease->session;
 			id = lease->id;
-			lease->node->recalled = mfs_now();
+			mfs_node_recalled(lease->node);
 			mfs_session_keep(session);
 		}
 	}
@@ -192,7 +206,7 @@ static bool look(bool lost)
 		breaking |= lease->breaking;
 		if (lease->breaking ? now > lease->given_up : now > lease->until + MFS_LATE)
 			release(lease);
-		else if (lost && !lease->breaking && found < sizeof wanted / sizeof *wanted && fcntl(lease->fd, F_GETLEASE) != F_RDLCK)
+		else if (lost && !lease->breaking && found < sizeof wanted / sizeof *wanted && fcntl(lease->fd, F_GETLEASE) != (lease->whole ? F_WRLCK : F_RDLCK))
 			wanted[found++] = lease->fd;
 	}
 	pthread_mutex_unlock(&lock);

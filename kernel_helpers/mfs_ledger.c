@@ -1,6 +1,6 @@
 /* What a peer's requests have changed is remembered with its answer, in a mapped file. If the connection is lost, or this server, the peer's
- * kernel asks again, under the same number, whatever has not been answered: what was done is answered from here, what was not begun is done
- * now, and what nobody can tell any more is an error. Nothing is done twice. */
+ * kernel asks again, under the same number, whatever has not been answered: what was done is answered from here, what is under way when it is
+ * done, what was not begun is done now, and what nobody can tell any more is an error. Nothing is done twice. */
 #define _GNU_SOURCE
 #include "mfs_server.h"
 
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #define ENTRIES 4096
@@ -18,8 +19,21 @@
 struct mfs_ledger {
 	uint64_t unique; /* 0: unused */
 	uint32_t done, size;
+	uint32_t begun_by;  /* which server */
+	uint32_t again;     /* it was asked again while it was under way */
 	char reply[REPLY_MOST]; /* header and all */
 };
+
+/* Another one in each server. */
+static uint32_t own_mark(void)
+{
+	static uint32_t mark;
+
+	while (!mark)
+		if (getrandom(&mark, sizeof mark, 0) != sizeof mark)
+			mark = (uint32_t)getpid();
+	return mark;
+}
 
 static bool is_remembered(uint32_t opcode)
 {
@@ -65,7 +79,12 @@ bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request)
 		return false;
 	if (unique & AGAIN && entry->unique >= (unique & ~AGAIN)) {
 		struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
-		bool is_known = entry->unique == (unique & ~AGAIN) && entry->done;
+		bool is_same = entry->unique == (unique & ~AGAIN);
+		if (is_same && entry->begun_by == own_mark())
+			__atomic_store_n(&entry->again, 1, __ATOMIC_SEQ_CST);
+		bool is_known = is_same && __atomic_load_n(&entry->done, __ATOMIC_SEQ_CST);
+		if (!is_known && is_same && entry->begun_by == own_mark())
+			return true; /* whoever does it answers to this number */
 		if (is_known)
 			memcpy(request->buffer, entry->reply, entry->size);
 		else
@@ -74,19 +93,22 @@ bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request)
 		mfs_send(request->session, header, header->len);
 		return true;
 	}
-	entry->done = 0;
+	entry->done = entry->again = 0;
+	entry->begun_by = own_mark();
 	__atomic_store_n(&entry->unique, unique & ~AGAIN, __ATOMIC_RELEASE);
 	return false;
 }
 
 void mfs_ledger_note(struct mfs_ledger *ledger, const struct mfs_request *request)
 {
-	const struct fuse_out_header *header = (const struct fuse_out_header *)request->buffer;
+	struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
 	struct mfs_ledger *entry = entry_of(ledger, header->unique);
 
 	if (!is_remembered(request->in->opcode) || entry->unique != (header->unique & ~AGAIN) || header->len > REPLY_MOST)
 		return;
 	memcpy(entry->reply, header, header->len);
 	entry->size = header->len;
-	__atomic_store_n(&entry->done, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&entry->done, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&entry->again, __ATOMIC_SEQ_CST))
+		header->unique |= AGAIN;
 }

@@ -74,6 +74,17 @@ void mfs_table_look(struct mfs_table *table)
 	pthread_mutex_unlock(&table->lock);
 }
 
+void mfs_node_recalled(struct mfs_node *node)
+{
+	long long now = mfs_now();
+
+	if (now - node->recalled > MFS_CALM)
+		node->calm = mfs_quiet;
+	else
+		node->calm = node->calm * 2 < MFS_CALM ? node->calm * 2 : MFS_CALM;
+	node->recalled = now;
+}
+
 uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle)
 {
 	uint64_t id = 0;
@@ -85,7 +96,7 @@ uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *
 		if (!mfs_has_handle(record, handle) || table->nodes[index].until < mfs_now())
 			continue;
 		table->nodes[index].until = 0;
-		table->nodes[index].recalled = mfs_now();
+		mfs_node_recalled(&table->nodes[index]);
 		id = index | (uint64_t)record->sequence << 32;
 	}
 	pthread_mutex_unlock(&table->lock);

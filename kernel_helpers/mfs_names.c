@@ -166,6 +166,7 @@ static long answer(struct mfs_request *request, struct mfs_node *parent, const c
 static long answer_made(struct mfs_request *request, struct mfs_node *parent, const char *name)
 {
 	mfs_changed_by_peer(parent);
+	mfs_tell_beside(request, parent, request->in->nodeid);
 	request->makes = true;
 	return answer(request, parent, name);
 }
@@ -282,8 +283,10 @@ static long remove_name(struct mfs_request *request, int flags)
 	if (!parent)
 		return name ? -errno : -EINVAL;
 	long result = mfs_is_hidden(parent->fd, name) ? -ENOENT : unlinkat(parent->fd, name, flags) ? -errno : 0;
-	if (!result)
+	if (!result) {
 		mfs_changed_by_peer(parent);
+		mfs_tell_beside(request, parent, request->in->nodeid);
+	}
 	mfs_node_put(&request->session->table, parent);
 	return result;
 }

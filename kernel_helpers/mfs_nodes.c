@@ -164,7 +164,7 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	struct mfs_record *record = &table->records[index];
 
 	unlink_from(table, index);
-	mfs_lease_drop(&table->nodes[index]);
+	mfs_lease_drop(&table->nodes[index], false);
 	mfs_stop_watching(table, index);
 	table->nodes[index].until = 0;
 	table->nodes[index].pages = false;
@@ -263,9 +263,9 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 		table->records[index] = fresh;
 		table->nodes[index].fd = fd;
 		table->nodes[index].pins = 0;
-		table->nodes[index].own = false;
-		table->nodes[index].changed = 0;
+		table->nodes[index].changed = table->nodes[index].foreign = 0;
 		table->nodes[index].recalled = 0;
+		table->nodes[index].writer = 0;
 		table->open++;
 		fd = -1;
 		link_in(table, index);

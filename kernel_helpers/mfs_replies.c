@@ -38,6 +38,8 @@ static void take_promises_back(struct mfs_request *request, size_t size)
 			at += FUSE_DIRENTPLUS_SIZE(one);
 		}
 		break;
+	case FUSE_OPEN:
+		break;
 	default:
 		((struct fuse_entry_out *)request->reply)->entry_valid = 0;
 		((struct fuse_entry_out *)request->reply)->attr_valid = 0;
@@ -61,8 +63,15 @@ void mfs_reply(struct mfs_request *request, long result)
 	mfs_ledger_note(request->session->ledger, request);
 	struct mfs_session *session = request->session;
 	pthread_mutex_lock(&session->writing);
-	if (request->promises && result > 0 && (mfs_session_news(session) != request->news || is_behind(session)))
+	bool holds = !request->promises || (mfs_session_news(session) == request->news && !is_behind(session));
+	if (!holds && result > 0)
 		take_promises_back(request, (size_t)result);
+	if (holds && result >= 0 && request->has_beside) {
+		memcpy(request->buffer + size, &request->beside, sizeof request->beside);
+		size += sizeof request->beside;
+		header->len = (uint32_t)size;
+		header->unique |= MFS_BESIDE;
+	}
 	result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, request->buffer, size);
 	pthread_mutex_unlock(&session->writing);
 	if (result)

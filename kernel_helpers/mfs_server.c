@@ -6,6 +6,7 @@
  *   --export PATH, --read-only PATH   directories that others see
  *   --hide PATH                    a directory that nobody sees: where the files of other nodes are shown
  *   --plain                        no encryption, if the other side does not want it either
+ *   --quiet MS                     for so long nobody else must have changed what a peer may remember
  *
  * Started by mosd, as root; ends with it (when its standard input does). Complaints go to standard error, a line each. */
 #define _GNU_SOURCE
@@ -29,6 +30,7 @@
 #define HANDSHAKE 5000 /* ms */
 #define STRANGERS 32   /* connections that are within it at once */
 #define LOOK 250       /* ms */
+#define DESCRIPTORS 32768 /* for which there is room from the beginning */
 #define SHOWN 256      /* sessions whose figures are shown */
 
 const char *mfs_run_directory;
@@ -144,6 +146,10 @@ static void begin_process(void)
 		mfs_nodes_open_most = (unsigned)(limit.rlim_cur / 4);
 	if (limit.rlim_cur / 4 < mfs_leases_most)
 		mfs_leases_most = (unsigned)(limit.rlim_cur / 4);
+	/* As long as there is one thread, the table of descriptors grows at once; afterwards each time takes many milliseconds. */
+	int high = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, limit.rlim_cur > DESCRIPTORS ? DESCRIPTORS - 1 : (int)limit.rlim_cur - 1);
+	if (high >= 0)
+		close(high);
 	sigset_t breaks;
 	sigemptyset(&breaks);
 	sigaddset(&breaks, MFS_BREAK);
@@ -177,7 +183,8 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"listen", 1, 0, 'l'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'}, {"run", 1, 0, 'r'}, {"export", 1, 0, 'e'},
-		{"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'}, {"plain", 0, 0, 'P'}, {0},
+		{"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'}, {"plain", 0, 0, 'P'},
+		{"quiet", 1, 0, 'q'}, {0},
 	};
 	const char *address = NULL, *port = "7227", *pki = NULL, *hidden = NULL, *what;
 	char *paths[MFS_EXPORTS], skeleton[4096], why[512];
@@ -192,6 +199,7 @@ int main(int argc, char **argv)
 		case 'r': mfs_run_directory = optarg; break;
 		case 'h': hidden = optarg; break;
 		case 'P': mfs_encrypts = false; break;
+		case 'q': mfs_quiet = atoi(optarg); break;
 		case 'e':
 		case 'o':
 			if (count == MFS_EXPORTS)

@@ -79,9 +79,11 @@ struct mfs_node {
 	atomic_int opened;       /* by how many open files of the peer */
 	atomic_int changing;     /* requests that have changed what is in it, and wait until other peers have forgotten that */
 	struct mfs_lease *lease; /* or NULL */
-	bool own;                /* nobody but the peer has changed it for a while before the peer did, */
-	int64_t changed;         /* ns: at this time of change, the last time */
-	long long recalled;      /* ms, monotonic: when the peer had to be told last that it has changed */
+	atomic_ullong writer;    /* an open file by which the peer may write to it; 0: none */
+	int64_t changed;         /* ns: its time of change when the peer changed it last; */
+	int64_t foreign;         /* and that of the last change before by anybody else; 0: there was none */
+	long long recalled;      /* ms, monotonic: when the peer had to be told last that it has changed, */
+	int calm;                /* and for how long it is not promised anything then */
 	atomic_llong until;      /* ms: until then the peer may remember something of it */
 };
 
@@ -115,6 +117,8 @@ void mfs_node_watch(struct mfs_table *table, struct mfs_node *node);
 void mfs_node_unwatch(struct mfs_table *table, struct mfs_node *node);
 /* The number of the node with that file handle, if the peer may remember something of it; it is then taken not to. 0: none. */
 uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle);
+/* The peer has to be told that it has changed. */
+void mfs_node_recalled(struct mfs_node *node);
 /* The next such node after that index, and its index there; 0: no more. */
 uint64_t mfs_node_next_remembered(struct mfs_table *table, uint32_t *index);
 /* Descriptors that tables may keep open together. */
@@ -138,7 +142,8 @@ struct mfs_handles {
 	uint32_t *free;
 };
 
-int mfs_handles_begin(struct mfs_handles *handles, const char *path);
+/* The table's nodes that are open for writing are told so. */
+int mfs_handles_begin(struct mfs_handles *handles, struct mfs_table *table, const char *path);
 void mfs_handles_end(struct mfs_handles *handles, const char *path, bool forget);
 /* Takes fd; the number of an open file, 0: errno tells. flags: with which it is opened again. */
 uint64_t mfs_handle_enter(struct mfs_handles *handles, int fd, uint64_t node, int flags);
@@ -183,7 +188,7 @@ struct mfs_session {
 	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
-	bool has_in, has_out, serving, epochs;
+	bool has_in, has_out, serving, epochs, takes_beside;
 	struct mfs_table table;
 	struct mfs_handles handles;
 	struct mfs_locks *locks;
@@ -206,6 +211,8 @@ struct mfs_request {
 	bool tells_names;
 	bool makes;              /* what it tells of is new, and the peer's own */
 	bool promises;           /* the reply says that something may be remembered */
+	bool has_beside;
+	struct mfs_beside beside;
 	unsigned long long news; /* of the session, when it was begun */
 	atomic_bool interrupted;
 };
@@ -317,18 +324,21 @@ extern int mfs_own_files;
 #define MFS_TERM 1000  /* ms for which a peer's kernel may use what it was told, without asking */
 #define MFS_MARGIN 300 /* ms more, for which a peer that does not answer is waited for */
 #define MFS_LATE 3000  /* ms more, for which it is told nevertheless: what it was told may have reached a busy program late */
-#define MFS_QUIET 1000 /* ms for which nobody else has changed what a peer may remember, */
-#define MFS_CALM 1000  /* and for which it need not have been told of a change */
+#define MFS_QUIET 50   /* ms for which nobody else has changed what a peer may remember (mfs_quiet), and as long nobody had to be told that it */
+#define MFS_CALM 1000  /* has changed; twice as long with each time that follows the one before within this time, and this is the most */
 #define MFS_OLD 50     /* ms after which the next change has another time, however coarse clocks are */
 #define MFS_BREAK (SIGRTMIN + 1)
 #define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
 
+extern int mfs_quiet;
 int mfs_watch_begin(void);
 /* Whether nobody has changed it just now: its next time of change is another one. */
 bool mfs_is_old(const struct stat *stat);
 /* The request's peer is about to change it, and has changed it. */
 void mfs_peer_may_change(struct mfs_node *node);
 void mfs_changed_by_peer(struct mfs_node *node);
+/* The request has changed that node, or opened it: the peer may remember what it is now, and is told with the reply. */
+void mfs_tell_beside(struct mfs_request *request, struct mfs_node *node, uint64_t id);
 /* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
 int mfs_watch_mark(int events, int fd);
 void mfs_watch_unmark(int events, int fd);
@@ -367,7 +377,8 @@ extern unsigned mfs_leases_most;
 int mfs_leases_begin(void);
 /* Whether there is a lease on the file, for as long as a promise that is made now. */
 bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t id);
-void mfs_lease_drop(struct mfs_node *node);
+/* The peer has forgotten by itself what it remembered; if_whole: only if that relied on nobody else's having it open. */
+void mfs_lease_drop(struct mfs_node *node, bool if_whole);
 void mfs_leases_drop_all(struct mfs_session *session);
 /* The peer has obeyed more notifications. */
 void mfs_leases_settled(struct mfs_session *session);
@@ -421,6 +432,8 @@ void mfs_locks_drop_all(struct mfs_locks *locks);
 int mfs_identity_begin(void);           /* once for each thread, as root */
 int mfs_assume(uint32_t uid, uint32_t gid); /* 0 or -errno: from now on this thread acts as that user */
 void mfs_be_self(void);
+/* The lease on that descriptor, whoever this thread acts as. */
+void mfs_give_up_lease(int fd);
 /* Until mfs_be_self: setuid bits go when files are changed, even if root does it. */
 void mfs_without_fsetid(void);
 

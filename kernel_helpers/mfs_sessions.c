@@ -117,7 +117,7 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	int result = session->counters && session->locks ? mfs_table_begin(&session->table, path, resumed) : -ENOMEM;
 	path_of(session, "files", path, sizeof path);
 	if (!result)
-		result = mfs_handles_begin(&session->handles, path);
+		result = mfs_handles_begin(&session->handles, &session->table, path);
 	path_of(session, "done", path, sizeof path);
 	if (!result && !(session->ledger = mfs_ledger_begin(path)))
 		result = -errno;
@@ -184,7 +184,8 @@ void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 	else
 		mfs_stream_make_plain(stream);
 	session->heard = mfs_now();
-	session->epochs = hello->epochs;
+	session->epochs = hello->able & MFS_HAS_EPOCHS;
+	session->takes_beside = hello->able & MFS_TAKES_BESIDE;
 	if (hello->role == MFS_REQUESTS) {
 		session->in = *stream;
 		session->has_in = true;

@@ -23,6 +23,7 @@
 static const uint64_t names_change = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO;
 static const uint64_t itself_changes = FAN_ATTRIB | FAN_MOVE_SELF | FAN_DELETE_SELF | FAN_ONDIR;
 
+int mfs_quiet = MFS_QUIET;
 static int arrivals = -1; /* an epoll of what all sessions are told */
 
 static int64_t time_of_change(const struct stat *stat)
@@ -30,33 +31,35 @@ static int64_t time_of_change(const struct stat *stat)
 	return stat->st_ctim.tv_sec * 1000000000ll + stat->st_ctim.tv_nsec;
 }
 
-static bool is_older(const struct stat *stat, long long ms)
+static bool is_past(int64_t moment, long long ms)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	return now.tv_sec * 1000000000ll + now.tv_nsec - time_of_change(stat) > ms * 1000000;
+	return now.tv_sec * 1000000000ll + now.tv_nsec - moment > ms * 1000000;
 }
 
 bool mfs_is_old(const struct stat *stat)
 {
-	return is_older(stat, MFS_OLD);
+	return is_past(time_of_change(stat), MFS_OLD);
 }
 
 /* What others are working on is not remembered. The peer's own kernel knows what it has changed itself. */
 static bool is_quiet(const struct mfs_node *node, const struct stat *stat)
 {
-	if (node->recalled && mfs_now() - node->recalled < MFS_CALM)
+	int64_t change = time_of_change(stat);
+
+	if (node->recalled && mfs_now() - node->recalled < node->calm)
 		return false;
-	return (node->own && node->changed == time_of_change(stat)) || is_older(stat, MFS_QUIET);
+	return is_past(change == node->changed ? node->foreign : change, mfs_quiet);
 }
 
 void mfs_peer_may_change(struct mfs_node *node)
 {
 	struct stat stat;
 
-	if (!fstat(node->fd, &stat))
-		node->own = (node->own && node->changed == time_of_change(&stat)) || is_older(&stat, MFS_QUIET);
+	if (!fstat(node->fd, &stat) && time_of_change(&stat) != node->changed)
+		node->foreign = time_of_change(&stat);
 }
 
 void mfs_changed_by_peer(struct mfs_node *node)
@@ -115,16 +118,37 @@ bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory)
 bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat)
 {
 	if (request->makes) {
-		node->own = true;
+		node->foreign = 0;
 		node->changed = time_of_change(stat);
 	}
-	if (request->in->opcode == FUSE_CREATE) /* it is open for writing: there is no lease to be had */
+	if (request->in->opcode == FUSE_CREATE && S_ISREG(stat->st_mode) && !node->writer) /* it is open for writing: there is no lease to be had, yet */
 		return false;
 	if (!is_quiet(node, stat) || !remember(request, node))
 		return false;
 	if (S_ISREG(stat->st_mode) && !mfs_lease_hold(request->session, node, id))
 		return false;
 	return !fstat(node->fd, stat);
+}
+
+void mfs_tell_beside(struct mfs_request *request, struct mfs_node *node, uint64_t id)
+{
+	static atomic_ullong last;
+	struct mfs_beside *beside = &request->beside;
+	bool makes = request->makes;
+	struct stat stat;
+
+	if (!request->session->takes_beside)
+		return;
+	*beside = (struct mfs_beside){.node = id, .order = ++last};
+	mfs_pages_measured(request->session, id, 0);
+	if (fstat(node->fd, &stat))
+		return;
+	request->makes = false;
+	request->has_beside = mfs_promise_attributes(request, node, id, &stat);
+	request->makes = makes;
+	beside->attributes.attr_valid = request->has_beside;
+	mfs_pages_measured(request->session, id, (uint64_t)stat.st_size);
+	mfs_fill_attributes(&beside->attributes.attr, &stat);
 }
 
 /* ---- telling peers ---- */
@@ -154,8 +178,18 @@ static void has_changed(struct mfs_session *session, const struct file_handle *h
 		mfs_forget_node(session, id);
 		found = id;
 	}
-	if (found && mask & names_change)
+	/* A directory that has changed itself counts as not remembered from now on: neither are its names. */
+	if (found && mask & (names_change | FAN_ONDIR))
 		mfs_notify(session, &names, sizeof names);
+}
+
+/* Whether it is about a directory in which something has changed that is no name: that does not change the directory. */
+static bool is_bystander(const struct fanotify_event_info_fid *about, uint64_t mask)
+{
+	const struct file_handle *handle = (const struct file_handle *)about->handle;
+	const char *name = (const char *)handle->f_handle + handle->handle_bytes;
+
+	return about->hdr.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME && !(mask & names_change) && strcmp(name, ".");
 }
 
 static void take_event(struct mfs_session *session, const struct fanotify_event_metadata *event)
@@ -173,7 +207,7 @@ static void take_event(struct mfs_session *session, const struct fanotify_event_
 		return; /* whose kernel knows */
 	while (at + sizeof(struct fanotify_event_info_fid) <= end) {
 		const struct fanotify_event_info_fid *about = (const struct fanotify_event_info_fid *)at;
-		if (mask)
+		if (mask && !is_bystander(about, mask))
 			has_changed(session, (const struct file_handle *)about->handle, mask);
 		at += about->hdr.len;
 	}

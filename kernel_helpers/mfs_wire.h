@@ -6,13 +6,14 @@
 #ifndef MFS_WIRE_H
 #define MFS_WIRE_H
 
+#include <linux/fuse.h>
 #include <openssl/ssl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define MFS_MAGIC 0x314d4846u /* "FHM1" */
-#define MFS_VERSION 2
+#define MFS_VERSION 3
 #define MFS_DATA_MOST (1u << 20)                     /* bytes of one read or write */
 #define MFS_FRAME_MOST (MFS_DATA_MOST + (64u << 10)) /* bytes of one frame */
 #define MFS_NAME_MOST 64                             /* bytes of a node's name, with its NUL */
@@ -27,15 +28,28 @@
 #define MFS_LOOK 0x4d460006 /* from the server, with a node: the kernel is to ask for its attributes, as if somebody looked at it */
 #define MFS_BYE 0x4d460003u  /* the mount ends, and with it all that the server keeps for it */
 
+/* In the number of a reply: struct mfs_beside follows it. */
+#define MFS_BESIDE (1ull << 62)
+
+/* Attributes of a node that the request has changed or opened, beside what its reply tells of. */
+struct mfs_beside {
+	uint64_t node;
+	uint64_t order; /* what has the higher one is not older */
+	struct fuse_attr_out attributes;
+};
+
 enum mfs_role { MFS_REQUESTS = 1, MFS_REPLIES = 2 };
 
 struct mfs_hello {
 	uint32_t magic, version, role;
 	uint32_t encrypted; /* from the client: it wants it; from the server: it is */
 	uint32_t resumed;   /* from the server: it knows this mount's nodes and open files */
-	uint32_t epochs;    /* from the client: its kernel can be told to look all names up anew (protocol 7.44) */
+	uint32_t able;      /* from the client: */
 	uint8_t session[MFS_SESSION];
 };
+
+#define MFS_HAS_EPOCHS 1u /* its kernel can be told to look all names up anew (protocol 7.44) */
+#define MFS_TAKES_BESIDE 2u
 
 struct mfs_stream {
 	int fd;

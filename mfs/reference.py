@@ -34,6 +34,8 @@ _READ = struct.Struct("<QQIIQII")
 _DIRENT = struct.Struct("<QQII")
 _LOCK = struct.Struct("<QQQQIIII")
 ROOT = 1
+PIECE = 64 << 10
+"""Bytes that programs are advised to read and write at once."""
 PING, BYE, PONG = 0x4D460001, 0x4D460003, 0x4D460002
 OPEN_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_TRUNC | os.O_SYNC | os.O_DSYNC
 DIRECT_IO, NOFLUSH = 1, 32
@@ -81,9 +83,10 @@ def attributes(about: os.stat_result) -> bytes:
     """struct fuse_attr. (Inode numbers of other file systems than the root's are not mixed here.)"""
     times = (about.st_atime_ns, about.st_mtime_ns, about.st_ctime_ns)
     device = os.minor(about.st_rdev) & 0xFF | os.major(about.st_rdev) << 8 | (os.minor(about.st_rdev) & ~0xFF) << 12
+    piece = max(about.st_blksize, PIECE) if stat.S_ISREG(about.st_mode) else about.st_blksize
     return _ATTRIBUTES.pack(
         about.st_ino, about.st_size, about.st_blocks, *(time // 10**9 for time in times), *(time % 10**9 for time in times),
-        about.st_mode, about.st_nlink, about.st_uid, about.st_gid, device, about.st_blksize, 0,
+        about.st_mode, about.st_nlink, about.st_uid, about.st_gid, device, piece, 0,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ ROOT = 1
 AGAIN = 1 << 63
 TERM = 1.0
 """Seconds for which a peer may remember something."""
-MAGIC, VERSION = 0x314D4846, 2
+MAGIC, VERSION = 0x314D4846, 3
 
 _HELLO = struct.Struct("<6I16s")
 _IN = struct.Struct("<IIQQIIIHH")

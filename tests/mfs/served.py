@@ -21,7 +21,9 @@ def free_port() -> int:
 class Served:
     """A node n1 that shows some directories, and a node n2 that asks."""
 
-    def __init__(self, base: Path, exports: Sequence[Path | str], read_only: Sequence[Path] = (), hide: Path | None = None) -> None:
+    def __init__(
+        self, base: Path, exports: Sequence[Path | str], read_only: Sequence[Path] = (), hide: Path | None = None, quiet: int = 0
+    ) -> None:
         self.base = base
         self.port = free_port()
         self.own, self.others = KeyStore(base / "n1"), KeyStore(base / "n2")
@@ -32,6 +34,7 @@ class Served:
         self._arguments = [str(word) for path in exports for word in ("--export", path)]
         self._arguments += [str(word) for path in read_only for word in ("--read-only", path)]
         self._arguments += ["--hide", str(hide)] if hide else []
+        self._arguments += ["--quiet", str(quiet)] if quiet else []
         self.start()
 
     def start(self, *more: str) -> None:

@@ -17,6 +17,8 @@ from tests.mfs.caller import INC_EPOCH, INVAL_INODE, Caller, Entry
 from tests.mfs.nodes import until
 from tests.mfs.served import Served
 
+QUIET = 1000
+"""Milliseconds for which nobody else must have changed what is remembered: long enough for a busy machine to see that it is not."""
 PATIENCE = 1.9
 """Seconds within which a local user goes on, whatever has become of the peers that remember."""
 
@@ -48,7 +50,7 @@ def area(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(area: Path) -> Iterator[Served]:
     (area / "keys").mkdir()
-    served = Served(area / "keys", [area / "shown"])
+    served = Served(area / "keys", [area / "shown"], quiet=QUIET)
     yield served
     served.kill()
 
@@ -61,7 +63,7 @@ def peer(served: Served) -> Iterator[Caller]:
     peer.close()
 
 
-OTHERS = ("just changed", "by a peer", "gone", "itself", "leases", "pages", "both", "mapped", "own", "restart")
+OTHERS = ("just changed", "by a peer", "gone", "itself", "leases", "pages", "both", "mapped", "own", "restart", "written", "itself changed", "a file in it", "open again")
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -114,15 +116,77 @@ def test_names_that_change_here_are_told(peer: Caller, area: Path, name: str) ->
         pass
 
 
+def test_names_are_told_of_after_their_directory_has_changed_itself(peer: Caller, area: Path) -> None:
+    top = peer.walk(area / "shown" / "itself changed").node
+    remembered(peer, top, "file")
+    (area / "shown" / "itself changed").chmod(0o711)
+    listen(peer, INVAL_INODE, top)
+    (area / "shown" / "itself changed" / "file").unlink()
+    listen(peer, INC_EPOCH, 0)
+
+
+def test_a_directory_is_remembered_when_a_file_in_it_has_changed_itself(peer: Caller, area: Path) -> None:
+    top = peer.walk(area / "shown" / "a file in it").node
+    file = remembered(peer, top, "file").node
+    (area / "shown" / "a file in it" / "file").chmod(0o600)
+    listen(peer, INVAL_INODE, file)
+    assert (INVAL_INODE, top) not in peer.told
+    (area / "shown" / "a file in it" / "file").unlink()
+    listen(peer, INVAL_INODE, top)
+    listen(peer, INC_EPOCH, 0)
+
+
 def test_what_was_just_changed_is_not_remembered(peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "just changed").node
     remembered(peer, top, "file")
     (area / "shown" / "just changed" / "file").chmod(0o600)
     entry = peer.lookup(top, "file")
     assert not entry.attributes_valid
-    entry, _ = peer.create(top, "fresh")
-    assert not entry.attributes_valid
+    (area / "shown" / "just changed" / "fresh").write_text("")
+    assert not peer.lookup(top, "fresh").attributes_valid
     assert not peer.lookup(top, "fresh").name_valid
+
+
+def test_who_writes_to_a_file_alone_remembers_it_until_somebody_opens_it(peer: Caller, area: Path) -> None:
+    top = peer.walk(area / "shown" / "written").node
+    entry, handle = peer.create(top, "fresh")
+    assert entry.attributes_valid
+    reads = threading.Thread(target=(area / "shown" / "written" / "fresh").read_bytes)
+    reads.start()
+    listen(peer, INVAL_INODE, entry.node)
+    peer.ask(caller.GETATTR, entry.node, bytes(16))
+    reads.join(10)
+    assert not reads.is_alive()
+    assert not peer.lookup(top, "fresh").attributes_valid
+
+
+def test_who_has_written_to_a_file_alone_and_closed_it_holds_up_nobody(served: Served, area: Path) -> None:
+    peer = served.caller()
+    peer.obeys = False
+    entry, handle = peer.create(peer.walk(area / "shown" / "written").node, "closed")
+    assert entry.attributes_valid
+    peer.release(entry.node, handle)
+    fd = os.open(area / "shown" / "written" / "closed", os.O_WRONLY | os.O_NONBLOCK)
+    assert os.write(fd, b"here") == 4
+    os.close(fd)
+
+
+def test_another_user_of_who_writes_alone_cuts_the_file_without_being_held_up(peer: Caller, area: Path) -> None:
+    entry, _ = peer.create(peer.walk(area / "shown" / "written").node, "cut", mode=0o666, umask=0)
+    assert entry.attributes_valid
+    peer.uid = peer.gid = 65534
+    peer.obeys = False
+    DATA["truncate"](peer, entry.node, 0)
+    assert not peer.told
+
+
+def test_who_opens_a_file_once_more_is_not_alone_with_it_any_more(served: Served, peer: Caller, area: Path) -> None:
+    top = peer.walk(area / "shown" / "written").node
+    entry, writes = peer.create(top, "twice open")
+    reads = peer.open(entry.node)
+    assert (INVAL_INODE, entry.node) in peer.told        # its kernel has remembered what holds no longer by itself
+    peer.release(entry.node, writes)
+    peer.release(entry.node, reads)
 
 
 def test_a_change_by_one_peer_is_told_to_the_others_first(served: Served, peer: Caller, area: Path) -> None:
@@ -263,6 +327,20 @@ def test_what_a_server_has_promised_holds_when_another_has_taken_its_place(serve
     assert time.monotonic() - promised > caller.TERM
     for one in (remembers, changes):
         one.close()
+
+
+def test_a_file_open_for_writing_is_read_after_a_restart_without_a_recall(served: Served, area: Path) -> None:
+    peer = served.caller()
+    file = remembered(peer, peer.walk(area / "shown" / "open again").node, "file").node
+    handle = peer.open(file, os.O_RDWR)
+    served.kill()
+    served.start()
+    peer.close()
+    peer.connect()
+    peer.attributes(file)                                # nothing is promised: by that handle it is about to be opened for writing
+    assert peer.read(file, handle) == b"as it was"
+    assert (INVAL_INODE, file) not in peer.told
+    peer.close()
 
 
 @pytest.mark.soak

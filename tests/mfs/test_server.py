@@ -6,12 +6,14 @@ import errno
 import fcntl
 import os
 import pwd
+import signal
 import struct
 from pathlib import Path
 
 import pytest
 
 from tests.mfs import caller
+from tests.mfs.nodes import until
 from tests.mfs.served import Served
 
 USER = pwd.getpwnam("farhome-a")
@@ -160,6 +162,23 @@ def test_nodes_and_open_files_outlive_the_server(served: Served, area: Path) -> 
     assert peer.write(entry.node, handle, b"-after", 6) == 6
     assert (area / "shown" / "renamed").read_bytes() == b"before-after"
     assert peer.lookup(top, "renamed").node == entry.node
+
+
+def test_what_is_under_way_is_answered_to_who_asks_again(served: Served, area: Path) -> None:
+    peer = served.caller()
+    file = peer.walk(area / "shown" / "file").node
+    before = signal.signal(signal.SIGIO, lambda *_: None)
+    held = os.open(area / "shown" / "file", os.O_RDONLY)
+    try:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        sent = peer.send(caller.OPEN, file, struct.pack("<2I", os.O_WRONLY, 0))
+        until(lambda: fcntl.fcntl(held, fcntl.F_GETLEASE) == fcntl.F_UNLCK, "the server waits")
+        peer.send(caller.OPEN, file, struct.pack("<2I", os.O_WRONLY, 0), sent | caller.AGAIN)
+        peer.ask(caller.GETATTR, file, bytes(16))        # that has come, too
+    finally:
+        os.close(held)
+        signal.signal(signal.SIGIO, before)
+    assert peer.receive()[:2] == (sent | caller.AGAIN, 0)
 
 
 def test_what_was_done_is_not_done_again(served: Served, area: Path) -> None:
