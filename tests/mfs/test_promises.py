@@ -63,7 +63,10 @@ def peer(served: Served) -> Iterator[Caller]:
     peer.close()
 
 
-OTHERS = ("just changed", "by a peer", "gone", "itself", "leases", "pages", "both", "mapped", "own", "restart", "written", "itself changed", "a file in it", "open again")
+OTHERS = (
+    "just changed", "by a peer", "gone", "itself", "leases", "pages", "both", "mapped", "own", "restart", "written", "itself changed",
+    "a file in it", "open again",
+)  # fmt: skip
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -149,7 +152,7 @@ def test_what_was_just_changed_is_not_remembered(peer: Caller, area: Path) -> No
 
 def test_who_writes_to_a_file_alone_remembers_it_until_somebody_opens_it(peer: Caller, area: Path) -> None:
     top = peer.walk(area / "shown" / "written").node
-    entry, handle = peer.create(top, "fresh")
+    entry, _ = peer.create(top, "fresh")
     assert entry.attributes_valid
     reads = threading.Thread(target=(area / "shown" / "written" / "fresh").read_bytes)
     reads.start()
