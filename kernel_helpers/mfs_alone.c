@@ -9,13 +9,12 @@
 #include <string.h>
 
 #define MOST 512
-#define SMALL 8192 /* bytes of a reply */
 
 struct waiting {
 	struct mfs_request request;
 	pthread_t thread;
 	struct waiting *next;
-	char reply[SMALL];
+	char *reply;
 	char frame[];
 };
 
@@ -51,6 +50,7 @@ static void *wait_alone(void *argument)
 	waiting_count--;
 	pthread_mutex_unlock(&waiting_lock);
 	mfs_thread_end();
+	free(own->reply);
 	free(own);
 	session->threads--;
 	return NULL;
@@ -62,14 +62,18 @@ int mfs_alone_begin(struct mfs_request *request)
 	struct waiting *own = malloc(sizeof *own + size + 1);
 	int result = 0;
 
-	if (!own)
+	if (own)
+		own->reply = malloc(MFS_FRAME_MOST); /* as much as any may have; of what is not used there is no memory */
+	if (!own || !own->reply) {
+		free(own);
 		return -ENOMEM;
+	}
 	memcpy(own->frame, request->in, size);
 	own->frame[size] = 0;
 	own->request = (struct mfs_request){
 		.session = request->session, .in = (struct fuse_in_header *)own->frame,
 		.argument = own->frame + sizeof(struct fuse_in_header), .size = request->size,
-		.buffer = own->reply, .reply = own->reply + sizeof(struct fuse_out_header), .room = SMALL - sizeof(struct fuse_out_header), .alone = true,
+		.buffer = own->reply, .reply = own->reply + sizeof(struct fuse_out_header), .room = MFS_DATA_MOST, .alone = true,
 		.news = mfs_session_news(request->session),
 	};
 	request->session->threads++;
@@ -85,6 +89,7 @@ int mfs_alone_begin(struct mfs_request *request)
 	pthread_mutex_unlock(&waiting_lock);
 	if (result) {
 		request->session->threads--;
+		free(own->reply);
 		free(own);
 	}
 	return result;

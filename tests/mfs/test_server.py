@@ -181,6 +181,27 @@ def test_what_is_under_way_is_answered_to_who_asks_again(served: Served, area: P
     assert peer.receive()[:2] == (sent | caller.AGAIN, 0)
 
 
+def test_what_has_to_wait_is_read_whole(served: Served, area: Path) -> None:
+    (area / "shown" / "file").write_bytes(bytes(range(250)) * 400)
+    peer = served.caller()
+    file = peer.walk(area / "shown" / "file").node
+    handle = peer.open(file)
+    served.kill()
+    served.start()                                       # which has to open it again
+    peer.close()
+    peer.connect()
+    before = signal.signal(signal.SIGIO, lambda *_: None)
+    held = os.open(area / "shown" / "file", os.O_WRONLY)
+    try:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        peer.send(caller.READ, file, struct.pack("<QQIIQII", handle, 0, 100_000, 0, 0, 0, 0))
+        until(lambda: fcntl.fcntl(held, fcntl.F_GETLEASE) != fcntl.F_WRLCK, "the server waits")
+    finally:
+        os.close(held)
+        signal.signal(signal.SIGIO, before)
+    assert peer.receive()[2] == bytes(range(250)) * 400
+
+
 def test_what_was_done_is_not_done_again(served: Served, area: Path) -> None:
     peer = served.caller()
     top = peer.walk(area / "shown").node
