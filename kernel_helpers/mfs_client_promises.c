@@ -89,11 +89,11 @@ void mfs_promises_asked(const void *frame)
 		mfs_promises_forget_node(in->nodeid);
 		/* fall through */
 	case FUSE_RELEASE: /* what was promised since nobody else has it open is not promised any more */
-		if (mfs_is_for_writing(((const struct fuse_release_in *)(in + 1))->flags)) {
-			mfs_promises_forget_node(in->nodeid);
-			mfs_beside_forget(in->nodeid);
-		}
-		return;
+		if (!mfs_is_for_writing(((const struct fuse_release_in *)(in + 1))->flags))
+			return;
+		mfs_promises_forget_node(in->nodeid);
+		one.alters = true;
+		break;
 	case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_UNLINK: case FUSE_RMDIR:
 	case FUSE_SETXATTR: case FUSE_REMOVEXATTR:
 		one.changes = true;

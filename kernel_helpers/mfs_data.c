@@ -57,7 +57,7 @@ long mfs_open(struct mfs_request *request)
 	if (asked->open_flags & FUSE_OPEN_KILL_SUIDGID)
 		mfs_without_fsetid();
 	if (mfs_is_for_writing(asked->flags))
-		mfs_lease_drop(node, false);
+		mfs_drop_own_lease(request, node, false);
 	long fd = open_file(node->fd, asked->flags);
 	mfs_node_put(&session->table, node);
 	if (fd < 0)
@@ -239,19 +239,6 @@ long mfs_flush(struct mfs_request *request)
 	return 0;
 }
 
-static void forget_writer(struct mfs_session *session, uint64_t id, uint64_t number)
-{
-	struct mfs_node *node = mfs_node_get(&session->table, id);
-
-	if (!node)
-		return;
-	if (node->writer == number) {
-		node->writer = 0;
-		mfs_lease_drop(node, true);
-	}
-	mfs_node_put(&session->table, node);
-}
-
 long mfs_release(struct mfs_request *request)
 {
 	const struct fuse_release_in *asked = mfs_argument(request, sizeof *asked);
@@ -259,12 +246,21 @@ long mfs_release(struct mfs_request *request)
 	if (!asked)
 		return -EINVAL;
 	mfs_locks_drop_handle(request->session->locks, asked->fh);
-	forget_writer(request->session, request->in->nodeid, asked->fh);
-	uint64_t node = mfs_handle_release(&request->session->handles, asked->fh);
-	if (node && (asked->flags & O_ACCMODE) != O_RDONLY)
-		mfs_changed_by_peer(&request->session->table.nodes[(uint32_t)node]);
+	struct mfs_table *table = &request->session->table;
+	struct mfs_node *node = mfs_node_get(table, request->in->nodeid);
+	if (node && node->writer == asked->fh) {
+		node->writer = 0;
+		mfs_drop_own_lease(request, node, true);
+	}
+	uint64_t id = mfs_handle_release(&request->session->handles, asked->fh);
+	if (id)
+		mfs_pages_opened(table, id, -1);
+	if (id && node && mfs_is_for_writing(asked->flags) && request->in->opcode == FUSE_RELEASE) {
+		mfs_changed_by_peer(node);
+		mfs_tell_beside(request, node, request->in->nodeid);
+	}
 	if (node)
-		mfs_pages_opened(&request->session->table, node, -1);
+		mfs_node_put(table, node);
 	return 0;
 }
 

@@ -38,7 +38,7 @@ static void take_promises_back(struct mfs_request *request, size_t size)
 			at += FUSE_DIRENTPLUS_SIZE(one);
 		}
 		break;
-	case FUSE_OPEN:
+	case FUSE_OPEN: case FUSE_RELEASE:
 		break;
 	default:
 		((struct fuse_entry_out *)request->reply)->entry_valid = 0;

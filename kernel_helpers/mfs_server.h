@@ -337,7 +337,9 @@ bool mfs_is_old(const struct stat *stat);
 /* The request's peer is about to change it, and has changed it. */
 void mfs_peer_may_change(struct mfs_node *node);
 void mfs_changed_by_peer(struct mfs_node *node);
-/* The request has changed that node, or opened it: the peer may remember what it is now, and is told with the reply. */
+/* mfs_lease_drop, before the request promises anything: what it promises afterwards holds. */
+void mfs_drop_own_lease(struct mfs_request *request, struct mfs_node *node, bool if_whole);
+/* The request has changed that node, opened or closed it: the peer may remember what it is now, and is told with the reply. */
 void mfs_tell_beside(struct mfs_request *request, struct mfs_node *node, uint64_t id);
 /* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
 int mfs_watch_mark(int events, int fd);

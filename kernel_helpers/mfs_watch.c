@@ -130,6 +130,12 @@ bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, 
 	return !fstat(node->fd, stat);
 }
 
+void mfs_drop_own_lease(struct mfs_request *request, struct mfs_node *node, bool if_whole)
+{
+	mfs_lease_drop(node, if_whole);
+	request->news = mfs_session_news(request->session);
+}
+
 void mfs_tell_beside(struct mfs_request *request, struct mfs_node *node, uint64_t id)
 {
 	static atomic_ullong last;
