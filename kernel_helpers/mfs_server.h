@@ -188,6 +188,7 @@ struct mfs_session {
 	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
+	bool hurries;            /* the last request came soon after the one before; of whoever holds `reading` */
 	bool has_in, has_out, serving, epochs, takes_beside;
 	struct mfs_table table;
 	struct mfs_handles handles;

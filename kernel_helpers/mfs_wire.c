@@ -238,6 +238,15 @@ long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, siz
 	return result ? result : (long)length;
 }
 
+bool mfs_stream_is_ready(struct mfs_stream *stream)
+{
+	char byte;
+
+	if (stream->tls ? SSL_has_pending(stream->tls) : stream->begin < stream->end)
+		return true;
+	return recv(stream->fd, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT) >= 0 || (errno != EAGAIN && errno != EINTR);
+}
+
 void mfs_stream_shut(struct mfs_stream *stream)
 {
 	if (stream->fd >= 0)

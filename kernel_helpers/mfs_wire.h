@@ -70,6 +70,8 @@ void mfs_stream_make_plain(struct mfs_stream *stream);
 /* All of it; 0 or -errno, -ECONNRESET at the end of the stream. One thread at a time. */
 int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size);
 int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size);
+/* Whether a read would not have to wait. */
+bool mfs_stream_is_ready(struct mfs_stream *stream);
 /* How long a read or a write may wait, in ms; 0: for ever. */
 void mfs_stream_patience(struct mfs_stream *stream, int receive, int send);
 /* Ends both directions; whoever reads or writes returns. */
