@@ -83,17 +83,17 @@ void mfs_promises_asked(const void *frame)
 		one.other = ((const struct fuse_link_in *)(in + 1))->oldnodeid;
 		one.changes = true;
 		break;
-	case FUSE_OPEN:
-		if (!mfs_is_for_writing(((const struct fuse_open_in *)(in + 1))->flags))
-			return;
-		mfs_promises_forget_node(in->nodeid);
-		/* fall through */
 	case FUSE_RELEASE: /* what was promised since nobody else has it open is not promised any more */
 		if (!mfs_is_for_writing(((const struct fuse_release_in *)(in + 1))->flags))
 			return;
 		mfs_promises_forget_node(in->nodeid);
 		one.alters = true;
 		break;
+	case FUSE_OPEN:
+		if (!mfs_is_for_writing(((const struct fuse_open_in *)(in + 1))->flags))
+			return;
+		mfs_promises_forget_node(in->nodeid);
+		/* fall through */
 	case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_UNLINK: case FUSE_RMDIR:
 	case FUSE_SETXATTR: case FUSE_REMOVEXATTR:
 		one.changes = true;
