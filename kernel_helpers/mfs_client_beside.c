@@ -17,6 +17,7 @@ static struct place {
 	bool blocked;      /* nothing is learned as long as there are any */
 	struct fuse_attr attributes;
 } places[PLACES];
+static unsigned taking; /* requests under way that take names away; until they are answered nothing is told of what may be concerned */
 static uint32_t age; /* grows when all is forgotten */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -35,9 +36,16 @@ static void change(uint64_t node)
 		place->until = 0;
 }
 
-uint32_t mfs_beside_change(uint64_t node, uint64_t other)
+/* Whether it changes something that only the peer knows the number of. */
+static bool takes_names(uint32_t opcode)
+{
+	return opcode == FUSE_UNLINK || opcode == FUSE_RMDIR || opcode == FUSE_RENAME || opcode == FUSE_RENAME2;
+}
+
+uint32_t mfs_beside_change(uint32_t opcode, uint64_t node, uint64_t other)
 {
 	pthread_mutex_lock(&lock);
+	taking += takes_names(opcode);
 	change(node);
 	if (other)
 		change(other);
@@ -62,7 +70,7 @@ static void changed(uint64_t node, bool counted, bool known)
 		place->blocked = false;
 }
 
-void mfs_beside_changed(uint64_t node, uint64_t other, uint32_t then, const struct mfs_beside *beside, bool failed, long long until)
+void mfs_beside_changed(uint32_t opcode, uint64_t node, uint64_t other, uint32_t then, const struct mfs_beside *beside, bool failed, long long until)
 {
 	struct place *place = place_of(node);
 
@@ -70,6 +78,7 @@ void mfs_beside_changed(uint64_t node, uint64_t other, uint32_t then, const stru
 		beside = NULL;
 	pthread_mutex_lock(&lock);
 	bool blocked = place->blocked, counted = then == age;
+	taking -= counted && takes_names(opcode);
 	changed(node, counted, failed || beside);
 	if (other)
 		changed(other, counted, failed);
@@ -94,6 +103,7 @@ void mfs_beside_forget_all(void)
 {
 	pthread_mutex_lock(&lock);
 	memset(places, 0, sizeof places);
+	taking = 0;
 	age++;
 	pthread_mutex_unlock(&lock);
 }
@@ -111,7 +121,7 @@ bool mfs_beside_answers(const void *frame)
 	pthread_mutex_lock(&lock);
 	const struct place *place = place_of(in->nodeid);
 	long long left = place->until - mfs_now();
-	bool known = place->node == in->nodeid && !place->changing && left > 0;
+	bool known = place->node == in->nodeid && !place->changing && !taking && left > 0;
 	if (known) {
 		reply.body.attr = place->attributes;
 		reply.body.attr_valid_nsec = (uint32_t)(left < 1000 ? left : 999) * 1000000;

@@ -107,7 +107,7 @@ void mfs_promises_asked(const void *frame)
 		at = place(one.unique, 0);
 	one.alters |= one.changes;
 	if (one.alters)
-		one.age = mfs_beside_change(one.node, one.other);
+		one.age = mfs_beside_change(one.opcode, one.node, one.other);
 	if (at)
 		*at = one;
 	pthread_mutex_unlock(&lock);
@@ -212,10 +212,14 @@ void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside
 		if (one.opcode == FUSE_RENAME || one.opcode == FUSE_RENAME2)
 			mfs_fuse_forget_names(); /* what was promised of the old one the kernel goes on remembering of the new one */
 	}
+	for (int i = 0; beside && i < 2; i++)
+		mfs_beside_forget(beside->gone[i]);
+	if (beside && !beside->attributes.attr_valid)
+		beside = NULL;
 	if (beside && !note(beside->node, one.since + TERM))
 		beside = NULL;
 	if (one.alters)
-		mfs_beside_changed(one.node, one.other, one.age, header->error ? NULL : beside, header->error, one.since + TERM);
+		mfs_beside_changed(one.opcode, one.node, one.other, one.age, header->error ? NULL : beside, header->error, one.since + TERM);
 	if (header->error)
 		mfs_unread_tells_of(one.unique, 0);
 	switch (one.opcode) {

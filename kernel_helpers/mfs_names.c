@@ -275,6 +275,14 @@ long mfs_link(struct mfs_request *request)
 	return result;
 }
 
+/* What has that name, as far as that can be told: else of no inode. */
+static struct stat look_at(struct mfs_node *parent, const char *name)
+{
+	struct stat found;
+
+	return fstatat(parent->fd, name, &found, AT_SYMLINK_NOFOLLOW) ? (struct stat){0} : found;
+}
+
 static long remove_name(struct mfs_request *request, int flags)
 {
 	const char *name = mfs_name(request, 0);
@@ -282,10 +290,12 @@ static long remove_name(struct mfs_request *request, int flags)
 
 	if (!parent)
 		return name ? -errno : -EINVAL;
+	struct stat removed = look_at(parent, name);
 	long result = mfs_is_hidden(parent->fd, name) ? -ENOENT : unlinkat(parent->fd, name, flags) ? -errno : 0;
 	if (!result) {
 		mfs_changed_by_peer(parent);
 		mfs_tell_beside(request, parent, request->in->nodeid);
+		mfs_tell_gone(request, &removed);
 	}
 	mfs_node_put(&request->session->table, parent);
 	return result;
@@ -311,6 +321,11 @@ static long change_name(struct mfs_request *request, uint64_t to, const char *fr
 	if (!from)
 		return to_name && !strchr(to_name, '/') ? -errno : -EINVAL;
 	struct mfs_node *into = mfs_directory(request, to, true);
+	struct stat moved = {0}, replaced = {0};
+	if (into) {
+		moved = look_at(from, from_name);
+		replaced = look_at(into, to_name);
+	}
 	if (!into)
 		result = -errno;
 	else if (mfs_is_hidden(from->fd, from_name) || mfs_is_hidden(into->fd, to_name))
@@ -320,6 +335,8 @@ static long change_name(struct mfs_request *request, uint64_t to, const char *fr
 	if (!result) {
 		mfs_changed_by_peer(from);
 		mfs_changed_by_peer(into);
+		mfs_tell_gone(request, &moved);
+		mfs_tell_gone(request, &replaced);
 	}
 	if (into)
 		mfs_node_put(table, into);

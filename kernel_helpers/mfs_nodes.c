@@ -280,6 +280,18 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 	return id;
 }
 
+uint64_t mfs_node_of(struct mfs_table *table, const struct stat *stat)
+{
+	uint64_t id = 0;
+
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t index = table->buckets[mfs_inode_bucket(stat->st_dev, stat->st_ino)]; index && !id; index = table->nodes[index].next)
+		if (table->records[index].device == stat->st_dev && table->records[index].inode == stat->st_ino)
+			id = index | (uint64_t)table->records[index].sequence << 32;
+	pthread_mutex_unlock(&table->lock);
+	return id;
+}
+
 void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count)
 {
 	pthread_mutex_lock(&table->lock);

@@ -66,7 +66,9 @@ void mfs_reply(struct mfs_request *request, long result)
 	bool holds = !request->promises || (mfs_session_news(session) == request->news && !is_behind(session));
 	if (!holds && result > 0)
 		take_promises_back(request, (size_t)result);
-	if (holds && result >= 0 && request->has_beside) {
+	if (!holds)
+		request->beside.attributes.attr_valid = 0;
+	if (result >= 0 && request->has_beside) {
 		memcpy(request->buffer + size, &request->beside, sizeof request->beside);
 		size += sizeof request->beside;
 		header->len = (uint32_t)size;

@@ -108,6 +108,8 @@ dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node);
 /* Takes fd (O_PATH), counts a lookup; the node's number, 0: errno tells. */
 uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, bool closed);
 void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
+/* The number by which the peer knows that file; 0: it does not. */
+uint64_t mfs_node_of(struct mfs_table *table, const struct stat *stat);
 /* The peer may remember something of it for MFS_TERM: whether changes of it are noticed. */
 bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node);
 /* What nobody remembers any more is not watched either. */
@@ -342,6 +344,8 @@ void mfs_changed_by_peer(struct mfs_node *node);
 void mfs_drop_own_lease(struct mfs_request *request, struct mfs_node *node, bool if_whole);
 /* The request has changed that node, opened or closed it: the peer may remember what it is now, and is told with the reply. */
 void mfs_tell_beside(struct mfs_request *request, struct mfs_node *node, uint64_t id);
+/* The request has taken a name away from what was found under it before, or given it another one. */
+void mfs_tell_gone(struct mfs_request *request, const struct stat *found);
 /* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
 int mfs_watch_mark(int events, int fd);
 void mfs_watch_unmark(int events, int fd);

@@ -157,6 +157,16 @@ void mfs_tell_beside(struct mfs_request *request, struct mfs_node *node, uint64_
 	mfs_fill_attributes(&beside->attributes.attr, &stat);
 }
 
+void mfs_tell_gone(struct mfs_request *request, const struct stat *found)
+{
+	struct mfs_beside *beside = &request->beside;
+
+	if (!request->session->takes_beside || !found->st_ino)
+		return;
+	beside->gone[beside->gone[0] != 0] = mfs_node_of(&request->session->table, found);
+	request->has_beside |= beside->gone[0] != 0;
+}
+
 /* ---- telling peers ---- */
 
 void mfs_forget_node(struct mfs_session *session, uint64_t id)

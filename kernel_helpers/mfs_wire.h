@@ -34,8 +34,9 @@
 /* Attributes of a node that the request has changed or opened, beside what its reply tells of. */
 struct mfs_beside {
 	uint64_t node;
-	uint64_t order; /* what has the higher one is not older */
-	struct fuse_attr_out attributes;
+	uint64_t order;   /* what has the higher one is not older */
+	uint64_t gone[2]; /* nodes that have lost a name, or have another one: what is known of them does not hold; or 0 */
+	struct fuse_attr_out attributes; /* of the node; attr_valid 0: they are not told */
 };
 
 enum mfs_role { MFS_REQUESTS = 1, MFS_REPLIES = 2 };

@@ -23,6 +23,29 @@ for number, line in enumerate(sys.stdin):
         print("error", error.errno)
 """
 ASK = "import os, sys\ntry: print(os.stat(sys.argv[1]).st_size)\nexcept OSError as error: print('error', error.errno)"
+LINKS = r"""
+import os, sys
+top = sys.argv[1]
+def opened(name):
+    with open(f"{top}/{name}", "w") as file:
+        file.write("content")
+    file = os.open(f"{top}/{name}", os.O_RDWR)
+    assert os.fstat(file).st_nlink == 1
+    return file
+os.mkdir(top)
+for number in range(20):
+    one, two, three = opened("one"), opened("two"), opened("three")
+    os.unlink(f"{top}/one")
+    os.rename(f"{top}/two", f"{top}/three")
+    links = [os.fstat(file).st_nlink for file in (one, two, three)]
+    assert links == [0, 1, 0], (number, links)
+    os.link(f"{top}/three", f"{top}/one")
+    assert os.fstat(two).st_nlink == 2
+    os.unlink(f"{top}/one")
+    assert os.fstat(two).st_nlink == 1
+    for file in (one, two, three):
+        os.close(file)
+"""
 APPEND = "import sys\nfor n in range(100): open(sys.argv[1], 'a').write(f'{sys.argv[2]} {n}\\n')"
 LOCK = r"""
 import fcntl, os, sys
@@ -128,6 +151,10 @@ def test_what_is_removed_lives_on_for_who_has_it_open(pair: Pair) -> None:
     assert holder.stdout.readline() == "still\n"
     assert pair.python(1, ASK, "/mfs/n2/tmp/gone") == f"error {errno.ENOENT}\n"
     holder.communicate(timeout=10)
+
+
+def test_who_has_a_file_open_sees_how_many_names_it_has_after_taking_some_away(pair: Pair) -> None:
+    assert pair.python(1, LINKS, "/mfs/n2/tmp/links") == ""
 
 
 def test_a_server_that_is_killed_is_hardly_noticed(pair: Pair) -> None:
