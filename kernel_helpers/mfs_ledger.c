@@ -24,14 +24,20 @@ struct mfs_ledger {
 	char reply[REPLY_MOST]; /* header and all */
 };
 
+static uint32_t mark;
+
+static void make_mark(void)
+{
+	if (getrandom(&mark, sizeof mark, 0) != sizeof mark || !mark)
+		mark = (uint32_t)getpid();
+}
+
 /* Another one in each server. */
 static uint32_t own_mark(void)
 {
-	static uint32_t mark;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	while (!mark)
-		if (getrandom(&mark, sizeof mark, 0) != sizeof mark)
-			mark = (uint32_t)getpid();
+	pthread_once(&once, make_mark);
 	return mark;
 }
 
