@@ -59,17 +59,17 @@ long mfs_open(struct mfs_request *request)
 	if (mfs_is_for_writing(asked->flags))
 		mfs_drop_own_lease(request, node, false);
 	long fd = open_file(node->fd, asked->flags);
-	mfs_node_put(&session->table, node);
-	if (fd < 0)
-		return fd;
-	uint64_t number = mfs_handle_enter(&session->handles, (int)fd, request->in->nodeid, (int)asked->flags & passed_on);
-	if (!number)
-		return -errno;
+	uint64_t number = fd < 0 ? 0 : mfs_handle_enter(&session->handles, (int)fd, request->in->nodeid, (int)asked->flags & passed_on);
+	if (!number) {
+		long reason = fd < 0 ? fd : -errno;
+		mfs_node_put(&session->table, node);
+		return reason;
+	}
 	struct fuse_open_out *reply = (struct fuse_open_out *)request->reply;
 	tell(reply, number, asked->flags);
 	mfs_pages_opened(&session->table, request->in->nodeid, 1);
 	if (mfs_is_for_writing(asked->flags))
-		session->table.nodes[(uint32_t)request->in->nodeid].writer = number;
+		node->writer = number;
 	if (asked->flags & O_TRUNC)
 		mfs_pages_settle(request, request->in->nodeid, true);
 	/* Pages that the peer has may stay: before they are used, their time of change is compared; and then they may be mapped. */
@@ -78,7 +78,8 @@ long mfs_open(struct mfs_request *request)
 	if (!mfs_is_for_writing(asked->flags) && !fstat((int)fd, &stat) && mfs_is_old(&stat))
 		reply->open_flags |= FOPEN_KEEP_CACHE;
 	if (mfs_is_for_writing(asked->flags))
-		mfs_tell_beside(request, &session->table.nodes[(uint32_t)request->in->nodeid], request->in->nodeid);
+		mfs_tell_beside(request, node, request->in->nodeid);
+	mfs_node_put(&session->table, node);
 	return sizeof *reply;
 }
 
@@ -255,7 +256,7 @@ long mfs_release(struct mfs_request *request)
 	uint64_t id = mfs_handle_release(&request->session->handles, asked->fh);
 	if (id)
 		mfs_pages_opened(table, id, -1);
-	if (id && node && mfs_is_for_writing(asked->flags) && request->in->opcode == FUSE_RELEASE) {
+	if (node && id == request->in->nodeid && mfs_is_for_writing(asked->flags) && request->in->opcode == FUSE_RELEASE) {
 		mfs_changed_by_peer(node);
 		mfs_tell_beside(request, node, request->in->nodeid);
 	}

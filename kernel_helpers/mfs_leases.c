@@ -1,6 +1,7 @@
-/* Leases: as long as one is held, nobody can open the file for writing, here or through us, before its peer has been told to forget what
- * it remembers of the file; or, while the peer itself has it open for writing, and nobody else has it open, nobody can open it at all. The kernel holds the writer up and sends a signal; the lease is given up as soon as the peer has answered, or its
- * memory has run out by itself (MFS_TERM): a dead peer delays nobody for longer. */
+/* Leases: as long as one is held, nobody can open the file for writing, here or through us, before its peer has been told to forget what it
+ * remembers of the file; or, while the peer itself has it open for writing, and nobody else has it open, nobody can open it at all. The
+ * kernel holds whoever tries up and sends a signal; the lease is given up as soon as the peer has answered, or its memory has run out by
+ * itself (MFS_TERM): a dead peer delays nobody for longer. */
 #define _GNU_SOURCE
 #include "mfs_server.h"
 

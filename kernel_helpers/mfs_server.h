@@ -5,6 +5,7 @@
  *                      it is sent
  *   mfs_exports.c      what peers see, and where it begins
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
+ *   mfs_promises.c     what peers may remember
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_direct.c       files that processes of ours have open, read where those are
