@@ -37,6 +37,7 @@ from wire.control import Control, unpack
 from wire.frames import Message, WireError
 from wire.local import LocalServer
 from wire.logs import start_thread
+from wire.tree import TICK
 
 if TYPE_CHECKING:
     from deputy.tree import Tree
@@ -176,6 +177,16 @@ class Deputy:
         if self._pidfd in self.selector.get_map():
             self.selector.unregister(self._pidfd)
         os.close(self._pidfd)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether its process is away, and nothing is to be done for it but what it asks for."""
+        moves = self._preparing or self._later or self._pledge or self._giver or self.held or self.go_home_reason or self.follows
+        return (
+            self.link is not None and self.link.is_whole and self.stub is not None and self.stub.executed is None
+            and self.where != "home" and not self.finished and not moves and self.own_proc.is_tidy
+            and time.monotonic() - self._idle_since > SETTLE_PATIENCE + TICK
+        )  # fmt: skip
 
     def tick(self) -> None:
         """Once in each turn of the loop."""

@@ -106,6 +106,11 @@ class GuestLink:
                 kept.append(event)
         return kept
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is not broken."""
+        return self._broken_since is None
+
     def look_after(self) -> None:
         """Connects again after a break. Errors: LinkLost."""
         self._pending = self.events()

@@ -68,6 +68,11 @@ class OwnProc:
         link.send(Control.SNAPSHOT, event.tid, number=fields.get("number"), path=path, home=home)
         return True
 
+    @property
+    def is_tidy(self) -> bool:
+        """Whether nothing is being opened."""
+        return not self._made
+
     def tidy(self) -> None:
         """What was opened needs its name no longer."""
         stub = self._deputy.stub

@@ -19,6 +19,9 @@
 
 #define BUFFER 65536
 #define EVENTS_LIMIT 4096       /* more than these wait for Python: the receiver waits too */
+#define SIGN_OF_LIFE 1000       /* ms between two, if nothing else is sent */
+#define LOOK 250                /* ms: whether a side that was silent is heard again */
+#define LEAST_WAIT 20           /* ms: something is due, and somebody else is sending */
 #define SPARE_LIMIT 8192        /* bodies at least this long are received in place, not through the buffer */
 
 struct outgoing {
@@ -463,6 +466,18 @@ static void *receive_loop(void *argument) {
     }
 }
 
+/* Milliseconds until something may be due; the lock is held. */
+static long patience(const struct session *s) {
+    long left = SIGN_OF_LIFE;
+    if (s->ready && left > SIGN_OF_LIFE - milliseconds_since(&s->spoken))
+        left = SIGN_OF_LIFE - milliseconds_since(&s->spoken);
+    if (s->descriptor >= 0 && s->silence && !s->silent && !s->held && left > s->silence - milliseconds_since(&s->heard))
+        left = s->silence - milliseconds_since(&s->heard);
+    if (s->silent && left > LOOK)
+        left = LOOK;
+    return left < LEAST_WAIT ? LEAST_WAIT : left + 1;
+}
+
 /* Sends what others may not wait for, and once a second a sign of life; notices the other side's silence. */
 static void *send_loop(void *argument) {
     struct session *s = argument;
@@ -472,7 +487,8 @@ static void *send_loop(void *argument) {
         if (!s->later) {
             struct timespec until;
             clock_gettime(CLOCK_MONOTONIC, &until);
-            until.tv_sec += (until.tv_nsec += 250000000) >= 1000000000;
+            until.tv_nsec += patience(s) * 1000000L;
+            until.tv_sec += until.tv_nsec / 1000000000;
             until.tv_nsec %= 1000000000;
             pthread_cond_timedwait(&s->changed, &s->lock, &until);
         }
@@ -489,7 +505,7 @@ static void *send_loop(void *argument) {
         pthread_mutex_unlock(&s->lock);
         if (work)
             drain(s, 1);
-        else if (ready && milliseconds_since(&s->spoken) >= 1000 && !pthread_mutex_trylock(&s->sending)) {
+        else if (ready && milliseconds_since(&s->spoken) >= SIGN_OF_LIFE && !pthread_mutex_trylock(&s->sending)) {
             pthread_mutex_lock(&s->lock);
             ready = s->ready && s->descriptor == descriptor;
             pthread_mutex_unlock(&s->lock);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -44,8 +45,13 @@ PRESSURE_PERIOD = 1.0
 USAGE_PERIOD = 1.0
 USAGE_TIMEOUT = 3.0
 BEST = "best"
-PLACED_AT_ONCE = 2
-"""Moves of processes that want the best node: the others go on at home until it is their turn, so that the first arrive soon."""
+PLACED_AT_ONCE = 3
+"""Moves of processes that want the best node: it is the others' turn then, so that the first arrive soon."""
+TURN_WITHIN = 3.0
+"""Seconds after which a process that is to be placed begins at home even if it is not its turn yet; mosrun does not wait for longer
+than 5."""
+BEGINS_WITHIN = 1.0
+"""Seconds after which a program whose turn it is, and that has not begun, is not waited for."""
 
 log = logging.getLogger("mosd.balancer")
 
@@ -85,6 +91,8 @@ class Balancer:
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
         self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
+        self._beginning: dict[int, asyncio.Event] = {}
+        """Processes that are to be placed as soon as they have begun."""
 
     def start(self) -> None:
         """Runs the loops until close()."""
@@ -185,10 +193,16 @@ class Balancer:
     def started(self, pid: int) -> None:
         """A process of this node has begun: counts at once."""
         self.estimator.inflate(pid, hold=0.0)
+        self._begun(pid)
 
     def ended(self, pid: int) -> None:
         """A process of this node has ended."""
         self.estimator.forget(pid)
+        self._begun(pid)
+
+    def _begun(self, pid: int) -> None:
+        if (begun := self._beginning.pop(pid, None)) is not None:
+            begun.set()
 
     def guest_accepted(self, guest: Guest) -> None:
         """Counts at once, in full until it can have come."""
@@ -278,17 +292,40 @@ class Balancer:
         if entry is not None and entry.wanted and entry.wanted == (self._config().name if entry.where == HOME else entry.where):
             self._registry.update(pid, wanted="")
 
-    async def _place_best(self, entry: HomeProcess) -> None:
-        """Asks one node after the other until one takes it."""
+    async def turn(self, entry: HomeProcess) -> None:
+        """Returns when a program may begin that wants the best node: when it can be placed at once. Were all of many to begin together,
+        they would take each other, and who moves them, the processor, and all have more to carry."""
+        self._registry.update(entry.pid, wanted="")
+        its_turn, begun = asyncio.Event(), asyncio.Event()
+        self._beginning[entry.pid] = begun
+        self._spawn(self._place_new(entry, its_turn, begun))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(its_turn.wait(), TURN_WITHIN)
+
+    async def _place_new(self, entry: HomeProcess, its_turn: asyncio.Event, begun: asyncio.Event) -> None:
         async with self._placing:
-            now = self._registry.get(entry.pid)
-            if now is None or now.where != entry.where:
-                return
-            figures = self._figures(now, self._processors.unfit(self.view()))
-            for decision in placings(self.view_ahead, figures, self._rng, self.settings()):
-                self.journal.record(time.time(), decision, now.where)
-                if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision):
-                    break
+            its_turn.set()
+            try:
+                await asyncio.wait_for(begun.wait(), BEGINS_WITHIN)
+            except TimeoutError:
+                self._beginning.pop(entry.pid, None)
+            else:
+                await self._place(entry)
+
+    async def _place_best(self, entry: HomeProcess) -> None:
+        async with self._placing:
+            await self._place(entry)
+
+    async def _place(self, entry: HomeProcess) -> None:
+        """Asks one node after the other until one takes it."""
+        now = self._registry.get(entry.pid)
+        if now is None or now.where != entry.where:
+            return
+        figures = self._figures(now, self._processors.unfit(self.view()))
+        for decision in placings(self.view_ahead, figures, self._rng, self.settings()):
+            self.journal.record(time.time(), decision, now.where)
+            if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision):
+                break
 
     async def _make(self, decision: Decision) -> None:
         await self._act(decision)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_helpers.errors import MoveRefused
 from node import adoption, process
 from node.adoption import NoSuchProcess
+from node.balancing import BEST
 from node.checkpoints import NOTES_MOST
 from node.config import ENGINES, MEMORY
 from node.control import BadRequest, Client, NotPermitted
@@ -67,10 +68,13 @@ class Commands:
         return self._node.files.row()
 
     async def _register(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
-        """mosrun tells of itself: the peer of this connection, which becomes the program when it closes it by exec."""
+        """mosrun tells of itself: the peer of this connection, which becomes the program when it closes it by exec. The answer comes
+        when it may."""
         entry = self._wished(client, request)
         self._node.registry.add(entry)
         self._node.spawn(self._started(client, entry))
+        if entry.wanted == BEST:
+            await self._node.balancer.turn(entry)
         return {}
 
     def _wished(self, client: Client, request: dict[str, Any]) -> HomeProcess:
@@ -89,7 +93,7 @@ class Commands:
         command = "".join(c if c.isprintable() else " " for c in command)
         if not isinstance(memory, int) or not 0 <= memory < 1 << 60:
             raise BadRequest("memory must be a number of bytes")
-        if wanted and wanted not in ("best", self._node.config.name) and wanted not in self._node.balancer.gossip.peers():
+        if wanted and wanted not in (BEST, self._node.config.name) and wanted not in self._node.balancer.gossip.peers():
             raise BadRequest(f"no node {wanted} is known")
         entry = HomeProcess(
             client.pid, stat.starttime, client.uid, job=job, command=command[:200], home_only=bool(request.get("home_only")),

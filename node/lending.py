@@ -23,6 +23,7 @@ from node.guest import Surroundings
 from node.guests import Guests
 from node.owner import InputWatch, OwnLoad, Programs, battery
 from node.paths import Paths
+from node.periodic import shared_pause
 from node.pressure import PressureWatch, directory, figures, file_of
 
 QUICK, LEAVING, SLOW = 0.04, 0.1, 1.0
@@ -83,7 +84,7 @@ class Lending:
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
+                async with asyncio.timeout(shared_pause(self._pause(), asyncio.get_running_loop().time())):
                     await self._wake.wait()
             self._wake.clear()
             try:

@@ -121,6 +121,11 @@ class DirectFiles:
 
         start_thread("direct", work)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nobody waits for others to come out of a read."""
+        return not self._held
+
     def look(self) -> None:
         """What was opened, and who has come out of a read."""
         if self._held:

@@ -114,6 +114,11 @@ class Guest:
         """Whether nothing follows it any more."""
         return self._taker is None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it runs, and its stops and its link tell of all that is to be done for it."""
+        return self.frozen is None and self.trace is None and self.has_all_memory and self.signals.is_at_rest and self._direct.is_at_rest
+
     def take_rest(self) -> None:
         """Looks whether all memory is here."""
         if self._taker is None or not self._taker.is_over:

@@ -121,6 +121,12 @@ class Remote:
         """Tells mosd whether the guest has to do something for its home: who stands still for the owner's sake must be let go then."""
         self.server.tell({"event": "moving", "moving": moving})
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the guest runs, and nobody moves it."""
+        moves = self._talks or self._going or self._giver or self._moved_on
+        return self.guest is not None and self.guest.is_at_rest and self._connected and not self.finished and not moves
+
     def tick(self) -> None:
         """Once in each turn of the loop."""
         self._serve_callers()

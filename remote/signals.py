@@ -77,6 +77,11 @@ class GuestSignals:
         """For a while: the process was stopped, and a stopped thread at home cannot always be asked back."""
         self._signalled = time.monotonic()
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing has to be looked for."""
+        return not self.is_limited and self._signalled is None
+
     def look(self) -> None:
         """Once in each turn of the loop."""
         now = time.monotonic()

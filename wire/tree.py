@@ -13,12 +13,16 @@ from typing import Generic, Protocol, TypeVar
 from wire.newborns import Newborn, Newborns
 from wire.waking import Turns, Waker
 
-TICK = 0.25
-"""Seconds between looks at time-outs."""
+TICK, CALM = 0.25, 1.0
+"""Seconds between looks at time-outs; as long as all members are at rest. To wake up costs more than the look."""
 
 
 class Member(Newborn, Protocol):
     """A deputy or a remote."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing goes on with it that its descriptors would not tell of."""
 
     def tick(self) -> None:
         """Once in each turn of the loop."""
@@ -58,8 +62,8 @@ class Tree(Generic[M]):
         turns = Turns(self.selector, self._log)
         try:
             while self.members and not self._is_stopped:
-                patience = self.newborns.patience
-                turns.turn(TICK if patience is None else min(TICK, patience), self._tick)
+                patience, most = self.newborns.patience, CALM if all(member.is_at_rest for member in self.members) else TICK
+                turns.turn(most if patience is None else min(most, patience), self._tick)
         finally:
             while self.members:
                 try:

@@ -134,6 +134,63 @@ async def test_processes_to_be_placed_leave_a_few_at_a_time_and_count_as_gone_me
             child.wait()
 
 
+async def test_programs_that_want_the_best_node_begin_when_they_can_be_placed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[int] = []
+    go_on = asyncio.Event()
+
+    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+        placed.append(pid)
+        await go_on.wait()
+        return MoveReport(pid, target, 1.0, 2.0, 3, "test")
+
+    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr("node.balancing.TURN_WITHIN", 30.0)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 2)]
+    try:
+        turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
+        done, _ = await asyncio.wait(turns, timeout=0.3)
+        assert len(done) == PLACED_AT_ONCE
+        assert not placed                                # they have not begun
+        begun = [child.pid for child, turn in zip(children, turns, strict=True) if turn in done]
+        for pid in begun:
+            daemon.balancer.started(pid)
+        done, _ = await asyncio.wait(turns, timeout=0.3)
+        assert (len(done), sorted(placed)) == (PLACED_AT_ONCE, sorted(begun))
+        go_on.set()
+        await asyncio.wait(turns, timeout=10)
+        assert all(turn.done() for turn in turns)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    placed = asyncio.Event()
+
+    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+        placed.set()
+        return MoveReport(pid, target, 1.0, 2.0, 3, "test")
+
+    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr("node.balancing.TURN_WITHIN", 0.1)
+    monkeypatch.setattr("node.balancing.BEGINS_WITHIN", 0.5)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 1)]
+    try:
+        *silent, last = [add(daemon, child.pid, wanted="best") for child in children]
+        for entry in (*silent, last):                    # the first ones never begin
+            await asyncio.wait_for(daemon.balancer.turn(entry), 5)
+        daemon.balancer.started(last.pid)
+        assert not placed.is_set()
+        await asyncio.wait_for(placed.wait(), 5)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None:
     balancer = daemon.balancer
     balancer.estimator.sample(0, 1 << 33, 1 << 34)
