@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -56,6 +55,33 @@ BEGINS_WITHIN = 1.0
 log = logging.getLogger("mosd.balancer")
 
 
+class _Crowd:
+    """Tells when nobody is inside."""
+
+    def __init__(self) -> None:
+        self.none = asyncio.Event()
+        self.none.set()
+        self._count = 0
+
+    async def __aenter__(self) -> None:
+        self._count += 1
+        self.none.clear()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self.none.set()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Whether it happens in time."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
 class Balancer:
     """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
 
@@ -91,8 +117,12 @@ class Balancer:
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
         self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
+        self._unplaced = _Crowd()
+        """programs that want the best node, of which it is not known yet that they stay"""
         self._beginning: dict[int, asyncio.Event] = {}
-        """Processes that are to be placed as soon as they have begun."""
+        """of those that have not begun"""
+        self._staying = 0.0
+        """Their runnable threads, as far as they stay."""
 
     def start(self) -> None:
         """Runs the loops until close()."""
@@ -293,24 +323,28 @@ class Balancer:
             self._registry.update(pid, wanted="")
 
     async def turn(self, entry: HomeProcess) -> None:
-        """Returns when a program may begin that wants the best node: when it can be placed at once. Were all of many to begin together,
-        they would take each other, and who moves them, the processor, and all have more to carry."""
+        """Returns when a program may begin that wants the best node: when it can be placed at once, or, if it stays, when those have left
+        that are being placed. Were all of many to begin together, they would take each other, and who moves them, the processor."""
         self._registry.update(entry.pid, wanted="")
         its_turn, begun = asyncio.Event(), asyncio.Event()
         self._beginning[entry.pid] = begun
         self._spawn(self._place_new(entry, its_turn, begun))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(its_turn.wait(), TURN_WITHIN)
+        await _within(TURN_WITHIN, its_turn)
 
     async def _place_new(self, entry: HomeProcess, its_turn: asyncio.Event, begun: asyncio.Event) -> None:
-        async with self._placing:
-            its_turn.set()
-            try:
-                await asyncio.wait_for(begun.wait(), BEGINS_WITHIN)
-            except TimeoutError:
-                self._beginning.pop(entry.pid, None)
-            else:
-                await self._place(entry)
+        runnable = entry.runnable()
+        async with self._unplaced, self._placing:
+            view = self.view_ahead().with_own(self._staying + (0.0 if begun.is_set() else runnable))
+            if place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings()).target is not None:
+                its_turn.set()
+                if await _within(BEGINS_WITHIN, begun):
+                    await self._place(entry)
+                return
+        self._staying += runnable
+        await _within(TURN_WITHIN, self._unplaced.none)
+        its_turn.set()
+        await _within(BEGINS_WITHIN, begun)
+        self._staying -= runnable
 
     async def _place_best(self, entry: HomeProcess) -> None:
         async with self._placing:

@@ -39,6 +39,9 @@ ANSWER_TIMEOUT = 15.0
 AGAIN = 10.0
 """Seconds until there is another one, if one is lost. Meanwhile programs are executed in the plain way."""
 
+WARM = 10
+"""Times after which the interpreter has adapted itself to a function."""
+
 _PID = struct.Struct("=q")
 _MOST_REQUEST = 1 << 16
 _TITLE_ROOM = 1000
@@ -193,12 +196,18 @@ def _preload() -> None:
         importlib.import_module(module)
     import deputy.__main__
     import remote.__main__
-    from engine import criu
+    from engine import criu, mappings
     from kernel_helpers import filter as call_filter
     from kernel_helpers import inject, link, vmas
 
-    deputy.__main__.parser()
-    remote.__main__.parser()
+    # What the first use compiles and imports.
+    deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n"])
+    remote.__main__.parser().parse_args(
+        ["--home", "h", "--pid", "1", "--socket", "s", "--secret-fd", "0", "--address", "a", "--node", "n"]
+    )
+    socket.getaddrinfo("127.0.0.1", 1)
+    for _ in range(WARM):
+        mappings.read_mappings(os.getpid())
     call_filter.program()
     vmas.layout()
     inject._library()

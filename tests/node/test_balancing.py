@@ -191,6 +191,37 @@ async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then
             child.wait()
 
 
+async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, go_on, load = asyncio.Event(), asyncio.Event(), 8.0
+    own = daemon.processors.own.digest
+    monkeypatch.setattr(
+        daemon.balancer, "view", lambda: View("n1", {one.name: Entry(one, 0.5) for one in (node("n1", load), node("n2", 2, processor=own))})
+    )
+
+    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+        moves.set()
+        await go_on.wait()
+        return MoveReport(pid, target, 1.0, 2.0, 3, "test")
+
+    monkeypatch.setattr(daemon.mover, "move", move)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    try:
+        goes, stays = [add(daemon, child.pid, wanted="best") for child in children]
+        await asyncio.wait_for(daemon.balancer.turn(goes), 1)
+        daemon.balancer.started(goes.pid)
+        await asyncio.wait_for(moves.wait(), 5)
+        load = 0.0
+        turn = asyncio.create_task(daemon.balancer.turn(stays))
+        done, _ = await asyncio.wait([turn], timeout=0.3)
+        assert not done
+        go_on.set()
+        await asyncio.wait_for(turn, 1)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None:
     balancer = daemon.balancer
     balancer.estimator.sample(0, 1 << 33, 1 << 34)
