@@ -126,7 +126,9 @@ def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: r
         f"a slowdown of {slowdown_here - best.gain:.2f} {_at(best.target)} instead of {slowdown_here:.2f} {place_here}"
         f" saves about {best.saved:.1f} s{told(process, best.target, settings)}"
     )
-    return Decision(process.pid, best.target, reason, best.gain, best.saved, absolute)
+    # The target knows how busy it is, and not what the process reads and writes: so much slower it may be, as that is nearer there.
+    worth = absolute * stretch(process, process.where, settings) / stretch(process, best.target, settings)
+    return Decision(process.pid, best.target, reason, best.gain, best.saved, worth)
 
 
 def _targets(

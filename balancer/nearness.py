@@ -5,7 +5,8 @@ All per second of processor time that it uses: so the figures are the same where
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from balancer.process import HOME, Process, Settings
 
@@ -34,23 +35,30 @@ def told(process: Process, there: str, settings: Settings) -> str:
 @dataclass(frozen=True, slots=True)
 class Meter:
     """What a process had done in all by some moment (seconds of the caller's clock), as far as it was counted where it was;
-    `cpu` in seconds of processor time."""
+    `cpu` in seconds of processor time, `calls` and `moved` (bytes) of home, `far` bytes of other nodes' files."""
 
     at: float
     cpu: float
     calls: int
     moved: int
+    far: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Habit:
     """Calls and bytes for each second of processor time, lately; `known` is the meter that they are known up to, `watched` for
-    how many seconds they have been."""
+    how many seconds they have been, `far` the bytes of other nodes' files, by node."""
 
     calls: float = 0.0
     moved: float = 0.0
     known: Meter | None = None
     watched: float = 0.0
+    far: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, float]:
+        """Where the bytes are: home and nodes."""
+        return {HOME: self.moved, **self.far}
 
     def read(self, meter: Meter) -> Habit:
         """Return the habit with what has been done since the last meter in it. A meter that has begun anew (the process has
@@ -60,10 +68,15 @@ class Habit:
             return replace(self, known=meter)
         passed = meter.at - before.at
         ran = max(meter.cpu - before.cpu, LEAST_SHARE * passed)
-        kept = min(0.5 ** (passed / FORGETS), self.watched / (self.watched + passed))
+        kept: float = min(0.5 ** (passed / FORGETS), self.watched / (self.watched + passed))
+
+        def follow(rate: float, done: int) -> float:
+            return kept * rate + (1 - kept) * done / ran
+
         return Habit(
-            kept * self.calls + (1 - kept) * (meter.calls - before.calls) / ran,
-            kept * self.moved + (1 - kept) * (meter.moved - before.moved) / ran,
+            follow(self.calls, meter.calls - before.calls),
+            follow(self.moved, meter.moved - before.moved),
             meter,
             self.watched + passed,
+            {node: follow(self.far.get(node, 0.0), done - before.far.get(node, 0)) for node, done in meter.far.items()},
         )

@@ -85,7 +85,7 @@ class Decision:
     """What to do with one process and why. `target` is a node, "home", or None: it stays where it is.
 
     `gain` is the difference of slowdowns, `saved` the wall seconds that the move is expected to save after its cost.
-    `slowdown` is that of where the process is, for the target's recheck(); None where somebody asked for the move.
+    `slowdown` is below what it has to be at the target, for its recheck(); None where somebody asked for the move.
     """
 
     pid: int

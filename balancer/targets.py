@@ -1,4 +1,4 @@
-"""The nodes that are looked at for one process: a few at random, and one of the fastest idle ones among them.
+"""The nodes that are looked at for one process: a few at random, one of the fastest idle ones, and those whose files it reads.
 
 Not the best of all that are known: with figures that are seconds old all nodes would find the same best one and pile on it
 (Mitzenmacher, IEEE TPDS 11(1), 2000); of a few taken at random the best is nearly as good, and each time another.
@@ -34,4 +34,5 @@ def sampled(
     best = [vector for vector in idle if vector.speed == fastest]
     if best and not any(vector in chosen for vector in best):
         chosen.append(rng.choice(best))
+    chosen += [vector for vector in possible if vector.name in process.files and vector not in chosen]
     return chosen, refused

@@ -200,6 +200,9 @@ def _why(options: argparse.Namespace) -> int:
     if answer.get("calls_rate", 0.0) >= 1:
         size = format_size(int(answer["bytes_rate"]))
         print(f"for each second of cpu: {answer['calls_rate']:.0f} calls that read, write or go home, {size}")
+    for node, rate in sorted(answer.get("files_rate", {}).items()):
+        if rate >= 1:
+            print(f"for each second of cpu: {format_size(int(rate))} of files of {node}")
     print(f"balancer: {answer['decision']}")
     for note in answer.get("decisions", []):
         print(_note(note))

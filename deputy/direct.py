@@ -1,6 +1,8 @@
 """Files of a process that is away and reads them again and again: whether its node may read them itself, and their positions
 (docs/files.md; remote/direct.py draws the conversation).
 
+A file of the node where the process is, which home knows through its own /mfs, is opened there by its path.
+
 A descriptor's position belongs to all who have it. So only what nobody else has is read elsewhere; what the guest has opened away it
 knows itself, of what is older all processes of the node are asked.
 """
@@ -8,6 +10,7 @@ knows itself, of what is older all processes of the node are asked.
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import queue
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.direct import POSITION
 from kernel_helpers.link import Event
+from mfs.mounts import MFS, Mount, mounts
 from wire.control import Control, unpack
 from wire.frames import WireError
 from wire.logs import start_thread
@@ -46,7 +50,7 @@ class DirectFiles:
 
     def __init__(self, deputy: Deputy) -> None:
         self._deputy = deputy
-        self._answers: queue.SimpleQueue[tuple[GuestLink, int, int, str]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[GuestLink, dict[str, Any]]] = queue.SimpleQueue()
         self._asked: dict[int, tuple[int, int]] = {}
         """number -> device and inode of what it was"""
 
@@ -75,9 +79,9 @@ class DirectFiles:
     def look(self) -> None:
         """Answers what was asked."""
         while not self._answers.empty():
-            link, number, serial, token = self._answers.get()
+            link, answer = self._answers.get()
             if link is self._deputy.link:
-                link.send(Control.DIRECTED, number=number, serial=serial, port=self._deputy.options.files_port, token=token)
+                link.send(Control.DIRECTED, **answer)
 
     def take(self, frozen: dict[str, Any]) -> None:
         """What the guest, which stands still, has told (FROZEN): the stub's descriptors are where its are. Errors: WireError."""
@@ -91,14 +95,28 @@ class DirectFiles:
 
     def _consider(self, link: GuestLink, number: int, serial: int, is_own: bool) -> None:
         """In a thread of its own: there may be many processes."""
-        token, pid = "", self._deputy.pid
+        pid, port, peer, how = self._deputy.pid, self._deputy.options.files_port, link.target.node, dict[str, Any]()
         try:
-            if self._deputy.options.files_port and is_fit(pid, number) and has_one_table(pid) and (is_own or is_alone(pid, number)):
-                token = self._deposit(link.target.node, number)
+            mount = mount_to_read(pid, number) if port else None
+            if mount is not None and has_one_table(pid) and (is_own or is_alone(pid, number)):
+                if mount.kind in KINDS:
+                    how = {"port": port, "token": self._deposit(peer, number)}
+                elif (mount.kind, mount.source) == (MFS, f"{peer}:/"):
+                    how = self._name(number, mount)
         except (OSError, KeyError, ValueError) as error:
             log.info("descriptor %d is not read elsewhere: %s", number, error)
-        self._answers.put((link, number, serial, token))
+        self._answers.put((link, {"number": number, "serial": serial, **how}))
         self._deputy.tree.waker.wake()
+
+    def _name(self, number: int, mount: Mount) -> dict[str, Any]:
+        """What a file of the peer's is called there, and its inode. Errors: OSError."""
+        descriptor = f"/proc/{self._deputy.pid}/fd/{number}"
+        path, found = os.readlink(descriptor), os.stat(descriptor)
+        named = os.lstat(path)                   # an error if it has no name any more
+        if not path.startswith(f"{mount.point}/") or (named.st_dev, named.st_ino) != (found.st_dev, found.st_ino):
+            raise FileNotFoundError(errno.ENOENT, "it has another name", path)
+        self._asked[number] = (found.st_dev, found.st_ino)
+        return {"path": os.fsencode(path[len(mount.point) + 1 :]), "inode": found.st_ino}
 
     def _deposit(self, peer: str, number: int) -> str:
         """Gives it to the file server; the token under which that peer has it there. Errors: OSError."""
@@ -140,12 +158,12 @@ def facts(pid: int, number: int) -> dict[str, str]:
         return {key: value.strip() for key, _, value in (line.partition(":") for line in source)}
 
 
-def is_fit(pid: int, number: int) -> bool:
-    """Whether a descriptor is a file that is open for reading alone, on a file system of our own. Errors: OSError."""
+def mount_to_read(pid: int, number: int) -> Mount | None:
+    """The mount of a file that a descriptor has open for reading alone; None also if it is on none of ours. Errors: OSError."""
     found = facts(pid, number)
-    if int(found["flags"], 8) & _UNFIT != os.O_RDONLY or _kind_of_mount(found["mnt_id"]) not in KINDS:
-        return False
-    return stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
+    if int(found["flags"], 8) & _UNFIT != os.O_RDONLY or not stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode):
+        return None
+    return next((mount for mount in mounts() if mount.number == int(found["mnt_id"])), None)
 
 
 def is_alone(pid: int, number: int) -> bool:
@@ -183,16 +201,6 @@ def set_position(pid: int, number: int, position: int) -> None:
             os.close(file)
     finally:
         os.close(pidfd)
-
-
-def _kind_of_mount(number: str) -> str:
-    """The kind of file system of that mount; none if it is not ours."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            fields, _, rest = line.partition(" - ")
-            if fields.split(" ", 1)[0] == number:
-                return rest.split()[0]
-    return ""
 
 
 def _descriptors() -> Iterator[tuple[int, int]]:

@@ -19,10 +19,15 @@ _CONNECTIONS = Path("/sys/fs/fuse/connections")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+MFS = "fuse.mfs"
+"""The kind of a mount of another node's files."""
+
+
 @dataclass(frozen=True)
 class Mount:
-    """One line of /proc/self/mountinfo. device: the minor number of its file system."""
+    """One line of /proc/self/mountinfo. number: the mount's; device: the minor number of its file system."""
 
+    number: int
     point: str
     kind: str
     source: str
@@ -38,9 +43,9 @@ def mounts(below: str = "/") -> list[Mount]:
     found = []
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         fields, _, rest = line.partition(" - ")
-        _, _, device, _, point = fields.split()[:5]
+        number, _, device, _, point = fields.split()[:5]
         kind, source = rest.split()[:2]
-        mount = Mount(_plain(point), kind, _plain(source), int(device.partition(":")[2]))
+        mount = Mount(int(number), _plain(point), kind, _plain(source), int(device.partition(":")[2]))
         if below in ("/", mount.point) or mount.point.startswith(f"{below}/"):
             found.append(mount)
     return found

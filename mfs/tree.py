@@ -59,7 +59,7 @@ class Tree:
         """What is mounted in that node's place is not any more; whoever waits there has an error. No error."""
         place = str(self.root / name)
         for mount in reversed(mounts.mounts(place)):
-            if mount.kind == "fuse.mfs":
+            if mount.kind == mounts.MFS:
                 mounts.abort(mount.device)
             mounts.detach(mount.point)
 
@@ -74,7 +74,7 @@ class Tree:
     def remove(self) -> None:
         """All that is there goes. No error."""
         for mount in reversed(mounts.mounts(str(self.root))):
-            if mount.kind == "fuse.mfs":
+            if mount.kind == mounts.MFS:
                 mounts.abort(mount.device)
             if mount.point != str(self.root) or mount.source == SOURCE:
                 mounts.detach(mount.point)

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from balancer.admission import recheck
@@ -87,9 +88,9 @@ class Balancer:
 
     def __init__(
         self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, lending: Lending,
-        processors: Processors, own: Callable[[], Iterable[int]], speed: float, life: int, seed: int | None = None,
+        processors: Processors, own: Callable[[], Iterable[int]], speed: float, life: int, tree: Path, seed: int | None = None,
     ) -> None:  # fmt: skip
-        """own: pids of farhome's own programs besides the daemon."""
+        """own: pids of farhome's own programs besides the daemon; tree: where all nodes' files are."""
         self._config = config
         self._registry = registry
         self._mover = mover
@@ -108,7 +109,7 @@ class Balancer:
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
-        self.habits = Habits(registry, mover)
+        self.habits = Habits(registry, mover, lambda: str(tree) if config().mfs.is_direct else None)
         self._tasks: set[asyncio.Task[None]] = set()
         self._lent_in: tuple[int, bool, Stage] | None = None
         self._lent_at, self._is_lent = 0.0, False
@@ -211,14 +212,16 @@ class Balancer:
 
     async def _ask_usage(self, name: str, entries: list[HomeProcess]) -> None:
         try:
-            answer = await self._peers.call(name, "usage", {"pids": [entry.pid for entry in entries]}, USAGE_TIMEOUT)
-            told = {int(pid): float(cpu) for pid, cpu in answer}
+            answer = await self._peers.call(name, "usage", {"pids": [entry.pid for entry in entries], "reads": True}, USAGE_TIMEOUT)
+            told = {int(pid): float(cpu) for pid, cpu, *_ in answer}
+            reads = {int(pid): int(more[0]) for pid, _, *more in answer if more}
         except (PeerError, ValueError, TypeError) as error:
             log.debug("usage on %s: %s", name, error)
             return
         for entry in entries:
             if 0 <= (cpu := told.get(entry.pid, -1.0)) < 1e12:
                 self._registry.used(entry, cpu)
+                self.habits.has_read_there(entry, reads.get(entry.pid, 0))
 
     def started(self, pid: int) -> None:
         """A process of this node has begun: counts at once."""
@@ -279,7 +282,7 @@ class Balancer:
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
             runnable=entry.runnable(), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
-            unfit=unfit, files={HOME: habit.moved}, calls=habit.calls,
+            unfit=unfit, files=habit.files, calls=habit.calls,
         )  # fmt: skip
 
     def settings(self) -> Settings:

@@ -341,7 +341,7 @@ class Commands:
             "cpu_seconds": self._node.registry.cpu_seconds(entry, time.time()),
             "decision": decision.reason if decision else none_yet,
             "target": decision.target if decision else None,
-            "calls_rate": habit.calls, "bytes_rate": habit.moved, "decisions": self._decisions(entry.pid),
+            "calls_rate": habit.calls, "bytes_rate": habit.moved, "files_rate": habit.far, "decisions": self._decisions(entry.pid),
         }  # fmt: skip
 
     def _decisions(self, pid: int) -> list[dict[str, Any]]:

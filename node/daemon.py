@@ -96,7 +96,7 @@ class Daemon:
         self.life = life.begin(paths.life)
         self.balancer = Balancer(
             lambda: self.config, self.registry, self.mover, self.guests, self.peers, self.lending, self.processors, self._own_programs,
-            speed, self.life,
+            speed, self.life, paths.mfs,
         )  # fmt: skip
         self.files = FileTree(paths, lambda: self.config, self.keys, self.peers, self.balancer.gossip.peers)
         self.control = ControlServer(paths.socket, Commands(self).handle)
@@ -362,7 +362,7 @@ class Daemon:
         if method == "reserve":
             return await self._reserve(caller, parameters)
         if method == "usage":
-            return await self.guests.usage(caller, parameters.get("pids"))
+            return await self.guests.usage(caller, parameters.get("pids"), parameters.get("reads") is True)
         if method == "cancel":
             await self.guests.cancel(caller, str(parameters.get("key")), parameters.get("ended") is True)
             return True

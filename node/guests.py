@@ -176,6 +176,7 @@ class Guests:
                 "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
                 "--images", str(paths.images), "--cache", str(paths.state / "cache"),
                 *(["--pki", str(paths.pki), "--direct-after", str(config.mfs.direct_after)] if config.mfs.is_direct else []),
+                *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
                 *(["--plain"] if config.mfs.is_direct and not config.mfs.encryption else []),
             ]  # fmt: skip
             self._guests[key] = guest
@@ -313,8 +314,9 @@ class Guests:
             self.on_its_way(key, True)
         await program.request("kill" if ended else "cancel")
 
-    async def usage(self, caller: Caller, pids: object) -> list[list[float]]:
-        """[pid, seconds of cpu since it came] of the caller's guests among those pids that tell in time."""
+    async def usage(self, caller: Caller, pids: object, reads: bool) -> list[list[float]]:
+        """[pid, seconds of cpu since it came, and if wanted bytes that it has read here] of the caller's guests among those pids that
+        tell in time."""
         wanted = pids[:MOST_ASKED] if isinstance(pids, list) else []
         wanted = [pid for pid in wanted if isinstance(pid, int)]
         programs = {pid: self._remotes[f"{caller.name}-{pid}"] for pid in wanted if f"{caller.name}-{pid}" in self._remotes}
@@ -322,7 +324,8 @@ class Guests:
             *(program.request("status", USAGE_TIMEOUT) for program in programs.values()), return_exceptions=True
         )
         return [
-            [pid, float(answer["cpu"])] for pid, answer in zip(programs, answers, strict=True)
+            [pid, float(answer["cpu"]), *([int(answer.get("reads", 0))] if reads else [])]
+            for pid, answer in zip(programs, answers, strict=True)
             if not isinstance(answer, BaseException) and isinstance(answer.get("cpu"), (int, float)) and answer.get("running")
         ]  # fmt: skip
 

@@ -96,6 +96,19 @@ def read_traffic(pid: int) -> tuple[int, int] | None:
         return None
 
 
+def far_positions(pid: int, tree: str) -> dict[tuple[int, str], int]:
+    """Where a process's descriptors of files of other nodes are, in bytes; by number and path below the tree of all nodes' files."""
+    found = {}
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError, ValueError):
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                if path.startswith(f"{tree}/"):
+                    with open(f"/proc/{pid}/fdinfo/{number}", "rb") as source:
+                        found[int(number), path[len(tree) + 1 :]] = int(source.readline().partition(b":")[2])
+    return found
+
+
 def is_mosrun(pid: int) -> bool:
     """Whether a process is mosrun, which has not become its program yet."""
     try:

@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--cache", type=Path, default=Path("/var/lib/farhome/cache"))
     made.add_argument("--pki", type=Path, help="certificates of this node: guests may read files of their homes directly")
     made.add_argument("--direct-after", type=int, default=16, help="reads of a file that go home before")
+    made.add_argument("--own-files", type=Path, help="where the files of this node are as other nodes see them")
     made.add_argument("--plain", action="store_true", help="that need not be encrypted")
     return made
 
@@ -52,7 +53,7 @@ def tree(words: Sequence[str]) -> Tree:
     options = Options(
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache, arguments.pki, arguments.plain,
-        arguments.direct_after,
+        arguments.direct_after, arguments.own_files,
     )  # fmt: skip
     return Tree(options)
 

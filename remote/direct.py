@@ -2,8 +2,8 @@
 
     remote                                        deputy
       |--- READS (a number) ----------------------->|  whose file is it, and is it its alone?
-      | <-- DIRECTED (a token) ---------------------|  or: no
-      |  the file is opened, by the token
+      | <-- DIRECTED (a token, or a path here) -----|  or: no
+      |  the file is opened, by the token at home's file server, or here
       |  the next call that reads it waits
       |--- POSITION ------------------------------->|
       | <-- POSITIONED -----------------------------|  or: it is not what it was
@@ -19,6 +19,7 @@ import logging
 import os
 import platform
 import queue
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import ERESTARTNOINTR
 from kernel_helpers.link import READ, AwayLink, Event, Kind
+from remote.ownfiles import open_own
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.logs import start_thread
@@ -95,26 +97,31 @@ class DirectFiles:
             if event.kind == Control.POSITIONED:
                 self._give(self._table, number, serial, int(fields["position"]))
             elif fields.get("token"):
-                self._open(number, serial, int(fields["port"]), str(fields["token"]))
+                self._open_of_home(number, serial, int(fields["port"]), str(fields["token"]))
+            elif fields.get("path"):
+                own, path, inode = self._remote.options.own_files, bytes(fields["path"]), int(fields["inode"])
+                self._open(number, serial, lambda: open_own(own, path, inode))
             else:
                 self._table.refuse(number, serial)
         except (WireError, KeyError, TypeError, ValueError):
             log.warning("home's answer about a file is none", exc_info=True)
         return True
 
-    def _open(self, number: int, serial: int, port: int, token: str) -> None:
+    def _open_of_home(self, number: int, serial: int, port: int, token: str) -> None:
         try:
             files = self._remote.home_files(port)
         except OSError as error:
             log.warning("no files of the home: %s", error)
             self._opened.put((number, serial, -1))
-            return
+        else:
+            self._open(number, serial, lambda: files.open(token))
 
+    def _open(self, number: int, serial: int, opens: Callable[[], int]) -> None:
         def work() -> None:
             try:
-                file = files.open(token)
+                file = opens()
             except (OSError, FarhomeError) as error:
-                log.info("a file of the home stays there: %s", error)
+                log.info("a file is not read here: %s", error)
                 file = -1
             self._opened.put((number, serial, file))
             self._remote.tree.waker.wake()

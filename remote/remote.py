@@ -59,6 +59,8 @@ class Options:
     """whether that need not be encrypted"""
     direct_after: int = 16
     """reads of a file that go home before"""
+    own_files: Path | None = None
+    """where this node's files are as others see them"""
 
 
 class Remote:
@@ -357,6 +359,7 @@ class Remote:
                 "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": runs,
                 "user": self.guest.uid if self.guest else None, "memory": self.guest.memory() if self.guest else 0,
                 "command": self.guest.command if self.guest else "", "cpu": cpu,
+                "reads": self.guest.reads_here() if self.guest else 0,
             }  # fmt: skip
         elif operation == "expel":
             if self.guest is None:

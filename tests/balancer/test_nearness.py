@@ -74,3 +74,21 @@ def test_habit_is_kept_when_a_counter_begins_anew() -> None:
 def test_who_hardly_runs_does_not_seem_to_live_on_its_files() -> None:
     habit = Habit().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 0.001, 20, 2000))
     assert stretch(replace(WORKER, calls=habit.calls, files={HOME: habit.moved}), "n2", Settings()) < 1.05
+
+
+def test_a_process_goes_to_the_node_whose_files_it_reads_however_many_there_are() -> None:
+    nodes = [node(f"n{number}") for number in range(2, 30)]
+    reader = replace(WORKER, files={HOME: 0.0, "n17": 1e8})
+    decision = one(view_of(node("n1"), *nodes), reader)
+    assert decision.target == "n17"
+    assert "near what it reads and writes" in decision.reason
+    assert one(view_of(node("n1"), *nodes), replace(reader, where="n17")).target is None
+    # It may be as much busier there as the way of the bytes is worth (3 s for each second of processor time).
+    assert decision.slowdown == pytest.approx(3 * one(view_of(node("n1", 2), node("n2")), WORKER).slowdown / 2, rel=0.01)
+
+
+def test_habit_knows_whose_files_are_read() -> None:
+    habit = Habit().read(Meter(0.0, 0.0, 0, 0)).read(Meter(2.0, 2.0, 0, 2000, {"n2": 4000}))
+    assert habit.files == pytest.approx({HOME: 1000, "n2": 2000})
+    later = habit.read(Meter(4.0, 4.0, 0, 2000, {"n2": 4000, "n3": 8000}))
+    assert later.files["n3"] > later.files["n2"] > 0

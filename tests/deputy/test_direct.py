@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deputy.direct import facts, has_one_table, is_alone, is_fit, set_position
+from deputy.direct import KINDS, facts, has_one_table, is_alone, mount_to_read, set_position
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="looks at all processes")
 
@@ -23,11 +23,16 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def is_fit(number: int) -> bool:
+    mount = mount_to_read(os.getpid(), number)
+    return mount is not None and mount.kind in KINDS
+
+
 def test_a_file_that_is_only_read_is_fit_and_nothing_else(path: Path, tmp_path: Path) -> None:
     def fits(name: str | Path, flags: int) -> bool:
         number = os.open(name, flags)
         try:
-            return is_fit(os.getpid(), number)
+            return is_fit(number)
         finally:
             os.close(number)
 
@@ -40,11 +45,11 @@ def test_a_file_that_is_only_read_is_fit_and_nothing_else(path: Path, tmp_path: 
             assert not fits(name, flags), (name, flags)
     with tempfile.TemporaryFile(dir=tmp_path) as nameless:
         number = os.open(f"/proc/self/fd/{nameless.fileno()}", os.O_RDONLY)
-        assert is_fit(os.getpid(), number)
+        assert is_fit(number)
         os.close(number)
     memory = os.memfd_create("x")
     again = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
-    assert not is_fit(os.getpid(), again)
+    assert not is_fit(again)
     os.close(memory)
     os.close(again)
 

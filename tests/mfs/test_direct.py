@@ -86,6 +86,71 @@ def test_who_has_the_same_position_goes_on_where_it_was_left(cluster: Cluster) -
         assert read_by(cluster, "n2") == before
 
 
+@pytest.mark.parametrize("directory", ["/tmp", "/dev/shm"])
+def test_a_file_of_the_node_where_it_is_is_read_there_by_itself(cluster: Cluster, directory: str) -> None:
+    with started(cluster, f"cp data /mfs/n2{directory}/kept;", f"python3 /tmp/reads.py 1 enough 5< /mfs/n2{directory}/kept") as job:
+        (job.directory / "go").touch()
+        until("it is read there", partial(is_open_on, cluster, "n2", f"/mfs/n2{directory}/kept"), seconds=30)
+        before = read_of(cluster, "n2")
+        job.moved("n3")
+        until("home reads it again", lambda: read_of(cluster, "n2") > before, seconds=30)
+        assert not is_open_on(cluster, "n3", f"/mfs/n2{directory}/kept")
+        job.moved("n2")
+        until("it is read there again", partial(is_open_on, cluster, "n2", f"/mfs/n2{directory}/kept"), seconds=30)
+        (job.directory / "enough").touch()
+        assert "read\nstatus 0" in job.end(), job.said
+
+
+def test_a_file_of_that_node_that_has_given_its_name_away_stays_what_it_was(cluster: Cluster) -> None:
+    with started(cluster, "cp data /mfs/n2/tmp/taken;", "python3 /tmp/reads.py 30 5< /mfs/n2/tmp/taken") as job:
+        cluster.place("n2").run("sh", "-c", "head -c 300000 /dev/zero > /tmp/other; mv /tmp/other /tmp/taken")
+        (job.directory / "go").touch()
+        assert "read\nstatus 0" in job.end(), job.said
+        assert not is_open_on(cluster, "n2", "/mfs/n2/tmp/taken")
+
+
+HUNGRY = """
+import os
+while not os.path.exists("enough"):
+    os.lseek(5, 0, os.SEEK_SET)
+    while data := os.read(5, 1000):
+        sum(data)
+print("has read")
+"""
+
+
+def test_a_process_goes_to_the_node_whose_file_it_reads(cluster: Cluster) -> None:
+    (cluster.home.root / "tmp" / "hungry.py").write_text(HUNGRY)
+    (cluster.place("n3").root / "tmp" / "food").write_bytes(random.Random(1).randbytes(30_000_000))
+    until("home sees it", lambda: not cluster.home.run("test", "-s", "/mfs/n3/tmp/food").returncode, seconds=20)
+    with Running(cluster, "reader", "", mosrun="mosrun", command="python3 /tmp/hungry.py 5< /mfs/n3/tmp/food") as job:
+        job.moved("n2")
+        until("it has gone there", lambda: job.where() == "n3", seconds=60)
+        until("it reads there by itself", partial(is_open_on, cluster, "n3", "/mfs/n3/tmp/food"), seconds=30)
+        until("what it reads there is known", lambda: " of files of n3" in why(job), seconds=20)
+        assert "near what it reads and writes" in why(job)
+        until("it would not leave", lambda: "far from what it reads and writes" in why(job), seconds=60)
+        assert job.where() == "n3", why(job)
+        (job.directory / "enough").touch()
+        assert "has read\nstatus 0" in job.end(), job.said
+
+
+def why(job: Running) -> str:
+    """What the balancer says of its process."""
+    return str(job.cluster.home.run("mosctl", "why", str(job.pid)).stdout)
+
+
+def is_open_on(cluster: Cluster, node: str, path: str) -> bool:
+    """Whether a process there has that file as its descriptor 5."""
+    return path in cluster.place(node).run("sh", "-c", "readlink /proc/[0-9]*/fd/5").stdout.split("\n")
+
+
+def read_of(cluster: Cluster, node: str) -> int:
+    """Bytes that the file server of a node has given to home."""
+    told = json.loads(cluster.place(node).run("mosctl", "mfs", "status", "--json").stdout)
+    return sum(row["bytes_read"] for row in told["served"] if row["peer"] == HOME)
+
+
 def started(cluster: Cluster, first: str, command: str) -> Running:
     """That program, away, where `data` are 300000 bytes."""
     (cluster.home.root / "tmp" / "reads.py").write_text(READS)

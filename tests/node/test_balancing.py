@@ -19,6 +19,7 @@ from node.balancing import PLACED_AT_ONCE
 from node.config import load
 from node.daemon import Daemon
 from node.guest import Guest
+from node.habits import Traffic
 from node.moves import MoveFailed, MoveReport
 from node.paths import Paths
 from node.registry import HOME, HomeProcess
@@ -249,5 +250,42 @@ async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Da
             own = daemon.registry.get(os.getpid())
             assert own is not None
             assert habits.of(own).calls < habit.calls
+        finally:
+            reader.kill()
+
+
+def test_what_of_it_were_files_of_other_nodes_is_theirs() -> None:
+    stay = (HOME, 1.0)
+    first = Traffic(stay, 100, 10_000, {(5, "n2/a"): 1000, (6, "n3/b"): 0}, 0)
+    then = first.followed_by(Traffic(stay, 200, 30_000, {(5, "n2/a"): 6000, (6, "n3/b"): 10_000, (7, "n3/c"): 4000}, 0))
+    assert (then.moved, dict(then.far), then.calls) == (5000, {"n2": 5000, "n3": 10_000}, 25)
+    away = then.followed_by(Traffic(("n2", 9.0), 0, 0, {(5, "n2/a"): 6000}, 0))
+    assert (away.moved, away.far, away.calls) == (then.moved, then.far, then.calls)
+    reads = away.followed_by(Traffic(("n2", 9.0), 10, 100, {(5, "n2/a"): 6000}, 70_000))
+    assert (reads.moved, dict(reads.far), reads.calls) == (5100, {"n2": 75_000, "n3": 10_000}, 35)
+
+
+def test_who_reads_a_file_again_and_again_has_read_more_than_its_position_tells() -> None:
+    first = Traffic((HOME, 1.0), 0, 0, {(5, "n2/a"): 9000, (6, "n3/b"): 0}, 0)
+    then = first.followed_by(Traffic((HOME, 1.0), 100, 100_000, {(5, "n2/a"): 1000, (6, "n3/b"): 10_000}, 0))
+    assert (then.moved, dict(then.far)) == (0, {"n2": 90_000, "n3": 10_000})
+    again = then.followed_by(Traffic((HOME, 1.0), 200, 200_000, {(5, "n2/a"): 2000}, 0))
+    assert again.far["n2"] == 190_000
+
+
+async def test_a_process_at_home_that_reads_another_nodes_file_is_known_to(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # fmt: skip
+    (tmp_path / "n2").mkdir()
+    (tmp_path / "n2" / "data").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(daemon.balancer.habits, "_tree", lambda: str(tmp_path))
+    script = "import os\nwhile True:\n    while os.read(0, 1000): pass\n    os.lseek(0, 0, os.SEEK_SET)"
+    with open(tmp_path / "n2" / "data", "rb") as source, subprocess.Popen([sys.executable, "-c", script], stdin=source) as reader:
+        try:
+            entry, habits, end = add(daemon, reader.pid), daemon.balancer.habits, time.monotonic() + 20
+            while habits.of(entry).files.get("n2", 0) < 1e5 and time.monotonic() < end:
+                await habits.look()
+                await asyncio.sleep(0.1)
+            assert habits.of(entry).files["n2"] >= 1e5
         finally:
             reader.kill()
