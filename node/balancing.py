@@ -50,6 +50,8 @@ PLACED_AT_ONCE = 3
 TURN_WITHIN = 3.0
 """Seconds after which a process that is to be placed begins at home even if it is not its turn yet; mosrun does not wait for longer
 than 5."""
+MOST_WAITING = 64
+"""Programs that wait for their turn, each with a connection to the daemon: more begin at home at once."""
 BEGINS_WITHIN = 1.0
 """Seconds after which a program whose turn it is, and that has not begun, is not waited for."""
 
@@ -332,7 +334,8 @@ class Balancer:
         its_turn, begun = asyncio.Event(), asyncio.Event()
         self._beginning[entry.pid] = begun
         self._spawn(self._place_new(entry, its_turn, begun))
-        await _within(TURN_WITHIN, its_turn)
+        if len(self._beginning) <= MOST_WAITING:
+            await _within(TURN_WITHIN, its_turn)
 
     async def _place_new(self, entry: HomeProcess, its_turn: asyncio.Event, begun: asyncio.Event) -> None:
         runnable = entry.runnable()

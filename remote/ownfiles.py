@@ -22,18 +22,19 @@ def open_own(shown: Path | None, path: bytes, inode: int) -> int:
         raise FileNotFoundError("no files of this node are shown")
     root = os.open(shown, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        how = _HOW.pack(os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
-        file: int = _libc.syscall(_SYS_OPENAT2, root, path, how, len(how))
+        how = _HOW.pack(os.O_PATH | os.O_CLOEXEC, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+        place: int = _libc.syscall(_SYS_OPENAT2, root, path, how, len(how))
     finally:
         os.close(root)
-    if file < 0:
+    if place < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or inode not in (found.st_ino, _mixed(found.st_dev, found.st_ino)):
-        os.close(file)
-        raise FileNotFoundError(f"{os.fsdecode(path)} is another file")
-    os.set_blocking(file, True)
-    return file
+    try:
+        found = os.fstat(place)
+        if not stat.S_ISREG(found.st_mode) or inode not in (found.st_ino, _mixed(found.st_dev, found.st_ino)):
+            raise FileNotFoundError(f"{os.fsdecode(path)} is another file")
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
 
 
 def _mixed(device: int, inode: int) -> int:

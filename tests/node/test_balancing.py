@@ -192,6 +192,23 @@ async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then
             child.wait()
 
 
+async def test_of_very_many_programs_most_begin_at_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.balancing.TURN_WITHIN", 30.0)
+    monkeypatch.setattr("node.balancing.BEGINS_WITHIN", 30.0)
+    monkeypatch.setattr("node.balancing.MOST_WAITING", PLACED_AT_ONCE + 1)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 3)]
+    try:
+        turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
+        _, waiting = await asyncio.wait(turns, timeout=0.3)
+        assert len(waiting) == 1
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+        for turn in turns:
+            turn.cancel()
+
+
 async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     moves, go_on, load = asyncio.Event(), asyncio.Event(), 8.0
     own = daemon.processors.own.digest
