@@ -112,9 +112,8 @@ class DirectFiles:
         """What a file of the peer's is called there, and its inode. Errors: OSError."""
         descriptor = f"/proc/{self._deputy.pid}/fd/{number}"
         path, found = os.readlink(descriptor), os.stat(descriptor)
-        named = os.lstat(path)                   # an error if it has no name any more
-        if not path.startswith(f"{mount.point}/") or (named.st_dev, named.st_ino) != (found.st_dev, found.st_ino):
-            raise FileNotFoundError(errno.ENOENT, "it has another name", path)
+        if not path.startswith(f"{mount.point}/") or not os.path.samestat(os.lstat(path), found):
+            raise FileNotFoundError(errno.ENOENT, "it has no such name any more", path)
         self._asked[number] = (found.st_dev, found.st_ino)
         return {"path": os.fsencode(path[len(mount.point) + 1 :]), "inode": found.st_ino}
 

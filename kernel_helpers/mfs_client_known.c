@@ -1,8 +1,8 @@
 /* What the kernel asks although it has been told just now, or although there is nothing to be done: answered here, with what the peer would say.
  *
  * A thread that has made a file asks for its attributes before its open() returns, in any case (may_open); they are those that came with the
- * file, and nobody else can have told that thread anything since. Such a file has no capabilities, which the kernel asks for at the first write. Closing a
- * file that nobody here has ever locked gives up no lock. */
+ * file, and nobody else can have told that thread anything since. Such a file has no capabilities, which the kernel asks for at the first
+ * write. Closing a file that nobody here has ever locked gives up no lock. */
 #define _GNU_SOURCE
 #include "mfs_client.h"
 

@@ -124,7 +124,7 @@ class Balancer:
         """programs that want the best node, of which it is not known yet that they stay"""
         self._beginning: dict[int, asyncio.Event] = {}
         """of those that have not begun"""
-        self._staying = 0.0
+        self._staying: dict[int, float] = {}
         """Their runnable threads, as far as they stay."""
 
     def start(self) -> None:
@@ -236,6 +236,7 @@ class Balancer:
         self._begun(pid)
 
     def _begun(self, pid: int) -> None:
+        self._staying.pop(pid, None)
         if (begun := self._beginning.pop(pid, None)) is not None:
             begun.set()
 
@@ -340,17 +341,19 @@ class Balancer:
     async def _place_new(self, entry: HomeProcess, its_turn: asyncio.Event, begun: asyncio.Event) -> None:
         runnable = entry.runnable()
         async with self._unplaced, self._placing:
-            view = self.view_ahead().with_own(self._staying + (0.0 if begun.is_set() else runnable))
+            view = self.view_ahead().with_own(sum(self._staying.values()) + (0.0 if begun.is_set() else runnable))
             if place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings()).target is not None:
                 its_turn.set()
                 if await _within(BEGINS_WITHIN, begun):
                     await self._place(entry)
                 return
-        self._staying += runnable
+        if begun.is_set():
+            return
+        self._staying[entry.pid] = runnable
         await _within(TURN_WITHIN, self._unplaced.none)
         its_turn.set()
         await _within(BEGINS_WITHIN, begun)
-        self._staying -= runnable
+        self._staying.pop(entry.pid, None)
 
     async def _place_best(self, entry: HomeProcess) -> None:
         async with self._placing:

@@ -232,8 +232,12 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
         turn = asyncio.create_task(daemon.balancer.turn(stays))
         done, _ = await asyncio.wait([turn], timeout=0.3)
         assert not done
+        assert sum(daemon.balancer._staying.values()) > 0
+        daemon.balancer.started(stays.pid)               # it has waited too long: it counts as what it is now, and only once
+        assert not daemon.balancer._staying
         go_on.set()
         await asyncio.wait_for(turn, 1)
+        assert not daemon.balancer._staying
     finally:
         for child in children:
             child.kill()
