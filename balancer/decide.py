@@ -2,7 +2,9 @@
 
 A node decides only about its own processes. A Decision is a proposal: the target checks it again with fresh figures.
 The rule for leaving is that of Harchol-Balter and Downey (TOCS 15(3), 1997): a process that has used a seconds of cpu
-is expected to use a more, so a move pays if ``a * (slowdown here - slowdown there) > cost``.
+is expected to use a more, so a move pays if ``a * (slowdown here - slowdown there) > cost``. One that neither gains nor loses
+much goes where a core is that nobody wants, for what those gain that stay, which are taken for as old as it is: else a slow
+node would be idle beside a fast one on which two have half of the processor each.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 
 from balancer.load import LoadVector, slowdown
 from balancer.nearness import stretch, told
-from balancer.opportunity import memory_price, price
+from balancer.opportunity import has_room, memory_price, price, relief
 from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_again, why_not_now, why_not_there
 from balancer.targets import sampled
 from balancer.ushering import usher
@@ -29,6 +31,7 @@ class _Candidate:
     target: str
     vector: LoadVector
     gain: float
+    relief: float
     saved: float
 
 
@@ -110,8 +113,9 @@ def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: r
     for target, vector, refusal in _targets(view, own, process, rng, settings):
         there = price(vector, process.runnable, process.memory, nodes) * stretch(process, target, settings)
         gain = slowdown_here - there * own.speed
-        saved = process.cpu_seconds * gain - settings.cost.of(process.memory)
-        candidate = _Candidate(target, vector, gain, saved)
+        relieved = relief(here, process.runnable) * own.speed if _goes_for_others(vector, process, gain, settings) else 0.0
+        saved = process.cpu_seconds * (gain + relieved) - settings.cost.of(process.memory)
+        candidate = _Candidate(target, vector, gain, relieved, saved)
         against = refusal or _why_no_gain(candidate, process, slowdown_here, settings)
         against = against or why_not_again(process, gain / slowdown_here, now, settings)
         if against is None:
@@ -124,10 +128,11 @@ def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: r
     place_here = "at home" if process.where == HOME else f"on {process.where}"
     reason = (
         f"a slowdown of {slowdown_here - best.gain:.2f} {_at(best.target)} instead of {slowdown_here:.2f} {place_here}"
-        f" saves about {best.saved:.1f} s{told(process, best.target, settings)}"
+        f"{_for_others(best.relief)} saves about {best.saved:.1f} s{told(process, best.target, settings)}"
     )
-    # The target knows how busy it is, and not what the process reads and writes: so much slower it may be, as that is nearer there.
-    worth = absolute * stretch(process, process.where, settings) / stretch(process, best.target, settings)
+    # The target knows how busy it is, and neither what the process reads and writes nor who stays: so much slower it may be, as that is
+    # nearer there, and as they gain.
+    worth = (absolute * stretch(process, process.where, settings) + best.relief / own.speed) / stretch(process, best.target, settings)
     return Decision(process.pid, best.target, reason, best.gain, best.saved, worth)
 
 
@@ -141,9 +146,13 @@ def _targets(
     return [(HOME, own, why_no_memory(own, process, settings)), *found] if process.where != HOME else found
 
 
+def _goes_for_others(vector: LoadVector, process: Process, gain: float, settings: Settings) -> bool:
+    return -settings.sacrifice <= gain <= settings.margin and has_room(vector, process.runnable)
+
+
 def _why_no_gain(candidate: _Candidate, process: Process, slowdown_here: float, settings: Settings) -> str | None:
     margin = settings.home_margin if candidate.target == HOME else settings.margin
-    if candidate.gain <= margin:
+    if candidate.gain + candidate.relief <= margin:
         there = f"{slowdown_here - candidate.gain:.2f} {_at(candidate.target)}"
         near = told(process, candidate.target, settings)
         return f"a slowdown of {slowdown_here:.2f} here and {there}{near} is too little to gain"
@@ -152,6 +161,10 @@ def _why_no_gain(candidate: _Candidate, process: Process, slowdown_here: float, 
         used = f"{process.cpu_seconds:.1f} s of cpu"
         return f"it has used {used}, too little to pay a move of {cost:.1f} s {_to(candidate.target)}"
     return None
+
+
+def _for_others(relief: float) -> str:
+    return f", and {relief:.2f} less for those that stay," if relief > 0 else ""
 
 
 def _at(target: str) -> str:

@@ -46,16 +46,17 @@ class Process:
 class Settings:
     """The figures of the rules; gains in units of slowdown, times in seconds, memory in bytes.
 
-    `sample` is how many nodes are looked at for one process, `placings` how many are asked for one that is to be placed. A node
-    takes one guest at a time that a balancer sends, but for small ones: together they may have up to `arriving` bytes.
-    `seconds_per_byte` and `seconds_per_call` are how long a byte takes that is read or written at another place than where the
-    process is, and a call that home answers. A move that takes away `large` of a process's slowdown need not wait for longer than
-    `residency_large` after the last one; from `large_moves` quick ones on, each doubles that, too. Where memory is short, processes
-    leave until there is `memory_relief` times as much free as is called short. None goes where all waits for memory or for a disk for
-    more than `memory_stall` or `io_stall` of the time.
+    `sacrifice` is how much a process may lose by going to an idle core, for those that stay. `sample` is how many nodes are looked
+    at for one process, `placings` how many are asked for one that is to be placed. A node takes one guest at a time that a balancer
+    sends, but for small ones: together they may have up to `arriving` bytes. `seconds_per_byte` and `seconds_per_call` are how long a
+    byte takes that is read or written at another place than where the process is, and a call that home answers. A move that takes
+    away `large` of a process's slowdown need not wait for longer than `residency_large` after the last one; from `large_moves` quick
+    ones on, each doubles that, too. Where memory is short, processes leave until there is `memory_relief` times as much free as is
+    called short. None goes where all waits for memory or for a disk for more than `memory_stall` or `io_stall` of the time.
     """
 
     margin: float = 0.15
+    sacrifice: float = 0.3
     home_margin: float = 0.1
     residency: float = 11.0
     residency_costs: float = 3.0

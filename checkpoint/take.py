@@ -33,6 +33,7 @@ from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.mappings import Mapping, read_mappings_quickly
 from engine.phases import Phases
+from engine.private import private_directories
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import kernel_pages
 from kernel_helpers import inject
@@ -170,6 +171,8 @@ def why_not(pid: int, traced_by: int | None = None) -> str | None:
 
 
 def _reasons(pid: int) -> Iterator[str]:
+    if private_directories(pid):
+        yield refusal.PRIVATE
     for task in os.listdir(f"/proc/{pid}/task"):
         for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
             yield f"it has a child (process {child})"

@@ -5,9 +5,11 @@
  * it says so in one line and the program runs at home. The connection is closed by exec: so the daemon learns that mosrun has become
  * the program.
  *
+ * With -X it becomes `mosrun-private`, which gives it directories of its own and has it begin anew there, as `mosrun --within`.
+ *
  * With --restart the daemon makes the checkpointed process a child of mosrun, which stays, stops and goes on with it, and ends as it does.
  *
- * Exit status: the program's own; 64 bad usage, 69 and 75 no restart, 126 and 127 as a shell. `--help` is Python's: its text comes from the parser. */
+ * Exit status: the program's own; 64 bad usage, 69 and 75 no restart, 77 no private directory, 126 and 127 as a shell. `--help` is Python's: its text comes from the parser. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -26,16 +28,19 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "mosrun.h"
 
-enum { USAGE = 64, UNAVAILABLE = 69, REFUSED = 75, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALLED = 128 };
 enum { PATIENCE = 5, RESTART_PATIENCE = 700 /* seconds */, LONGEST = 1024 /* bytes of a text */, ANSWER = 1 << 17 };
+enum { PRIVATE_MOST = 10 /* directories of -X */ };
 
 static struct {
     bool home, best, locked;
-    const char *node, *memory, *job, *trace, *every, *checkpoint, *restart;
-} options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = ""};
+    const char *node, *memory, *job, *trace, *every, *checkpoint, *restart, *private;
+    const char *privates[PRIVATE_MOST];
+    int private_count;
+} options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = "", .private = ""};
 
-static void say(const char *format, ...)
+void say(const char *format, ...)
 {
     char line[PATH_MAX + 256] = "mosrun: ";
     va_list values;
@@ -64,19 +69,39 @@ static const struct {
     {'h', "--home", &options.home, NULL},     {'b', "--best", &options.best, NULL},   {'L', "--locked", &options.locked, NULL},
     {'r', "--node", NULL, &options.node},     {'m', "--memory", NULL, &options.memory}, {'J', "--job", NULL, &options.job},
     {'A', "--every", NULL, &options.every}, {'C', "--checkpoint", NULL, &options.checkpoint}, {'R', "--restart", NULL, &options.restart},
+    {'X', "--private", NULL, &options.private},
 };
 enum { KNOWN = sizeof known / sizeof known[0] };
+
+static void give(int option, const char *value)
+{
+    struct stat status;
+    *known[option].value = value;
+    if (known[option].value != &options.private)
+        return;
+    if (*value != '/' || stat(value, &status) || !S_ISDIR(status.st_mode))
+        bad_usage("-X needs a directory that is there, by its whole path, not '%s'", value);
+    if (options.private_count == PRIVATE_MOST)
+        bad_usage("-X may be given ten times at most, and %s is one more", value);
+    options.privates[options.private_count++] = value;
+}
+
+const char *above(int levels)
+{
+    static char self[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    for (int up = 0; up < levels && length > 0; up++)
+        while (length > 0 && self[--length] != '/')
+            ;
+    self[length > 0 ? length : 0] = 0;
+    return self;
+}
 
 /* Becomes Python, which prints the help that the parser makes. */
 static _Noreturn void help(void)
 {
-    char self[PATH_MAX], python[PATH_MAX + 32];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    for (int up = 0; up < 2 && length > 0; up++) /* ROOT/.build/mosrun */
-        while (length > 0 && self[--length] != '/')
-            ;
-    self[length > 0 ? length : 0] = 0;
-    snprintf(python, sizeof python, "%s/.venv/bin/python", self);
+    char python[PATH_MAX + 32];
+    snprintf(python, sizeof python, "%s/.venv/bin/python", above(2));
     execl(python, python, "-I", "-m", "cli.mosrun", "--help", (char *)NULL);
     say("%s: %s", python, strerror(errno));
     _exit(NOT_EXECUTABLE);
@@ -94,10 +119,10 @@ static int long_option(char **words)
         if (known[i].flag)
             return *known[i].flag = true, 1;
         if (words[0][length])
-            return *known[i].value = words[0] + length + 1, 1;
+            return give(i, words[0] + length + 1), 1;
         if (!words[1])
             bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
-        return *known[i].value = words[1], 2;
+        return give(i, words[1]), 2;
     }
     if (length == 7 && !strncmp(words[0], "--trace", length)) /* its value, if any, is in the same word */
         return options.trace = words[0][length] ? words[0] + length + 1 : "-", 1;
@@ -120,10 +145,10 @@ static int short_options(char **words)
             continue;
         }
         if (letter[1])
-            return *known[i].value = letter + 1, 1;
+            return give(i, letter + 1), 1;
         if (!words[1])
             bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
-        return *known[i].value = words[1], 2;
+        return give(i, words[1]), 2;
     }
     return 1;
 }
@@ -145,6 +170,8 @@ static char **read_options(char **words)
         bad_usage("-m needs a number of MiB, not '%s'", options.memory);
     if (*options.checkpoint && !*options.every)
         bad_usage("-C says where the checkpoints of -A go, and -A is missing", "");
+    if (options.private_count && (*options.every || *options.restart))
+        bad_usage("what is in directories of -X is in no checkpoint: -X goes with neither -A nor --restart", "");
     if (*options.restart && *words)
         bad_usage("with --restart the checkpoint says what runs, not '%s'", *words);
     if (!*options.restart && !*words)
@@ -375,6 +402,11 @@ static void make_trace(void)
         bad_usage("--trace needs a plain file of your own, not %s", options.trace);
     if (strlen(path) > LONGEST)
         bad_usage("%s: the path is too long for a trace", options.trace);
+    for (int i = 0; i < options.private_count; i++) {
+        struct stat directory;
+        if (!stat(options.privates[i], &directory) && directory.st_dev == status.st_dev)
+            bad_usage("--trace=%s lies in a directory of -X, where nobody would find it", options.trace);
+    }
     if (ftruncate(file, 0)) {
         say("%s: %s", options.trace, strerror(errno));
         _exit(USAGE);
@@ -485,7 +517,13 @@ static _Noreturn void restart(void)
 
 int main(int argc, char **argv)
 {
-    char **program = read_options(argv + (argc > 0));
+    int is_within = argc > 2 && !strcmp(argv[1], "--within");
+    char **words = argv + (argc > 0) + 2 * is_within;
+    char **program = read_options(words);
+    if (options.private_count && !is_within)
+        begin_within(options.privates, options.private_count, words);
+    if (is_within)
+        go_on_within(argv[2]);
     name_checkpoints();
     if (*options.trace && strcmp(options.trace, "-"))
         make_trace();

@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from cli.command import Parser
-from cli.exit_codes import NOT_EXECUTABLE, NOT_FOUND, OK, REFUSED, UNAVAILABLE, USAGE
+from cli.exit_codes import NOT_EXECUTABLE, NOT_FOUND, NOT_PERMITTED, OK, REFUSED, UNAVAILABLE, USAGE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,15 +21,16 @@ def parser() -> argparse.ArgumentParser:
         "  mosrun -h ./talks-to-a-device         stays at home\n"
         "  mosrun --trace=calls -r n2 ./analyse  tells its system calls while it is away, in the file 'calls'\n"
         "  mosrun -A 30 -C saved ./analyse       checkpointed each half hour, to the directory 'saved'\n"
+        "  mosrun -X /tmp/work ./analyse         /tmp/work is its own, empty at first, and goes with it in the end\n"
         "  mosrun --restart saved                goes on from there, here, with its pid and its files\n",
-        exits=(USAGE, UNAVAILABLE, REFUSED, NOT_EXECUTABLE, NOT_FOUND),
+        exits=(USAGE, UNAVAILABLE, REFUSED, NOT_PERMITTED, NOT_EXECUTABLE, NOT_FOUND),
         ending=(
-            "Otherwise the exit status is the program's own, wherever it ran; 69 and 75 are mosrun's with --restart alone. mosrun becomes "
-            "the program; with --restart it stays, is the program's parent, and passes signals on."
+            "Otherwise the exit status is the program's own, wherever it ran; 69 and 75 are mosrun's with --restart alone, 77 with -X. "
+            "mosrun becomes the program; with --restart it stays, is the program's parent, and passes signals on."
         ),
         usage=(
-            "mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [-A MINUTES [-C DIR]] [--trace[=FILE]] [--] "
-            "(program [argument ...] | --restart DIR)"
+            "mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [-A MINUTES [-C DIR]] [-X DIR ...] [--trace[=FILE]] "
+            "[--] (program [argument ...] | --restart DIR)"
         ),
         add_help=False,
     )
@@ -48,6 +49,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-A", "--every", metavar="MINUTES", help="checkpoint it every so many minutes; fractions are allowed")
     made.add_argument("-C", "--checkpoint", metavar="DIR", help="where the checkpoints of -A go; ./ckpt.PID if left out")
     made.add_argument("-R", "--restart", metavar="DIR", help="no program: the process of the checkpoint in DIR goes on")
+    made.add_argument(
+        "-X", "--private", metavar="DIR", action="append",
+        help="what it and its children have in this directory is theirs alone: empty at first, gone when the last of them ends; up to 10",
+    )  # fmt: skip
     made.add_argument("program", nargs=argparse.REMAINDER, help="program and its arguments")
     return made
 

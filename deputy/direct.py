@@ -4,7 +4,8 @@
 A file of the node where the process is, which home knows through its own /mfs, is opened there by its path.
 
 A descriptor's position belongs to all who have it. So only what nobody else has is read elsewhere; what the guest has opened away it
-knows itself, of what is older all processes of the node are asked.
+knows itself, of what is older all processes of the node are asked. If there is somebody, calls that name the place in the file may still
+read it: they do nothing to the position, which stays here.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class DirectFiles:
         if event.kind == Control.POSITION:
             link.send(Control.POSITIONED, number=number, serial=serial, position=self._position(number))
         else:
-            start_thread("direct", self._consider, link, number, serial, bool(fields.get("own")))
+            start_thread("direct", self._consider, link, number, serial, bool(fields.get("own")), bool(fields.get("placed")))
         return True
 
     def look(self) -> None:
@@ -93,16 +94,19 @@ class DirectFiles:
         except (TypeError, ValueError):
             raise WireError("broken positions of files") from None
 
-    def _consider(self, link: GuestLink, number: int, serial: int, is_own: bool) -> None:
+    def _consider(self, link: GuestLink, number: int, serial: int, is_own: bool, is_placed: bool) -> None:
         """In a thread of its own: there may be many processes."""
         pid, port, peer, how = self._deputy.pid, self._deputy.options.files_port, link.target.node, dict[str, Any]()
         try:
             mount = mount_to_read(pid, number) if port else None
-            if mount is not None and has_one_table(pid) and (is_own or is_alone(pid, number)):
-                if mount.kind in KINDS:
-                    how = {"port": port, "token": self._deposit(peer, number)}
+            if mount is not None and has_one_table(pid):
+                is_shared = not is_own and not is_alone(pid, number)
+                if is_shared and not is_placed:
+                    log.info("descriptor %d is not read elsewhere: others have its position", number)
+                elif mount.kind in KINDS:
+                    how = {"port": port, "token": self._deposit(peer, number), "shared": is_shared}
                 elif (mount.kind, mount.source) == (MFS, f"{peer}:/"):
-                    how = self._name(number, mount)
+                    how = {**self._name(number, mount), "shared": is_shared}
         except (OSError, KeyError, ValueError) as error:
             log.info("descriptor %d is not read elsewhere: %s", number, error)
         self._answers.put((link, {"number": number, "serial": serial, **how}))
@@ -158,11 +162,11 @@ def facts(pid: int, number: int) -> dict[str, str]:
 
 
 def mount_to_read(pid: int, number: int) -> Mount | None:
-    """The mount of a file that a descriptor has open for reading alone; None also if it is on none of ours. Errors: OSError."""
+    """The mount of a file that a descriptor has open for reading alone; None also if it is on none of its own. Errors: OSError."""
     found = facts(pid, number)
     if int(found["flags"], 8) & _UNFIT != os.O_RDONLY or not stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode):
         return None
-    return next((mount for mount in mounts() if mount.number == int(found["mnt_id"])), None)
+    return next((mount for mount in mounts(pid=pid) if mount.number == int(found["mnt_id"])), None)
 
 
 def is_alone(pid: int, number: int) -> bool:
@@ -183,8 +187,14 @@ def has_descriptors(pid: int, number: int) -> bool:
 
 
 def has_one_table(pid: int) -> bool:
-    """Whether all threads of a process have the same descriptors. Errors: OSError."""
-    return all(_libc.syscall(_SYS_KCMP, pid, int(tid), _KCMP_FILES, 0, 0) == 0 for tid in os.listdir(f"/proc/{pid}/task"))
+    """Whether all threads of a process have the same descriptors, and no other process has. Errors: OSError."""
+    others = (other for other in os.listdir("/proc") if other.isdigit() and other != str(pid))
+    return all(_has_table_of(pid, tid) for tid in os.listdir(f"/proc/{pid}/task")) and not any(_has_table_of(pid, tid) for tid in others)
+
+
+def _has_table_of(pid: int, tid: str) -> bool:
+    same: int = _libc.syscall(_SYS_KCMP, pid, int(tid), _KCMP_FILES, 0, 0)
+    return same == 0
 
 
 def set_position(pid: int, number: int, position: int) -> None:

@@ -33,7 +33,8 @@ from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import Pending, put, take
 from engine.phases import Phases
-from engine.refusal import passes, why_not, why_not_frozen
+from engine.private import private_directories
+from engine.refusal import PRIVATE, passes, why_not, why_not_frozen
 from engine.remains import remains
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
@@ -470,12 +471,14 @@ def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phase
         phases.done("capture")
         reason = obstacle(context, preparation.kernel)
         if reason is None:
-            size = precopy.send_context(frozen.pid, with_pending(context, []), talk, preparation.ahead)
+            size = precopy.send_context(frozen, with_pending(context, []), talk, preparation.ahead)
             phases.done("send")
             return "pour", size
         if preparation.engine == "pour":
             raise MoveRefused(frozen.pid, reason)
         log.info("not poured: %s", reason)
+    if private_directories(frozen.pid):
+        raise MoveRefused(frozen.pid, PRIVATE)
     return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases)
 
 

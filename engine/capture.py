@@ -17,7 +17,7 @@ from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identi
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
 from kernel_helpers.inject import SYS, Frozen, Thread, carry_restart, check, comes_again
-from kernel_helpers.pages import PageTotals, send_own_pages
+from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
 from kernel_helpers.tracing import signal_state
 
 _PTRACE_PEEKSIGINFO = 0x4209
@@ -80,12 +80,15 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
     )
 
 
-def send_pages(frozen_pid: int, mappings: Sequence[Mapping], stream: int | socket.socket, timeout: float = 30.0) -> PageTotals:
-    """Sends the pages that mappings (a context's) have of their own into the socket `stream`.
+def send_pages(
+    pid: int, mappings: Sequence[Mapping], stream: int | socket.socket, timeout: float = 30.0, splicer: Splicer | None = None
+) -> PageTotals:
+    """Sends the pages that mappings (a context's) have of their own into the socket `stream`; splicer: the process gives them itself.
 
     Errors: OSError: ConnectionError, TimeoutError after `timeout` seconds without progress, ProcessLookupError.
     """
-    return send_own_pages(frozen_pid, page_ranges(mappings), stream if isinstance(stream, int) else stream.fileno(), timeout)
+    to = stream if isinstance(stream, int) else stream.fileno()
+    return send_own_pages(pid, page_ranges(mappings), to, timeout, splicer=splicer)
 
 
 def inner_tid(pid: int, tid: int) -> int:

@@ -36,6 +36,7 @@ from engine.context import Context
 from engine.handover import take_descriptor
 from engine.layout import Span, common, merge, subtract, subtract_all
 from engine.mappings import PAGE, PROT_WRITE, Mapping, read_mappings
+from engine.splicing import splicer
 from kernel_helpers.inject import SYS, Frozen, Thread, check
 from kernel_helpers.pages import (
     History,
@@ -358,7 +359,7 @@ def areas_of(pid: int) -> list[Area]:
 
 
 def send_context(
-    pid: int, context: Context, channel: Channel, ahead: Ahead | None, timeout: float = 30.0, spoilt: Sequence[Span] = ()
+    frozen: Frozen, context: Context, channel: Channel, ahead: Ahead | None, timeout: float = 30.0, spoilt: Sequence[Span] = ()
 ) -> int:
     """A process that stands still: its context, and its pages but for what has gone ahead and is not spoilt. Returns the bytes of all its
     pages that were sent. Errors: WireError, OSError."""
@@ -367,5 +368,6 @@ def send_context(
     channel.send("context", kept=kept, owed=owed)
     channel.send_block(context.to_wire())
     if ahead is None:
-        return send_pages(pid, context.maps, channel.connection, timeout).bytes
+        with splicer(frozen) as by_itself:
+            return send_pages(frozen.pid, context.maps, channel.connection, timeout, by_itself).bytes
     return ahead.progress.sent + ahead.send_rest(context.maps, kept, owed, channel, timeout).bytes

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
+from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
 from kernel_helpers.inject import SYS, Frozen
 
@@ -22,13 +23,13 @@ _OWN_PROC = re.compile(
     r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|mem|pagemap|clear_refs)"
 )
 _ITSELF = "it looks at itself through /proc/self/"
+PRIVATE = "it has private directories (mosrun -X)"
 _CAP_SYS_RESOURCE = 24
 _CPU_TIMER = "it has a timer that counts its processor time ({})"
 ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
 _NAMESPACES = {
     "user": "it is in a user namespace of its own",
     "pid": "it is in a pid namespace of its own",
-    "mnt": "it is in a mount namespace of its own",
     "time": "it is in a time namespace of its own",
 }
 
@@ -74,6 +75,8 @@ def only_poured(pid: int) -> Iterator[str]:
         status = _status(pid)
         if not _has_capability(_CAP_SYS_RESOURCE) and any(len(set(status[name].split()[:3])) > 1 for name in ("Uid", "Gid")):
             yield "it runs with mixed user ids"
+        if private_directories(pid):
+            yield PRIVATE
         with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
             start = ""
             for line in smaps:
@@ -138,6 +141,8 @@ def _by_namespaces(pid: int) -> Iterator[str]:
             if not os.path.exists(f"/proc/self/ns/{name}"):
                 continue  # this kernel has no such namespaces
             raise
+    if has_own_mounts(pid) and not private_directories(pid):
+        yield "it is in a mount namespace of its own"
     if os.readlink(f"/proc/{pid}/root") != "/":
         yield "it has a root directory of its own"
 

@@ -246,7 +246,7 @@ static int takes_directly(struct away *a, struct guest_thread *t, const struct s
         answer(a, n->id, 0, 1);
         return 1;
     }
-    uint64_t told[3] = {about.descriptor, about.serial, verdict == DIRECT_WANTED_OWN};
+    uint64_t told[4] = {about.descriptor, about.serial, verdict == DIRECT_WANTED_OWN, about.by_place};
     struct event event = {.kind = verdict == DIRECT_BUSY ? EVENT_BUSY : verdict == DIRECT_OPEN ? EVENT_READS_OPEN : EVENT_READS,
                           .tid = t->tid, .value = n->data.nr, .length = sizeof told};
     int waits = verdict == DIRECT_OPEN || verdict == DIRECT_BUSY;

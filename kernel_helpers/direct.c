@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "area.h"
@@ -19,7 +20,7 @@
 #define EAGER_ABOUT_OTHERS 16   /* times as many reads of a file that the guest has not opened here: home has to look who else has it */
 #define REFUSED 2000            /* reads until home is asked again about what it has refused; twice as many each time, so often: */
 #define DOUBLED 10
-#define FARTHEST (1ll << 42)    /* bytes: file systems differ in what is too far */
+#define NEAR (1ll << 34)        /* bytes: a position up to here, or in the file, no file system refuses */
 #define EVERY (struct span){0, ~0u}
 #define POSITIONS 84            /* Control.POSITIONS of wire/control.py */
 
@@ -30,6 +31,8 @@ struct direct_file {
     uint8_t is_own;             /* opened here, and nobody else has it */
     uint8_t refused;            /* how often */
     uint8_t ending;             /* DIRECT: it is to be home's again as soon as nobody reads it */
+    uint8_t is_shared;          /* OPEN, DIRECT: its position is, and stays at home: only what names its place is read here */
+    uint8_t by_place;           /* some of the reads did */
     int reads;                  /* that went home */
     uint32_t serial;            /* of the question about it */
     int file;                   /* OPEN, DIRECT: ours */
@@ -96,7 +99,7 @@ static void give_up(struct direct *d, const struct direct_call *call, struct spa
         struct direct_file *f = &d->files[i];
         if (f->state == DIRECT) {
             struct direct_position told = {i, lseek(f->file, 0, SEEK_CUR)};
-            if (call->number != SYS_close)
+            if (call->number != SYS_close && !f->is_shared)
                 session_control(call->session, POSITIONS, FRAME_BARRIER, 0, &told, sizeof told);
             give(call->listener, call->id, d->nothing, i);
         }
@@ -187,14 +190,31 @@ static enum direct_verdict pass(struct direct *d, const struct direct_call *call
 static int reads(const struct direct_call *call) {
     const uint64_t *a = call->arguments;
     switch (call->number) {
-    case SYS_read: case SYS_readv: case SYS_pread64: case SYS_preadv:
+    case SYS_read: case SYS_readv: case SYS_pread64: case SYS_preadv: case SYS_lseek:
         return 1;
-    case SYS_lseek:
-        return (int64_t)a[1] < FARTHEST;
     case SYS_preadv2:
         return !a[5];
     }
     return 0;
+}
+
+/* Whether a call sets the position of a direct file so far away that only home's file system knows whether it may be there. */
+static int goes_far(const struct direct_file *f, const struct direct_call *call) {
+    int64_t by = (int64_t)call->arguments[1];
+    unsigned from = (unsigned)call->arguments[2];
+    struct statx known;
+    if (call->number != SYS_lseek || f->state != DIRECT || f->is_shared || by <= 0 || from > SEEK_END)
+        return 0;
+    if (from == SEEK_END || (from == SEEK_CUR && __builtin_add_overflow(by, lseek(f->file, 0, SEEK_CUR), &by)))
+        return 1;
+    /* It may have been as large as what is remembered, if it is not: nobody is asked. */
+    return by > NEAR && (statx(f->file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &known) || by > (int64_t)known.stx_size);
+}
+
+/* Whether a read says itself where, and leaves the position alone. */
+static int names_place(const struct direct_call *call) {
+    return call->number == SYS_pread64 || call->number == SYS_preadv ||
+           (call->number == SYS_preadv2 && (int64_t)call->arguments[3] != -1);
 }
 
 static struct direct_file *known(struct direct *d, unsigned descriptor) {
@@ -203,10 +223,22 @@ static struct direct_file *known(struct direct *d, unsigned descriptor) {
     return &d->files[descriptor];
 }
 
-/* Home is asked about a file that is read again and again: what it takes to make it direct is worth several calls. */
-static enum direct_verdict count(struct direct *d, struct direct_file *f) {
-    if (++f->reads < d->eager * (f->is_own ? 1 : EAGER_ABOUT_OTHERS))
+/* A read that goes home. Home is asked about a file that is read again and again: what it takes to make it direct is worth several calls.
+ * The same about one whose position was shared, if it is read by that: it may not be any more. */
+static enum direct_verdict count(struct direct *d, const struct direct_call *call, unsigned number) {
+    struct direct_file *f = &d->files[number];
+    unsigned refused = f->refused;
+    if (f->reads + 1 < d->eager * (f->is_own ? 1 : EAGER_ABOUT_OTHERS)) {
+        f->reads++;
         return DIRECT_NOT;
+    }
+    if (f->state == DIRECT) {
+        if (f->inside)
+            return DIRECT_NOT;
+        give_up(d, call, just(number));
+        f->refused = refused;
+        f->by_place = 1;
+    }
     f->state = ASKED;
     f->serial = ++d->serial;
     return f->is_own ? DIRECT_WANTED_OWN : DIRECT_WANTED;
@@ -229,17 +261,21 @@ static enum direct_verdict take_read(struct direct *d, const struct direct_call 
             return DIRECT_BUSY;
         give_up(d, call, just(number));
     }
-    if (f->state == DIRECT) {
+    int by_place = names_place(call);
+    if (f->state == DIRECT && (by_place || !f->is_shared)) {
         f->inside++;
         call->thread->inside = number + 1;
         return DIRECT_HERE;
     }
     /* From the first that waits for home's position on, all do, until the number is direct or means something else: so it stays true. */
-    if (f->state == OPEN && !f->forwarded)
+    if (f->state == OPEN && (f->is_shared ? by_place : !f->forwarded))
         return DIRECT_OPEN;
     f->forwarded++;
     call->thread->forwarded = number + 1;
-    return f->state == PLAIN && call->number != SYS_lseek && !d->passing ? count(d, f) : DIRECT_NOT;
+    if ((f->state != PLAIN && f->state != DIRECT) || call->number == SYS_lseek || d->passing)
+        return DIRECT_NOT;
+    f->by_place |= by_place;
+    return count(d, call, number);
 }
 
 enum direct_verdict direct_take(struct direct *d, const struct direct_call *call, struct direct_question *question) {
@@ -247,11 +283,11 @@ enum direct_verdict direct_take(struct direct *d, const struct direct_call *call
     uint32_t number = call->arguments[0];
     pthread_mutex_lock(&d->lock);
     leave(d, call->thread);
-    if (!reads(call))
+    if (!reads(call) || (number < MOST && goes_far(&d->files[number], call)))
         verdict = pass(d, call);
     else if (number < MOST) {
         verdict = take_read(d, call, number);
-        *question = (struct direct_question){(int32_t)number, d->files[number].serial};
+        *question = (struct direct_question){(int32_t)number, d->files[number].serial, d->files[number].by_place};
     }
     call->thread->moment = d->moment;
     pthread_mutex_unlock(&d->lock);
@@ -294,6 +330,12 @@ static struct direct_file *asked_about(struct direct *d, int descriptor, uint32_
     return NULL;
 }
 
+/* Until home is asked again, it takes longer each time. */
+static void put_off(struct direct_file *f, unsigned refused) {
+    f->refused = refused + (refused < DOUBLED);
+    f->reads = -(REFUSED << refused);
+}
+
 int direct_refuse(struct direct *d, int descriptor, uint32_t serial) {
     struct direct_file *f = asked_about(d, descriptor, serial, ASKED);
     if (!f)
@@ -303,13 +345,12 @@ int direct_refuse(struct direct *d, int descriptor, uint32_t serial) {
     struct direct_file before = *f;
     forget(f);
     f->is_own = before.is_own;
-    f->refused = before.refused + (before.refused < DOUBLED);
-    f->reads = -(REFUSED << before.refused);
+    put_off(f, before.refused);
     pthread_mutex_unlock(&d->lock);
     return 0;
 }
 
-int direct_opened(struct direct *d, int descriptor, uint32_t serial, int file) {
+int direct_opened(struct direct *d, int descriptor, uint32_t serial, int file, int is_shared) {
     struct direct_file *f = asked_about(d, descriptor, serial, ASKED);
     if (!f) {
         close(file);
@@ -317,6 +358,9 @@ int direct_opened(struct direct *d, int descriptor, uint32_t serial, int file) {
     }
     f->state = OPEN;
     f->file = file;
+    f->is_shared = is_shared;
+    if (is_shared)
+        put_off(f, f->refused);
     pthread_mutex_unlock(&d->lock);
     return 0;
 }
@@ -336,7 +380,7 @@ unsigned direct_positions(struct direct *d, struct direct_position *list, unsign
     unsigned found = 0;
     pthread_mutex_lock(&d->lock);
     for (unsigned i = 0; i < d->top && found < room; i++)
-        if (d->files[i].state == DIRECT)
+        if (d->files[i].state == DIRECT && !d->files[i].is_shared)
             list[found++] = (struct direct_position){i, lseek(d->files[i].file, 0, SEEK_CUR)};
     pthread_mutex_unlock(&d->lock);
     return found;

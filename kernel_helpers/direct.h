@@ -1,9 +1,10 @@
 /* Direct files of one guest: regular files, open for reading alone, of which it has an open file of its own on the node (docs/files.md).
  *
  * The guest's own kernel reads them, by the number that home's descriptor has. Its position is the node's affair as long as the number is
- * direct. Any other call that has to do with the number, or might, ends that first: home is told the position, and the number means home's
- * descriptor again. While another thread reads by that number, the call waits: that the thread has come out of its read, only a stop of it
- * tells, for which Python sees (remote/direct.py). */
+ * direct; or it stays home's, if others have it, too: then only reads that name the place in the file are made here. Any other call that
+ * has to do with the number, or might, ends that first: home is told the position, and the number means home's descriptor again. While
+ * another thread reads by that number, the call waits: that the thread has come out of its read, only a stop of it tells, for which Python
+ * sees (remote/direct.py). */
 #ifndef FARHOME_DIRECT_H
 #define FARHOME_DIRECT_H
 #include <stdint.h>
@@ -39,8 +40,8 @@ enum direct_verdict {
 };
 
 #pragma GCC visibility push(hidden)
-/* What of a descriptor: its number, and the question that home is asked about it. */
-struct direct_question { int32_t descriptor; uint32_t serial; };
+/* What of a descriptor: its number, and the question that home is asked about it; `by_place`: it was read by calls that name the place. */
+struct direct_question { int32_t descriptor; uint32_t serial, by_place; };
 
 enum direct_verdict direct_take(struct direct *d, const struct direct_call *call, struct direct_question *question);
 /* A thread's call has come back from home with this value. */
@@ -59,8 +60,8 @@ void direct_free(struct direct *d);
 /* What follows is about the number as it was when home was asked; -ENOENT: it means something else meanwhile. */
 /* Home does not want it, or it cannot be opened: asked again only after many more reads. */
 int direct_refuse(struct direct *d, int descriptor, uint32_t serial);
-/* The open file on the node, which is ours from now on. */
-int direct_opened(struct direct *d, int descriptor, uint32_t serial, int file);
+/* The open file on the node, which is ours from now on; `is_shared`: others have the position, too. */
+int direct_opened(struct direct *d, int descriptor, uint32_t serial, int file, int is_shared);
 /* Numbers that are direct, and their positions, of a guest that stands still; how many. */
 struct direct_position { uint64_t descriptor; int64_t position; };
 unsigned direct_positions(struct direct *d, struct direct_position *list, unsigned room);

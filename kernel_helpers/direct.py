@@ -19,7 +19,7 @@ def _native() -> ctypes.CDLL:
     pointer, i, u32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
     return library.functions(
         ("direct_new", pointer, [ctypes.c_uint]), ("direct_free", None, [pointer]), ("direct_refuse", i, [pointer, i, u32]),
-        ("direct_opened", i, [pointer, i, u32, i]),
+        ("direct_opened", i, [pointer, i, u32, i, i]),
         ("direct_positions", ctypes.c_uint, [pointer, pointer, ctypes.c_uint]),
         ("direct_own", ctypes.c_uint, [pointer, pointer, ctypes.c_uint]), ("direct_set_own", None, [pointer, i]),
     )  # fmt: skip
@@ -40,9 +40,10 @@ class Direct:
         """It stays home's alone."""
         _native().direct_refuse(self.handle, number, serial)
 
-    def opened(self, number: int, serial: int, file: int) -> bool:
-        """An open file on the node for it, which is not the caller's any more. Whether it still means what was asked about."""
-        return bool(_native().direct_opened(self.handle, number, serial, file) == 0)
+    def opened(self, number: int, serial: int, file: int, is_shared: bool) -> bool:
+        """An open file on the node for it, which is not the caller's any more; is_shared: others have its position, too, and only what
+        names its place is read by it. Whether it still means what was asked about."""
+        return bool(_native().direct_opened(self.handle, number, serial, file, is_shared) == 0)
 
     def positions(self) -> list[tuple[int, int]]:
         """(number, position) of what is direct, while the guest stands still."""

@@ -3,6 +3,7 @@
  * Every function returns a negative errno on failure. All of them must be called by the thread that seized the tracee:
  * ptrace belongs to a thread, not to a process. */
 #define _GNU_SOURCE
+#include "inject.h"
 #include "guest_memory.h"
 #include <elf.h>
 #include <errno.h>
@@ -27,10 +28,6 @@
 #endif
 #define LOOK_US 20000  /* between two looks whether a thread that is waited for has ended */
 #define EVENT_STOP 128 /* PTRACE_EVENT_STOP: INTERRUPT, group stop, or the first stop of a new tracee */
-
-/* A result no system call has: errno values end at 4095. inject_call() answers -(FAILED + errno) when it is the injection
- * itself that failed, so that the call's own errors are not confused with ours. */
-#define FAILED 100000L
 
 static int64_t now_us(void)
 {
@@ -145,18 +142,11 @@ int inject_rseq(int tid, struct rseq_configuration *configuration)
     return ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof *configuration, configuration) < 0 ? -errno : 0;
 }
 
-/* What a stop during an injected call left for later: a signal that cannot be blocked (SIGSTOP). */
-struct deferred_signal {
-    int32_t signal;
-    int32_t pad;
-    siginfo_t info;
-};
-
 /* Runs one system call in a stopped thread and answers its raw result. `instruction` is the address of a `syscall`
  * instruction in it; `base` gives the registers that the call does not use (the stack pointer matters to some calls).
  * The thread's registers are changed. It ends in a signal-delivery-stop (SIGTRAP of the step), so that a later CONT or
  * DETACH may carry a signal, and in get_signal(), so that restored registers of an interrupted call make the kernel
- * restart it. After the timeout the call is interrupted and -(FAILED + ETIMEDOUT) answered. */
+ * restart it. After the timeout the call is interrupted and -(INJECT_FAILED + ETIMEDOUT) answered. */
 long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *base, int64_t timeout_us,
                  struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                  uint64_t e, uint64_t f)
@@ -168,21 +158,21 @@ long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *b
     r.orig_rax = -1; /* no restart of anything */
     r.rdi = a, r.rsi = b, r.rdx = c, r.r10 = d, r.r8 = e, r.r9 = f;
     if ((error = inject_set_registers(tid, &r)))
-        return -FAILED + error;
+        return -INJECT_FAILED + error;
     for (int stops = 0; stops < 64; stops++) {
         if (ptrace(PTRACE_SINGLESTEP, tid, 0, 0))
-            return -FAILED - errno;
+            return -INJECT_FAILED - errno;
         error = inject_wait(tid, interrupted ? 2000000 : timeout_us, &status);
         if (error == -ETIMEDOUT && !interrupted) {
             interrupted = 1;
             if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
-                return -FAILED - errno;
+                return -INJECT_FAILED - errno;
             error = inject_wait(tid, 2000000, &status);
         }
         if (error)
-            return -FAILED + error;
+            return -INJECT_FAILED + error;
         if (!WIFSTOPPED(status))
-            return -FAILED - ESRCH; /* it is gone: an injected exit, or SIGKILL */
+            return -INJECT_FAILED - ESRCH; /* it is gone: an injected exit, or SIGKILL */
         if (status >> 16) {
             /* Some ptrace event: a trap that was waiting before the first instruction, or an event of the call itself
              * (clone, exec). The step is still to come. */
@@ -190,11 +180,11 @@ long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *b
         }
         if (WSTOPSIG(status) == SIGTRAP) {
             if ((error = inject_get_registers(tid, &r)))
-                return -FAILED + error;
+                return -INJECT_FAILED + error;
             if (r.rip == instruction + 2)
-                return interrupted ? -FAILED - ETIMEDOUT : (long)r.rax;
+                return interrupted ? -INJECT_FAILED - ETIMEDOUT : (long)r.rax;
             if (r.rip != instruction)
-                return -FAILED - EFAULT;
+                return -INJECT_FAILED - EFAULT;
             continue; /* a SIGTRAP that was on its way before */
         }
         /* All signals are blocked, so this is SIGSTOP, or a fault's signal: of the call itself, which then never ran, or one
@@ -204,17 +194,17 @@ long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *b
             WSTOPSIG(status) == SIGFPE || WSTOPSIG(status) == SIGSYS) {
             siginfo_t info;
             if ((error = inject_get_registers(tid, &r)) || (error = inject_get_signal_info(tid, &info)))
-                return -FAILED + error;
+                return -INJECT_FAILED + error;
             if (WSTOPSIG(status) != SIGSYS &&
                 (r.rip == instruction + 2 || (r.rip == instruction && info.si_addr != (void *)instruction)))
                 continue;
-            return -FAILED - EFAULT;
+            return -INJECT_FAILED - EFAULT;
         }
         deferred->signal = WSTOPSIG(status);
         if ((error = inject_get_signal_info(tid, &deferred->info)))
-            return -FAILED + error;
+            return -INJECT_FAILED + error;
     }
-    return -FAILED - ELOOP;
+    return -INJECT_FAILED - ELOOP;
 }
 
 /* Bytes moved, possibly fewer than asked when a later page is missing. */

@@ -135,7 +135,9 @@ def carry_restart(registers: Registers) -> None:
     normalise_restart(registers)
 
 
-class _Deferred(ctypes.Structure):
+class Deferred(ctypes.Structure):
+    """What stopped a thread during an injected call and could not be blocked."""
+
     _fields_ = [("signal", ctypes.c_int32), ("pad", ctypes.c_int32), ("info", ctypes.c_ubyte * SIGINFO_SIZE)]
 
 
@@ -328,18 +330,26 @@ class Thread:
         TimeoutError, the call having been interrupted).
         """
         self.block_signals()
-        deferred = _Deferred()
+        deferred = Deferred()
         padded = [argument & U64 for argument in args] + [0] * (6 - len(args))
         result: int = _library().inject_call(
             self.tid, self.instruction, ctypes.byref(self.registers), int(self.call_timeout * 1e6),
             ctypes.byref(deferred), number, *padded,
         )  # fmt: skip
-        if deferred.signal and not self.pending_signal:
-            self.pending_signal, self.pending_info = deferred.signal, bytes(deferred.info)
+        self._keep_deferred(deferred)
         if result <= -_FAILED:
             check(result, f"{NAMES.get(number, number)} in {self.tid}")
         self._can_inject_signal = True
         return result
+
+    def has_called(self, deferred: Deferred) -> None:
+        """Others have made calls in it, after block_signals(), as call() does."""
+        self._keep_deferred(deferred)
+        self._can_inject_signal = True
+
+    def _keep_deferred(self, deferred: Deferred) -> None:
+        if deferred.signal and not self.pending_signal:
+            self.pending_signal, self.pending_info = deferred.signal, bytes(deferred.info)
 
     def execute(self, path: int, arguments: int, environment: int) -> None:
         """Makes execve(2) in a process of one thread, which has PTRACE_O_TRACEEXEC; the three are addresses in it. It stands at the first

@@ -62,9 +62,9 @@ class Kind(IntEnum):
     """code: the number of a call that stays parked until others have come out of their reads (AwayLink.awaited())"""
 
 
-READ = struct.Struct("<3Q")
+READ = struct.Struct("<4Q")
 """Of READS and READS_OPEN: a descriptor's number, the serial of the question about it, whether the guest has opened it away and shares it
-with nobody."""
+with nobody, whether it is read by calls that name the place."""
 
 
 @dataclass(frozen=True)

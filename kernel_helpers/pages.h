@@ -1,11 +1,13 @@
 /* What the files pages_*.c share: the stream that a process's pages go through.
  *
  * Little-endian, as both ends are x86-64: frames of {magic, count, bytes}, count × {address, length}, bytes of page content, or of what it
- * was packed into (another magic); of a frame with runs and no bytes, the pages that were sent before are gone. The last frame has count 0 and is followed by the
- * totals with a checksum of everything before. The checksum finds mistakes (ours, or a buffer that was changed under our hands);
- * that nobody forges the stream is the connection's business. */
+ * was packed into (another magic); of a frame with runs and no bytes, the pages that were sent before are gone. The last frame has count 0
+ * and is followed by the totals with a checksum of everything before, but for content that nobody has read who could add it up (a third
+ * magic). The checksum finds mistakes (ours, or a buffer that was changed under our hands); that nobody forges the stream is the
+ * connection's business. */
 #ifndef FARHOME_PAGES_H
 #define FARHOME_PAGES_H
+#include "inject.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +19,7 @@
 #define BATCH_RUNS (BATCH_BYTES / PAGE)
 #define FRAME_MAGIC 0x67706866u  /* "fhpg" */
 #define PACKED_MAGIC 0x7a706866u /* "fhpz" */
+#define SPLICED_MAGIC 0x73706866u /* "fhps": the content is in no checksum */
 
 struct page_range {
 	uint64_t start, end; /* bytes, multiples of the page size */
@@ -50,6 +53,8 @@ struct pace {
 };
 /* So much content has been sent. may_try: the other way may be tried. */
 void pace_count(struct pace *pace, uint64_t bytes, bool may_try);
+/* Of the clock that both go by. */
+double now_seconds(void);
 /* What comes next has nothing to do with what was before. */
 void pace_rest(struct pace *pace);
 int pack_bound(size_t size);
@@ -69,6 +74,14 @@ void send_unpaced(int socket);
 /* On a socket, never without progress for longer than timeout_ms. Return 0 or -errno. */
 int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms);
 int receive_all(int socket, void *buffer, size_t size, int timeout_ms);
+/* The same: each time that something is taken its sender hears of it, and is interrupted. Where something has come, more is let come for a
+ * while first. */
+int receive_slowly(int socket, void *buffer, size_t size, int timeout_ms, int pause_us);
+/* On a socket between begin_splicing(), which returns what end_splicing() wants, and that one: as send_all, what is in a pipe. What is less
+ * than a packet waits for more meanwhile. */
+int begin_splicing(int socket);
+void end_splicing(int socket, int before);
+int splice_all(int pipe, int socket, size_t size, int timeout_ms);
 
 int open_proc(int pid, const char *name, int flags);
 
@@ -76,6 +89,18 @@ int open_proc(int pid, const char *name, int flags);
  * runs_on: the process may unmap pages meanwhile, which are zeros then. Returns 0 or -errno. */
 int read_pages(int pid, int memory, const struct run *runs, unsigned count, char *buffer, size_t bytes, bool runs_on);
 bool is_zero_page(const char *page);
+
+/* A process that stands still, and is the calling thread's tracee: it puts its pages into a pipe itself, without a copy (pages_splice.c). */
+struct splicer {
+	int32_t tid, pipe, inside; /* pipe: the end to read from, inside: the number of the other one in the process */
+	int32_t refused; /* frames that it could not put there */
+	uint64_t instruction, room; /* addresses in it: of a `syscall`, and of a page of its own for vectors */
+	struct user_regs_struct registers;
+	struct deferred_signal deferred;
+	uint64_t bytes; /* that have gone this way */
+};
+/* The runs, of so many bytes in all, at most a batch. Returns 1: they are in the pipe, 0: they have to be read as others are; or -errno. */
+int splice_in(struct splicer *splicer, const struct run *runs, unsigned count, size_t bytes);
 
 /* How the pages of a range are looked for. */
 enum scan {

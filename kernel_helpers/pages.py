@@ -1,14 +1,16 @@
-"""Python face of pages_send.c, pages_receive.c, pages_scan.c and history.c: private pages of a process through a socket."""
+"""Python face of pages_send.c, pages_splice.c, pages_receive.c, pages_scan.c and history.c: private pages of a process through a socket."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from kernel_helpers import library
+from kernel_helpers.inject import Deferred, Registers, Thread
 
 Span = tuple[int, int]
 
@@ -63,11 +65,42 @@ class Meter:
         return int(self.totals.bytes)
 
 
+class _Splicer(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int32) for name in ("tid", "pipe", "inside", "refused")],
+        ("instruction", ctypes.c_uint64), ("room", ctypes.c_uint64), ("registers", Registers), ("deferred", Deferred),
+        ("bytes", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class Splicer:
+    """A thread that stands still and puts pages of its process into a pipe: `pipe` is our descriptor of the end to read from, `inside` the
+    thread's of the other one, `room` the address of a page of the process that is nothing of its program's."""
+
+    def __init__(self, thread: Thread, pipe: int, inside: int, room: int) -> None:
+        self._thread = thread
+        self._state = _Splicer(thread.tid, pipe, inside, 0, thread.instruction, room, thread.registers)
+
+    @property
+    def bytes(self) -> int:
+        """Of pages that have gone this way."""
+        return int(self._state.bytes)
+
+    @contextmanager
+    def handle(self) -> Iterator[int]:
+        """The C object. Errors: OSError: the thread has ended."""
+        self._thread.block_signals()
+        try:
+            yield ctypes.addressof(self._state)
+        finally:
+            self._thread.has_called(self._state.deferred)
+
+
 @functools.cache
 def _native() -> ctypes.CDLL:
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
     return library.functions(
-        ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i]),
+        ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i, pointer]),
         ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer, i]),
         ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
         ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
@@ -130,20 +163,22 @@ def unwatch(userfaultfd: int, area: Span) -> None:
 
 def send_own_pages(
     pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, history: History | None = None, last: bool = True,
-    meter: Meter | None = None,
+    meter: Meter | None = None, splicer: Splicer | None = None,
 ) -> PageTotals:  # fmt: skip
     """Sends pid's own pages in ranges into the socket with descriptor stream; pid is not changed.
 
     history: what was sent of it before; of ranges that are `written` only what was written since is sent. last: pid stands still, and
-    the other side is told what it has no more; else it may run, and what it writes from now on is for the next time.
+    the other side is told what it has no more; else it may run, and what it writes from now on is for the next time. splicer: by which
+    pid, which stands still and has no history, gives the pages itself.
 
     Errors: OSError: TimeoutError after timeout seconds without progress, ConnectionError, others: pid is unreadable.
     """
     totals = (meter or Meter()).totals
     handle = history.handle if history is not None else None
-    result = _native().farhome_pages_send(
-        pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), handle, last
-    )
+    with splicer.handle() if splicer is not None else nullcontext() as by_itself:
+        result = _native().farhome_pages_send(
+            pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), handle, last, by_itself
+        )
     _check(result, f"sending pages of process {pid}")
     return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum)
 

@@ -9,7 +9,7 @@
 #define FAST 800e6         /* bytes a second: nothing packs as fast on one processor */
 #define BETTER 1.05        /* of what the other way gets through, for a change */
 
-static double now(void)
+double now_seconds(void)
 {
 	struct timespec time;
 
@@ -20,11 +20,11 @@ static double now(void)
 void pace_count(struct pace *pace, uint64_t bytes, bool may_try)
 {
 	if (!pace->began)
-		pace->began = now();
+		pace->began = now_seconds();
 	pace->bytes += bytes;
 	if (pace->bytes < WINDOW)
 		return;
-	double end = now(), rate = pace->bytes / (end - pace->began + 1e-9);
+	double end = now_seconds(), rate = pace->bytes / (end - pace->began + 1e-9);
 	pace->rate[pace->packs] = rate;
 	pace->began = end;
 	pace->bytes = 0;

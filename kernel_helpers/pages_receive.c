@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 #define SLOTS 4
+#define FRAMES 8        /* that the time of one is an average of */
+#define SLOW_FRAME 2e-3 /* seconds */
+#define PAUSE_US 1000   /* of a slow stream, between two looks for more */
 
 struct slot {
 	struct run runs[BATCH_RUNS];
@@ -27,6 +30,7 @@ struct receiver {
 	size_t gone_count;
 	struct slot slots[SLOTS];
 	char *packed; /* room for a batch */
+	double frame_time; /* seconds that a frame with content takes, about */
 	sem_t filled, empty;
 	int error; /* of the writing thread, atomic */
 };
@@ -163,8 +167,9 @@ static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, 
 
 	if (result)
 		return result;
-	bool packed = frame.magic == PACKED_MAGIC;
-	if ((frame.magic != FRAME_MAGIC && !packed) || frame.count > BATCH_RUNS || frame.bytes > BATCH_BYTES || (packed && !frame.bytes))
+	bool packed = frame.magic == PACKED_MAGIC, spliced = frame.magic == SPLICED_MAGIC;
+	if ((frame.magic != FRAME_MAGIC && !packed && !spliced) || frame.count > BATCH_RUNS || frame.bytes > BATCH_BYTES ||
+	    ((packed || spliced) && !frame.bytes))
 		return -EPROTO;
 	slot->count = frame.count;
 	if (!frame.count)
@@ -185,13 +190,14 @@ static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, 
 		return receive_gone(receiver, slot, checksum, totals);
 	if (packed ? bytes > BATCH_BYTES : bytes != frame.bytes)
 		return -EPROTO;
-	result = receive_all(socket, packed ? receiver->packed : slot->buffer, frame.bytes, timeout_ms);
+	result = receive_slowly(socket, packed ? receiver->packed : slot->buffer, frame.bytes, timeout_ms,
+				receiver->frame_time > SLOW_FRAME ? PAUSE_US : 0);
 	if (result)
 		return result;
 	if (packed && !unpack(receiver->packed, frame.bytes, slot->buffer, bytes))
 		return -EPROTO;
 	checksum_add(checksum, slot->runs, frame.count * sizeof *slot->runs);
-	for (uint64_t i = 0, offset = 0; i < frame.count; offset += slot->runs[i++].length)
+	for (uint64_t i = 0, offset = 0; !spliced && i < frame.count; offset += slot->runs[i++].length)
 		checksum_add(checksum, slot->buffer + offset, slot->runs[i].length);
 	totals->runs += frame.count;
 	totals->bytes += bytes;
@@ -233,9 +239,13 @@ int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range
 	result = -pthread_create(&writer, NULL, write_slots, receiver);
 	if (result)
 		goto out_memory;
+	double before = now_seconds();
 	for (unsigned turn = 0;; turn++) {
 		take(&receiver->empty);
 		struct slot *slot = &receiver->slots[turn % SLOTS];
+		double now = now_seconds();
+		receiver->frame_time += (now - before - receiver->frame_time) / FRAMES;
+		before = now;
 		result = __atomic_load_n(&receiver->error, __ATOMIC_ACQUIRE);
 		if (!result)
 			result = receive_frame(receiver, socket, timeout_ms, ranges, range_count, slot, &checksum, totals);

@@ -9,7 +9,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define GONE_LEAST (16 * PAGE) /* bytes */
+#define GONE_LEAST (16 * PAGE)    /* bytes */
+#define SPLICE_LEAST (64 * PAGE) /* bytes of a frame: a call in the process costs as much as reading so many */
+#define SAMPLE 16                /* one page of so many is looked at before a frame goes unread */
+#define REFUSALS 4               /* frames that could not, after which it is not tried any more */
 
 struct sender {
 	int pid, pagemap, memory, socket, timeout_ms;
@@ -17,6 +20,7 @@ struct sender {
 	bool runs_on; /* the process does */
 	enum scan scan;
 	struct history *history; /* or NULL */
+	struct splicer *splicer; /* or NULL */
 	size_t hint;
 	uint64_t range_start; /* a run never spans two ranges, as the other side checks it against one */
 	char *buffer;
@@ -49,6 +53,48 @@ static unsigned pack_batch(struct sender *sender, struct frame *frame, struct io
 	return 1;
 }
 
+/* Whether no page of the batch that is looked at is zeros: then there are hardly any others. Or -errno. */
+static int looks_full(struct sender *sender)
+{
+	struct run sample[BATCH_RUNS / SAMPLE + 1];
+	unsigned count = 0, pages = 0;
+
+	for (unsigned i = 0; i < sender->count; i++)
+		for (uint64_t at = 0; at < sender->runs[i].length; at += PAGE)
+			if (pages++ % SAMPLE == 0)
+				sample[count++] = (struct run){sender->runs[i].address + at, PAGE};
+	int result = read_pages(sender->pid, sender->memory, sample, count, sender->buffer, count * PAGE, false);
+	for (unsigned i = 0; !result && i < count; i++)
+		if (is_zero_page(sender->buffer + i * PAGE))
+			return 0;
+	return result ? result : 1;
+}
+
+/* The batch without its being read. Returns 1; 0: it has to be read; or -errno. */
+static int flush_spliced(struct sender *sender)
+{
+	struct frame frame = {.magic = SPLICED_MAGIC, .count = sender->count, .bytes = sender->bytes};
+	struct iovec vector[2] = {{&frame, sizeof frame}, {sender->runs, sender->count * sizeof sender->runs[0]}};
+
+	if (!sender->splicer || sender->bytes < SPLICE_LEAST || sender->splicer->refused >= REFUSALS)
+		return 0;
+	int result = looks_full(sender);
+	if (result == 1)
+		result = splice_in(sender->splicer, sender->runs, sender->count, sender->bytes);
+	if (result != 1)
+		return result;
+	checksum_add(&sender->checksum, sender->runs, vector[1].iov_len);
+	sender->totals.runs += sender->count;
+	sender->totals.bytes += sender->bytes;
+	*sender->told = sender->totals;
+	result = send_all(sender->socket, vector, 2, sender->timeout_ms);
+	if (!result)
+		result = splice_all(sender->splicer->pipe, sender->socket, sender->bytes, sender->timeout_ms);
+	sender->count = 0;
+	sender->bytes = 0;
+	return result ? result : 1;
+}
+
 static int flush(struct sender *sender)
 {
 	struct run runs[BATCH_RUNS];
@@ -59,7 +105,10 @@ static int flush(struct sender *sender)
 
 	if (!sender->count)
 		return 0;
-	int result = read_pages(sender->pid, sender->memory, sender->runs, sender->count, sender->buffer, sender->bytes, sender->runs_on);
+	int result = flush_spliced(sender);
+	if (result)
+		return result < 0 ? result : 0;
+	result = read_pages(sender->pid, sender->memory, sender->runs, sender->count, sender->buffer, sender->bytes, sender->runs_on);
 	if (result)
 		return result;
 	for (unsigned i = 0; i < sender->count; i++) {
@@ -227,14 +276,16 @@ static int send_range(struct sender *sender, const struct page_range *range, boo
  * history, or NULL: what has been sent of it before, which is added to. Of ranges marked WRITTEN only what was written since then is
  * sent: if pid runs (!last), and is watched (farhome_watch), to be sent again when it is written again; if it stands still (last), with
  * word of what it has no more.
+ *
+ * splicer, or NULL: by which pid, which stands still and has no history, gives its pages itself.
  */
 int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_count, int socket, int timeout_ms,
-		       struct page_totals *totals, struct history *history, int last)
+		       struct page_totals *totals, struct history *history, int last, struct splicer *splicer)
 {
 	struct sender *sender = calloc(1, sizeof *sender);
 	size_t room = BATCH_BYTES + pack_bound(BATCH_BYTES);
 	char *buffer = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int result = 0, pagemap = -1, memory = -1;
+	int result = 0, pagemap = -1, memory = -1, before = 0;
 
 	if (!sender || buffer == MAP_FAILED) {
 		result = -ENOMEM;
@@ -247,9 +298,11 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	if (result < 0)
 		goto out;
 	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer, .packed = buffer + BATCH_BYTES,
-				  .history = history, .told = totals, .runs_on = history && !last};
+				  .history = history, .splicer = history ? NULL : splicer, .told = totals, .runs_on = history && !last};
 	result = 0;
 	send_unpaced(socket);
+	if (sender->splicer)
+		before = begin_splicing(socket);
 	if (history)
 		pace_rest(&history->pace);
 	for (size_t i = 0; i < range_count && !result; i++)
@@ -262,6 +315,8 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 		struct iovec vector[2] = {{&end, sizeof end}, {&sender->totals, sizeof sender->totals}};
 		result = send_all(socket, vector, 2, timeout_ms);
 	}
+	if (sender->splicer)
+		end_splicing(socket, before);
 	*totals = sender->totals;
 out:
 	if (pagemap >= 0)

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "pages.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -9,6 +10,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define WAKE_AT (128 << 10) /* bytes */
 #define NEAR_US 1000        /* microseconds there and back */
@@ -69,6 +71,23 @@ void send_unpaced(int socket)
 	setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, other, sizeof other - 1); /* a kernel without it goes on as it is */
 }
 
+int begin_splicing(int socket)
+{
+	int cork = 1, flags = fcntl(socket, F_GETFL);
+
+	setsockopt(socket, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork); /* another kind of socket has no packets */
+	fcntl(socket, F_SETFL, flags | O_NONBLOCK);
+	return flags;
+}
+
+void end_splicing(int socket, int before)
+{
+	int cork = 0;
+
+	setsockopt(socket, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
+	fcntl(socket, F_SETFL, before);
+}
+
 int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms)
 {
 	while (count) {
@@ -97,6 +116,27 @@ int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms)
 	return 0;
 }
 
+int splice_all(int pipe, int socket, size_t size, int timeout_ms)
+{
+	while (size) {
+		ssize_t moved = splice(pipe, NULL, socket, NULL, size, SPLICE_F_MORE);
+		if (moved == 0)
+			return -EPIPE;
+		if (moved < 0 && errno == EINTR)
+			continue;
+		if (moved < 0 && errno != EAGAIN)
+			return -errno;
+		if (moved < 0) {
+			int result = wait_ready(socket, POLLOUT, timeout_ms);
+			if (result)
+				return result;
+			continue;
+		}
+		size -= moved;
+	}
+	return 0;
+}
+
 /* Who waits for much is not woken for every packet. */
 static void wake_at(int socket, size_t size)
 {
@@ -104,10 +144,10 @@ static void wake_at(int socket, size_t size)
 	setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
 }
 
-int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
+int receive_slowly(int socket, void *buffer, size_t size, int timeout_ms, int pause_us)
 {
 	char *next = buffer;
-	bool much = size >= WAKE_AT;
+	bool much = size >= WAKE_AT, rested = false;
 
 	while (size) {
 		ssize_t received = recv(socket, next, size, MSG_DONTWAIT);
@@ -118,6 +158,12 @@ int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
 				continue;
 			if (errno != EAGAIN)
 				return -errno;
+			if (much && pause_us && next != (char *)buffer && !rested) {
+				struct timespec pause = {0, pause_us * 1000l};
+				nanosleep(&pause, NULL);
+				rested = true;
+				continue;
+			}
 			if (much)
 				wake_at(socket, size);
 			int result = wait_ready(socket, POLLIN, timeout_ms);
@@ -129,6 +175,12 @@ int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
 		}
 		next += received;
 		size -= received;
+		rested = false;
 	}
 	return 0;
+}
+
+int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
+{
+	return receive_slowly(socket, buffer, size, timeout_ms, 0);
 }

@@ -38,10 +38,11 @@ def _plain(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
-def mounts(below: str = "/") -> list[Mount]:
-    """All mounts at or below that directory, in the order in which they were made."""
+def mounts(below: str = "/", pid: int | None = None) -> list[Mount]:
+    """All mounts at or below that directory, in the order in which they were made; as another process has them, who may have some that
+    are its own (mosrun -X). Errors: OSError."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in Path(f"/proc/{pid or 'self'}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         fields, _, rest = line.partition(" - ")
         number, _, device, _, point = fields.split()[:5]
         kind, source = rest.split()[:2]

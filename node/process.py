@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+_MOSRUN = frozenset({"mosrun", "mosrun-private"})
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ def far_positions(pid: int, tree: str) -> dict[tuple[int, str], int]:
 
 
 def is_mosrun(pid: int) -> bool:
-    """Whether a process is mosrun, which has not become its program yet."""
+    """Whether a process is mosrun, or what it is for a moment (-X), and has not become its program yet."""
     try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)") == "mosrun"
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)") in _MOSRUN
     except OSError:
         return False
 

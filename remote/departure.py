@@ -49,7 +49,7 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             context = capture(guest.frozen)
             phases.done("capture")
             ahead = remote.ahead(talk) if message.get("ahead") else None
-            precopy.send_context(guest.frozen.pid, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
+            precopy.send_context(guest.frozen, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
             if ahead is not None and ahead.owed:
                 remote.give_pages(guest.pid, None)
             phases.done("send")
@@ -124,7 +124,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
         with stream.connection:
             if context is not None:
                 ahead = remote.ahead(talk)
-                size = precopy.send_context(guest.pid, with_pending(context, []), stream, ahead)
+                size = precopy.send_context(guest.frozen, with_pending(context, []), stream, ahead)
                 owed = ahead.owed if ahead is not None else 0
             else:
                 stream.send("images", beside=to_wire(hollow))

@@ -9,6 +9,8 @@
       | <-- POSITIONED -----------------------------|  or: it is not what it was
       |  the guest gets the file, under the number that home's has, and makes the call itself; so it does with all that follow
 
+If others have the position, too, home keeps it, and only calls that name the place in the file themselves are made here.
+
 kernel_helpers/direct.c sees to it that home has the position again before anything else is done with that number. What another thread
 does with it waits until each that reads by it was seen at a stop.
 """
@@ -55,13 +57,23 @@ class _Waiting:
     call: int
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What home was asked about, and has not refused; is_shared: others have its position, too."""
+
+    number: int
+    serial: int
+    is_shared: bool
+
+
 class DirectFiles:
     """See the module."""
 
     def __init__(self, guest: Guest, remote: Remote) -> None:
         self._guest = guest
         self._remote = remote
-        self._opened: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
+        self._opened: queue.SimpleQueue[tuple[_Asked, int]] = queue.SimpleQueue()
+        """what was opened for it, -1: nothing"""
         self._waiting: dict[tuple[int, int], list[_Waiting]] = {}
         """by number and serial: calls that wait for the position"""
         self._held: dict[int, int] = {}
@@ -82,14 +94,15 @@ class DirectFiles:
             self._interrupt_readers()
             return True
         if event.kind in (Kind.READS, Kind.READS_OPEN):
-            number, serial, own = READ.unpack(event.data)
+            number, serial, own, placed = READ.unpack(event.data)
             if event.kind == Kind.READS_OPEN:
                 waiting = self._waiting.setdefault((number, serial), [])
                 waiting.append(_Waiting(event.tid, event.code))
                 if len(waiting) == 1:
                     self._guest.link.send(Control.POSITION, event.tid, pack(number=number, serial=serial))
             else:
-                self._guest.link.send(Control.READS, event.tid, pack(number=number, serial=serial, own=bool(own)))
+                about = pack(number=number, serial=serial, own=bool(own), placed=bool(placed))
+                self._guest.link.send(Control.READS, event.tid, about)
             return True
         try:
             fields = unpack(event.data)
@@ -97,33 +110,33 @@ class DirectFiles:
             if event.kind == Control.POSITIONED:
                 self._give(self._table, number, serial, int(fields["position"]))
             elif fields.get("token"):
-                self._open_of_home(number, serial, int(fields["port"]), str(fields["token"]))
+                self._open_of_home(_Asked(number, serial, bool(fields.get("shared"))), int(fields["port"]), str(fields["token"]))
             elif fields.get("path"):
                 own, path, inode = self._remote.options.own_files, bytes(fields["path"]), int(fields["inode"])
-                self._open(number, serial, lambda: open_own(own, path, inode))
+                self._open(_Asked(number, serial, bool(fields.get("shared"))), lambda: open_own(own, path, inode))
             else:
                 self._table.refuse(number, serial)
         except (WireError, KeyError, TypeError, ValueError):
             log.warning("home's answer about a file is none", exc_info=True)
         return True
 
-    def _open_of_home(self, number: int, serial: int, port: int, token: str) -> None:
+    def _open_of_home(self, asked: _Asked, port: int, token: str) -> None:
         try:
             files = self._remote.home_files(port)
         except OSError as error:
             log.warning("no files of the home: %s", error)
-            self._opened.put((number, serial, -1))
+            self._opened.put((asked, -1))
         else:
-            self._open(number, serial, lambda: files.open(token))
+            self._open(asked, lambda: files.open(token))
 
-    def _open(self, number: int, serial: int, opens: Callable[[], int]) -> None:
+    def _open(self, asked: _Asked, opens: Callable[[], int]) -> None:
         def work() -> None:
             try:
                 file = opens()
             except (OSError, FarhomeError) as error:
                 log.info("a file is not read here: %s", error)
                 file = -1
-            self._opened.put((number, serial, file))
+            self._opened.put((asked, file))
             self._remote.tree.waker.wake()
 
         start_thread("direct", work)
@@ -138,11 +151,11 @@ class DirectFiles:
         if self._held:
             self._go_on()
         while self._table is not None and not self._opened.empty():
-            number, serial, file = self._opened.get()
+            asked, file = self._opened.get()
             if file < 0:
-                self._table.refuse(number, serial)
+                self._table.refuse(asked.number, asked.serial)
             else:
-                self._table.opened(number, serial, file)
+                self._table.opened(asked.number, asked.serial, file, asked.is_shared)
 
     def _give(self, table: Direct, number: int, serial: int, position: int) -> None:
         waiting = [one for one in self._waiting.pop((number, serial), []) if self._waits(one)]
@@ -229,7 +242,7 @@ class DirectFiles:
         """After the link has ended."""
         self._table = None
         while not self._opened.empty():
-            *_, file = self._opened.get()
+            _, file = self._opened.get()
             if file >= 0:
                 os.close(file)
 

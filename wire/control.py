@@ -47,8 +47,8 @@ class Control(IntEnum):
     CONTENT = 51
     """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
     DIRECTED = 52
-    """the answer to READS: number, serial; port of home's file server and the token under which it has the file; no token: it stays
-    home's alone"""
+    """the answer to READS: number, serial; port of home's file server and the token under which it has the file, or path and inode of
+    one of the node's own; shared: others have its position, too; neither: it stays home's alone"""
     POSITIONED = 53
     """the answer to POSITION: number, serial; position; -1: it is not what it was"""
     EXECUTED = 42
@@ -88,8 +88,8 @@ class Control(IntEnum):
     FETCH = 81
     """a part of a file that was named in MAPPED: path, offset; answered by CONTENT"""
     READS = 82
-    """the guest reads a file again and again: number, serial, own (it has opened it away, and shares it with nobody); answered by
-    DIRECTED"""
+    """the guest reads a file again and again: number, serial, own (it has opened it away, and shares it with nobody), placed (it
+    is read by calls that name the place); answered by DIRECTED"""
     POSITION = 83
     """where is the file: number, serial; answered by POSITIONED"""
     POSITIONS = 84

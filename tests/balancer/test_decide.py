@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from balancer.admission import recheck
 from balancer.cost import MoveCost
 from balancer.decide import decide, next_interval
 from balancer.load import LoadVector
@@ -81,10 +82,30 @@ def test_waiting_for_processors_confirms_a_load_and_some_waiting_keeps_nobody_aw
     assert one(view_of(node("n1", 3, cpu_pressure=0.9), node("n2", **there)), process()).target == "n2"
 
 
-def test_slow_node_is_worth_it_only_when_home_is_slower_still() -> None:
+def test_slow_node_is_worth_it_only_when_home_is_as_slow_for_each() -> None:
     slow = node("n2", speed=0.5)
-    assert one(view_of(node("n1", 2), slow), process()).target is None
+    assert one(view_of(node("n1", 1.5), slow), process()).target is None
+    assert one(view_of(node("n1", 2), node("n2", speed=0.4)), process()).target is None
     assert one(view_of(node("n1", 4), slow), process()).target == "n2"
+
+
+def test_who_neither_gains_nor_loses_leaves_a_processor_to_those_that_stay() -> None:
+    """Else half as fast a node has nothing to do, while two have half of this one each."""
+    decision = one(view_of(node("n1", 2), node("n2", speed=0.5)), process())
+    assert decision.target == "n2"
+    assert decision.gain == pytest.approx(0.0)
+    assert "1.00 less for those that stay" in decision.reason
+    there = node("n2", speed=0.5)
+    assert decision.slowdown is not None
+    assert recheck(there, decision.slowdown, 1.0) is None
+    assert recheck(replace(there, runnable=1.0), decision.slowdown, 1.0) is not None
+    # It stays there, and nobody makes room where nobody stays, or no core is free.
+    assert one(view_of(node("n1", 1), node("n2", 1, speed=0.5)), process(where="n2")).target is None
+    assert one(view_of(node("n1", 1), node("n2", speed=1.0)), process()).target is None
+    assert one(view_of(node("n1", 4), node("n2", 1, speed=0.5)), process()).target is None
+    # Daemons that run now and then are nobody who stays.
+    quiet = node("n2", 1.15, cores=0.45), node("n3", 0.1, cores=0.45)
+    assert one(view_of(node("n1", 4), *quiet), process(where="n2")).target is None
 
 
 def test_decisions_are_the_same_on_machines_that_are_all_faster() -> None:

@@ -103,7 +103,10 @@ def test_a_program_that_cannot_run_is_told_as_a_shell_does(environment: dict[str
 @pytest.mark.parametrize(
     "argv",
     [[], ["-x", "true"], ["-r"], ["-m", "lots", "true"], ["-m", "-5", "true"], ["-h", "-b", "true"], ["-hr", "n2", "true"],
-     ["-C", "there", "true"], ["--restart"], ["-R", "there", "true"], ["--what", "true"], ["-m", "²", "true"], ["--node"], ["--"]],
+     ["-C", "there", "true"], ["--restart"], ["-R", "there", "true"], ["--what", "true"], ["-m", "²", "true"], ["--node"], ["--"],
+     ["-X", "relative", "true"], ["-X", "/nonexistent", "true"], ["-X", "/etc/passwd", "true"], ["-X", "/", "true"],
+     ["-X", "/tmp", "-X", "/tmp", "true"], ["-X", "/usr/lib", "--private=/usr", "true"], ["-X/tmp", "-A", "5", "true"],
+     ["-X", "/tmp", "-R", "saved"], [*["-X", "/tmp"] * 11, "true"], ["-X"]],
 )  # fmt: skip
 def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: list[str]) -> None:
     done = run(environment, *argv)
@@ -162,7 +165,7 @@ def test_the_parser_for_the_manual_knows_the_same_options() -> None:
     table = source[source.index("} known[] = {") : source.index("enum { KNOWN")]
     read = {word for letter, name in re.findall(r"{'(.)', \"(--[a-z]+)\"", table) for word in (f"-{letter}", name)}
     assert parsed == read | {"--trace"}
-    assert len(read) == 18
+    assert len(read) == 20
 
 
 def test_checkpoints_go_beside_where_it_was_started(environment: dict[str, str], tmp_path: Path) -> None:

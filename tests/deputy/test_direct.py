@@ -96,17 +96,21 @@ def test_a_position_is_set_in_another_process(path: Path) -> None:
 
 
 APART = """
-import ctypes, sys, threading
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None)
 def work():
     if sys.argv[1] == "apart":
-        assert ctypes.CDLL(None).unshare(0x400) == 0  # CLONE_FILES
+        assert libc.unshare(0x400) == 0  # CLONE_FILES
+    if sys.argv[1] == "with a child" and not libc.syscall(56, 0x400, 0, 0, 0, 0):
+        os.read(0, 1)
+        os._exit(0)
     print("there", flush=True)
     sys.stdin.read()
 threading.Thread(target=work).start()
 """
 
 
-@pytest.mark.parametrize("kind", ["together", "apart"])
+@pytest.mark.parametrize("kind", ["together", "apart", "with a child"])
 def test_threads_with_descriptors_of_their_own_are_found(kind: str) -> None:
     with subprocess.Popen([sys.executable, "-c", APART, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -21,7 +21,9 @@ PLACE = struct.Struct("<QQq")
 class Away(_Away):
     """See the module."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, is_shared: bool, *arguments: str) -> None:
+        """is_shared: home says of all positions that others have them, too."""
+        self.is_shared = is_shared
         super().__init__(arguments[0], int(arguments[1]), int(arguments[2]), arguments[3])
         status = Path(f"/proc/{self.guest}/status").read_text()
         self.stub = int(status.split("PPid:")[1].split()[0])
@@ -35,13 +37,19 @@ class Away(_Away):
     def handle(self, event: Event) -> None:
         assert isinstance(self.link, AwayLink)
         if event.kind == Kind.READS:
-            number, serial, *_ = READ.unpack(event.data)
+            number, serial, _, is_placed = READ.unpack(event.data)
             try:
-                self.table.opened(number, serial, os.open(f"/proc/{self.stub}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC))
+                file = os.open(f"/proc/{self.stub}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 self.table.refuse(number, serial)
+                return
+            if self.is_shared and not is_placed:
+                os.close(file)
+                self.table.refuse(number, serial)
+            else:
+                self.table.opened(number, serial, file, self.is_shared)
         elif event.kind == Kind.READS_OPEN:
-            number, serial, _ = READ.unpack(event.data)
+            number, serial, *_ = READ.unpack(event.data)
             self.waiting[serial] = event.tid
             self.link.send(Control.POSITION, event.tid, PLACE.pack(number, serial, 0))
         elif event.kind == Control.POSITIONED:
@@ -55,4 +63,4 @@ class Away(_Away):
 
 
 if __name__ == "__main__":
-    serve(Away(*sys.argv[-4:]))
+    serve(Away(sys.argv[1] == "shared", *sys.argv[-4:]))

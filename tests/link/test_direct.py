@@ -41,14 +41,27 @@ class DirectPair(Pair):
                 self.link.send(Control.POSITIONED, event.tid, place)
 
 
-def test_files_are_read_by_the_guest_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("positions", ["own", "shared"])
+def test_files_are_read_by_the_guest_itself(tmp_path: Path, positions: str) -> None:
     argv = [str(program("reader")), "3", "200000", "40"]
-    away = [sys.executable, "-m", "tests.link.direct_away"]
+    away = [sys.executable, "-m", "tests.link.direct_away", positions]
     with DirectPair(argv, away_prefix=away, directory=str(tmp_path)) as pair:
         status, said = pair.run(50)
         assert (status, said) == (0, b"all as it should be\n")
         assert pair.link is not None
         forwarded, _ = pair.link.calls
-    assert pair.given_up > 20
+    assert pair.given_up > 20 if positions == "own" else not pair.given_up
     print(forwarded, "calls forwarded,", pair.given_up, "files given up")
     assert os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("positions", ["own", "shared"])
+def test_reads_that_name_the_place_go_home_only_until_the_file_is_open_here(tmp_path: Path, positions: str) -> None:
+    argv = [str(program("places")), "0", "400", "20"]
+    away = [sys.executable, "-m", "tests.link.direct_away", positions]
+    with DirectPair(argv, away_prefix=away, directory=str(tmp_path)) as pair:
+        status, said = pair.run(50)
+        assert (status, said) == (0, b"all as it should be\n")
+        assert pair.link is not None
+        forwarded, _ = pair.link.calls
+    assert forwarded < 5000, "of some 10000 reads, and 800 writes"

@@ -50,12 +50,15 @@ def test_signal_with_a_handler_interrupts(what: str, call: str, guest: Path, int
 @pytest.mark.parametrize("interception", ["notify", "ptrace"])
 @pytest.mark.parametrize("what", ["nanosleep", "poll"])
 def test_sleep_goes_on_with_what_is_left_when_no_handler_runs(what: str, guest: Path, interception: str) -> None:
+    began, times = time.monotonic(), 0
     with waiting(guest, what, interception) as (pair, _):
-        for _ in range(5):
-            tid = pair.link.threads[0] if pair.link else 0
-            assert pair.stub.cancel(tid)
-            pair.until(pair.stub.busy, 5, "the call is not made again")
+        tid = pair.link.threads[0] if pair.link else 0
+        while times < 5 and pair.stub.cancel(tid):
+            times += 1
+            pair.until(lambda: pair.stub.busy() or pair.status is not None, 5, "the call is not made again")
+        is_over = time.monotonic() - began > 1.0  # the machine may have stood still until it was
         status, output = pair.run(20)
+    assert times == 5 or is_over
     assert status == 7
     assert b"= 0 (ok)\ntook a second" in output
 

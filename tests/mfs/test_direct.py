@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from remote.homefiles import PREFIX
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.programs.build import BUILD
 
 pytestmark = pytest.mark.timeout(240)
 STORM = 120
@@ -86,6 +89,69 @@ def test_who_has_the_same_position_goes_on_where_it_was_left(cluster: Cluster) -
         assert read_by(cluster, "n2") == before
 
 
+PLACED = """
+import os, sys, time
+with open("data", "rb") as source:
+    data = source.read()
+while not os.path.exists("go"):
+    time.sleep(0.02)
+assert os.read(5, 10) == data[:10]
+while not os.path.exists("enough"):
+    for n in range(1000):
+        assert os.pread(5, 100, n * 100) == data[n * 100 : n * 100 + 100], n
+assert os.read(5, 10) == data[10:20]
+print("read")
+"""
+
+
+def test_places_in_a_file_are_read_there_and_the_position_stays_with_who_else_has_it(cluster: Cluster) -> None:
+    with started(cluster, "exec 5< data;", "python3 /tmp/placed.py; wc -c <&5") as job:
+        (job.directory / "go").touch()
+        until("it is read there", partial(is_direct_on, cluster, "n2", 5), seconds=30)
+        for target in ("n3", HOME, "n2"):
+            job.moved(target)
+            if target != HOME:
+                until("it is read there", partial(is_direct_on, cluster, target, 5), seconds=30)
+        (job.directory / "enough").touch()
+        assert "read\n299980\nstatus 0" in job.end(), job.said
+
+
+def test_a_program_that_was_executed_away_reads_places_in_what_its_shell_has_open(cluster: Cluster) -> None:
+    shell = "exec 5< data; until [ -e begin ]; do sleep 0.1; done; python3 /tmp/placed.py; wc -c <&5"
+    with started(cluster, "", f"bash -c '{shell}'") as job:
+        for name in ("begin", "go"):
+            (job.directory / name).touch()
+        until("it is read there", partial(is_direct_on, cluster, "n2", 5), seconds=30)
+        (job.directory / "enough").touch()
+        assert "read\n299980\nstatus 0" in job.end(), job.said
+
+
+def test_parent_and_children_read_by_one_descriptor(cluster: Cluster) -> None:
+    with Running(cluster, "places", "2 1000") as places:
+        for target in ("n2", HOME, "n3"):
+            places.moved(target)
+            places.works(30)
+            if target != HOME:
+                until("it is read there", partial(is_direct_on, cluster, target, 3), seconds=20)
+            places.works(30)
+        (places.directory / "enough").touch()
+        assert "all as it should be\nstatus 0" in places.end(), places.said
+
+
+@pytest.mark.parametrize("place", ["memory", "disk", "node"])
+def test_a_position_is_set_there_as_at_home(cluster: Cluster, place: str) -> None:
+    with tempfile.TemporaryDirectory(dir=BUILD) as disk:
+        name = {"memory": "sparse", "disk": f"{disk}/sparse", "node": "/mfs/n2/tmp/sparse"}[place]
+        with Running(cluster, "seeks", name) as seeks:
+            seeks.works()
+            seeks.moved("n2")
+            for _ in range(2):
+                until("it is read there", partial(is_direct_on, cluster, "n2", 3, name), seconds=20)
+                seeks.works()
+            (seeks.directory / "enough").touch()
+            assert "all as it should be\nstatus 0" in seeks.end(), seeks.said
+
+
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm"])
 def test_a_file_of_the_node_where_it_is_is_read_there_by_itself(cluster: Cluster, directory: str) -> None:
     with started(cluster, f"cp data /mfs/n2{directory}/kept;", f"python3 /tmp/reads.py 1 enough 5< /mfs/n2{directory}/kept") as job:
@@ -93,10 +159,21 @@ def test_a_file_of_the_node_where_it_is_is_read_there_by_itself(cluster: Cluster
         until("it is read there", partial(is_open_on, cluster, "n2", f"/mfs/n2{directory}/kept"), seconds=30)
         before = read_of(cluster, "n2")
         job.moved("n3")
+        cluster.place("n2").run("dd", f"if={directory}/kept", f"of={directory}/kept", "bs=1", "count=1", "conv=notrunc")  # home may know it
         until("home reads it again", lambda: read_of(cluster, "n2") > before, seconds=30)
         assert not is_open_on(cluster, "n3", f"/mfs/n2{directory}/kept")
         job.moved("n2")
         until("it is read there again", partial(is_open_on, cluster, "n2", f"/mfs/n2{directory}/kept"), seconds=30)
+        (job.directory / "enough").touch()
+        assert "read\nstatus 0" in job.end(), job.said
+
+
+def test_a_file_in_a_directory_of_its_own_is_read_there_too(cluster: Cluster) -> None:
+    reads = "sh -c 'cp data own/data; exec python3 /tmp/reads.py 1 enough 5< own/data'"
+    with started(cluster, "mkdir own;", reads, options="-X $PWD/own") as job:
+        before = read_by(cluster, "n2")
+        (job.directory / "go").touch()
+        until("it is read there", lambda: read_by(cluster, "n2") > before, seconds=30)
         (job.directory / "enough").touch()
         assert "read\nstatus 0" in job.end(), job.said
 
@@ -145,16 +222,23 @@ def is_open_on(cluster: Cluster, node: str, path: str) -> bool:
     return path in cluster.place(node).run("sh", "-c", "readlink /proc/[0-9]*/fd/5").stdout.split("\n")
 
 
+def is_direct_on(cluster: Cluster, node: str, number: int, path: str = PREFIX) -> bool:
+    """Whether a process there has, as its descriptor of that number, a file of its home's, or the node's own with that path."""
+    links: str = cluster.place(node).run("sh", "-c", f"readlink /proc/[0-9]*/fd/{number}").stdout
+    return PREFIX in links or path in links.split("\n")
+
+
 def read_of(cluster: Cluster, node: str) -> int:
     """Bytes that the file server of a node has given to home."""
     told = json.loads(cluster.place(node).run("mosctl", "mfs", "status", "--json").stdout)
     return sum(row["bytes_read"] for row in told["served"] if row["peer"] == HOME)
 
 
-def started(cluster: Cluster, first: str, command: str) -> Running:
+def started(cluster: Cluster, first: str, command: str, options: str = "") -> Running:
     """That program, away, where `data` are 300000 bytes."""
     (cluster.home.root / "tmp" / "reads.py").write_text(READS)
-    job = Running(cluster, "reader", "", mosrun=f"head -c 300000 /dev/urandom > data; {first} mosrun -L", command=command)
+    (cluster.home.root / "tmp" / "placed.py").write_text(PLACED)
+    job = Running(cluster, "reader", "", mosrun=f"head -c 300000 /dev/urandom > data; {first} mosrun -L {options}", command=command)
     job.moved("n2")
     return job
 
@@ -222,6 +306,20 @@ def test_threads_are_moved_about_in_the_middle_of_it(cluster: Cluster) -> None:
             readers.moved(chance.choice([node for node in cluster.names if node != readers.where()]))
         (readers.directory / "enough").touch()
         assert "all as it should be\nstatus 0" in readers.end(), readers.said
+
+
+@pytest.mark.soak
+def test_parents_and_children_are_moved_about_in_the_middle_of_it(cluster: Cluster) -> None:
+    chance = random.Random(4)
+    with Running(cluster, "places", "3 2000", "farhome-a") as places:
+        end = time.monotonic() + STORM
+        while time.monotonic() < end:
+            places.works(30)
+            for process in cluster.processes(places.job):
+                here = cluster.where(process)
+                cluster.migrate(int(process["pid"]), here, chance.choice([node for node in cluster.names if node != here]))
+        (places.directory / "enough").touch()
+        assert "all as it should be\nstatus 0" in places.end(), places.said
 
 
 @pytest.mark.soak

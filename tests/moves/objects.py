@@ -171,19 +171,22 @@ def migrate(cluster: Cluster, step: int, pid: int, target: str) -> Move:
     return Move(step, target, False, str(answer.get("error") or answer.get("reason") or "it is there already"))
 
 
-def run(cluster: Cluster, scenario: str, user: str, plan: Plan | None = None, native: Run | None = None) -> Run:
+def run(
+    cluster: Cluster, scenario: str, user: str, plan: Plan | None = None, native: Run | None = None, private: bool = False
+) -> Run:
     """Runs the scenario on the home node: natively without a plan, else under mosrun, moved at the steps (counted from 0) that
-    the plan names, and compared with the native run."""
+    the plan names, and compared with the native run. private: its directory is one of its own (mosrun -X)."""
     source = SCENARIOS[scenario]
     directory = cluster.home.root / "tmp" / f"objects-{os.getpid()}"
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "here").mkdir(parents=True)
-    (directory / "here").chmod(0o777)
+    (directory / "here").chmod(0o1777)
     shutil.copyfile(built(source), directory / source)
     (directory / source).chmod(0o755)
     inside = f"/tmp/{directory.name}"
     variables = [f"PATH={PATH}", f"OBJECTS_CONTROL={inside}/control", f"PWD={inside}/here"]
-    argv = ["env", "-i", *variables, *([] if plan is None else ["mosrun", "-L", "--"]), f"{inside}/{source}", scenario]
+    mosrun = ["-X", f"{inside}/here"] if private else []
+    argv = ["env", "-i", *variables, *([] if plan is None else ["mosrun", "-L", *mosrun, "--"]), f"{inside}/{source}", scenario]
     result = Run(scenario)
     try:
         with Steps(directory / "control") as steps, open(directory / "said", "wb") as said:
@@ -288,13 +291,13 @@ def parameters(*sources: str) -> list[str]:
     return [name for name, source in sorted(SCENARIOS.items()) if source in sources]
 
 
-def move_at_every_step(cluster: Cluster, scenario: str) -> None:
-    """Out, on to another node, home, and so on."""
+def move_at_every_step(cluster: Cluster, scenario: str, private: bool = False) -> None:
+    """Out, on to another node, home, and so on. private: in a directory of its own."""
     user = user_of(scenario)
     native = run(cluster, scenario, user)
     assert native.status == 0 and native.said.endswith(b"the end\n"), native.said
     plan = {step: [ROUTE[step % len(ROUTE)]] for step in range(len(native.states))}
-    moved = run(cluster, scenario, user, plan, native)
+    moved = run(cluster, scenario, user, plan, native, private)
     if not any(move.moved for move in moved.moves):
         moved.wrong.append("it was never moved")
     check(cluster, native, moved)

@@ -12,7 +12,7 @@ _farhome_program_at() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
             --) echo $((i + 1)); return ;;
-            -r | -m | -J | -A | -C | -R | --node | --memory | --job | --every | --checkpoint | --restart) ((i++)) ;;
+            -r | -m | -J | -A | -C | -R | -X | --node | --memory | --job | --every | --checkpoint | --restart | --private) ((i++)) ;;
             -*) ;;
             *) echo "$i"; return ;;
         esac
@@ -30,9 +30,9 @@ _farhome_mosrun() {
         -r | --node) _farhome_words "$(_farhome_nodes)" ;;
         -J | --job) _farhome_words "$(_farhome_jobs)" ;;
         -m | --memory | -A | --every) ;;
-        -C | --checkpoint | -R | --restart) mapfile -t COMPREPLY < <(compgen -d -- "${COMP_WORDS[COMP_CWORD]}") ;;
+        -C | --checkpoint | -R | --restart | -X | --private) mapfile -t COMPREPLY < <(compgen -d -- "${COMP_WORDS[COMP_CWORD]}") ;;
         *) case ${COMP_WORDS[COMP_CWORD]} in
-            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job -A --every -C --checkpoint -R --restart --trace --help" ;;
+            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job -A --every -C --checkpoint -R --restart -X --private --trace --help" ;;
             *) mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}") ;;
         esac ;;
     esac

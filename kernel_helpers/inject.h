@@ -1,0 +1,24 @@
+/* What other files of C need of inject.c: system calls in a thread that stands still, made by the thread that seized it. */
+#ifndef FARHOME_INJECT_H
+#define FARHOME_INJECT_H
+#include <signal.h>
+#include <stdint.h>
+#include <sys/user.h>
+
+/* A result no system call has: errno values end at 4095. inject_call() answers -(INJECT_FAILED + errno) when it is the injection
+ * itself that failed, so that the call's own errors are not confused with ours. */
+#define INJECT_FAILED 100000L
+
+/* What a stop during an injected call left for later: a signal that cannot be blocked (SIGSTOP). */
+struct deferred_signal {
+    int32_t signal;
+    int32_t pad;
+    siginfo_t info;
+};
+
+long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *base, int64_t timeout_us,
+                 struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
+                 uint64_t e, uint64_t f);
+long inject_write(int pid, uint64_t address, const void *buffer, long size);
+
+#endif
