@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deputy.direct import KINDS, facts, has_one_table, is_alone, mount_to_read, set_position
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="looks at all processes")
 
@@ -54,7 +57,7 @@ def test_a_file_that_is_only_read_is_fit_and_nothing_else(path: Path, tmp_path: 
     os.close(again)
 
 
-def test_who_shares_the_position_is_found(path: Path) -> None:
+def look_for_who_shares_the_position(path: Path) -> None:
     number, other = os.open(path, os.O_RDONLY), os.open(path, os.O_RDONLY)
     try:
         assert is_alone(os.getpid(), number), "another open file of the same name has its own position"
@@ -73,7 +76,7 @@ def test_who_shares_the_position_is_found(path: Path) -> None:
         os.close(other)
 
 
-def test_a_descriptor_that_is_under_way_is_somebody_elses(path: Path) -> None:
+def look_for_a_descriptor_that_is_under_way(path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, open(path, "rb") as file:
         socket.send_fds(ours, [b"x"], [file.fileno()])
@@ -82,6 +85,18 @@ def test_a_descriptor_that_is_under_way_is_somebody_elses(path: Path) -> None:
         assert not is_alone(os.getpid(), file.fileno())
         os.close(received)
         assert is_alone(os.getpid(), file.fileno())
+
+
+@pytest.mark.parametrize("judge", [look_for_who_shares_the_position, look_for_a_descriptor_that_is_under_way])
+def test_who_has_the_position_too_is_found(judge: Callable[[Path], None], path: Path) -> None:
+    """Where there are no other processes: descriptors that anybody on the machine sends may be this one, and other tests send some."""
+    code = f"from pathlib import Path; from {__name__} import {judge.__name__} as judge; judge(Path({str(path)!r}))"
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open("/dev/null", "rb") as null:
+        socket.send_fds(ours, [b"x"], [null.fileno()])
+        subprocess.run(
+            ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True
+        )
 
 
 def test_a_position_is_set_in_another_process(path: Path) -> None:
@@ -97,7 +112,7 @@ def test_a_position_is_set_in_another_process(path: Path) -> None:
 
 APART = """
 import ctypes, os, sys, threading
-libc = ctypes.CDLL(None)
+libc = ctypes.PyDLL(None)  # a child that is made while another thread has the interpreter would never get it
 def work():
     if sys.argv[1] == "apart":
         assert libc.unshare(0x400) == 0  # CLONE_FILES
