@@ -30,7 +30,6 @@
 #include <unistd.h>
 
 #define LOOK 250        /* ms */
-#define READ_AHEAD 2048 /* KiB */
 
 struct mfs_client_options mfs_options = {.timeout = 10000};
 struct mfs_client_figures *mfs_figures;
@@ -75,7 +74,7 @@ static void read_further_ahead(void)
 		fclose(list);
 	int fd = found ? open(knob, O_WRONLY | O_CLOEXEC) : -1;
 	if (fd >= 0) {
-		if (dprintf(fd, "%d", READ_AHEAD) < 0)
+		if (dprintf(fd, "%d", MFS_READ_AHEAD) < 0)
 			mfs_log("%s: %s", knob, strerror(errno));
 		close(fd);
 	}

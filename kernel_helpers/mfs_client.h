@@ -48,6 +48,8 @@ int mfs_keep(int *device);
 
 /* ---- the kernel ---- */
 
+#define MFS_READ_AHEAD 2048 /* KiB */
+
 int mfs_fuse_begin(int device); /* 0 or -errno; from then on requests are taken */
 void mfs_fuse_answer(const void *frame, size_t size);
 void mfs_fuse_fail(uint64_t unique, int error);

@@ -159,7 +159,7 @@ static void agree(const struct fuse_in_header *in)
 		.header = {.len = sizeof reply, .unique = in->unique},
 		.body = {
 			.major = FUSE_KERNEL_VERSION, .minor = asked->minor < MINOR ? asked->minor : MINOR,
-			.max_readahead = asked->max_readahead,
+			.max_readahead = MFS_READ_AHEAD << 10, /* no less, whether it has been set already or is set later */
 			.flags = (uint32_t)(flags & wanted) | (asked->flags & FUSE_INIT_EXT), .flags2 = (uint32_t)((flags & wanted) >> 32),
 			.max_background = 128, .congestion_threshold = 96, .max_write = MFS_DATA_MOST, .time_gran = 1,
 			.max_pages = MFS_DATA_MOST / 4096,

@@ -37,11 +37,16 @@ def take(run: str) -> Snapshot:
     others.update(f"link {entry.name}" for entry in Path("/sys/class/net").iterdir())
     for directory in _TEMPORARY:
         for entry in os.scandir(directory):
-            if entry.name.startswith(_OUR_FILES) and entry.name != "criu.kdat":    # CRIU's own memory of the kernel
+            if entry.name.startswith(_OUR_FILES) and not _is_of_criu(Path(entry.path)):
                 named.add(f"file {entry.path}")
     for path, names, _ in os.walk("/sys/fs/cgroup"):
         named.update(f"cgroup {path}/{name}" for name in names if "farhome" in name or run in name)
     return Snapshot(frozenset(_processes(run)), frozenset(named), frozenset(others))
+
+
+def _is_of_criu(path: Path) -> bool:
+    """Whether nothing is there but CRIU's own memory of the kernel, where CRIU keeps it or where we do (engine/criu.py)."""
+    return all(file.name == "criu.kdat" or file.name.startswith("kept-") or file.is_dir() for file in (path, *path.rglob("*")))
 
 
 def _processes(run: str) -> set[str]:

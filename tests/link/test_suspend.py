@@ -29,7 +29,12 @@ def waiting(guest: Path, what: str, interception: str = "notify") -> Iterator[tu
         link = pair.link
         assert link is not None
         tid = link.threads[0]
-        pair.until(lambda: link.busy() and link.standing(tid).number == number, 10, "no call under way")
+
+        def is_under_way() -> bool:
+            standing = link.standing(tid)  # in one look: the call before may still be busy when this one's number is there
+            return bool(standing.busy) and standing.number == number
+
+        pair.until(is_under_way, 10, "no call under way")
         yield pair, writer
         os.close(writer)
 

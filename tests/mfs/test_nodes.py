@@ -211,6 +211,11 @@ def test_without_a_link_calls_fail_in_time_and_work_again_after(pair: Pair) -> N
     assert holder.communicate(timeout=20)[0] == "three\n"
 
 
+def test_the_kernel_reads_ahead_further_than_by_itself(pair: Pair) -> None:
+    line = next(line for line in pair.sh(1, "cat /proc/self/mountinfo").splitlines() if line.split()[4] == "/mfs/n2")
+    assert pair.sh(1, f"cat /sys/class/bdi/{line.split()[2]}/read_ahead_kb") == "2048\n"
+
+
 @pytest.mark.soak
 def test_a_short_cut_only_takes_time(pair: Pair) -> None:
     (pair[2].root / "tmp/file").write_text("12345")

@@ -1,0 +1,167 @@
+"""Connections that are not encrypted: large and small data, in whatever pieces it comes and whatever happens on the way."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.mfs.nodes import Pair
+
+SHADOW = r"""
+import os, random, sys
+rng, path = random.Random(int(sys.argv[2])), sys.argv[1]
+file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+end = os.open(path, os.O_WRONLY | os.O_APPEND)
+shadow = bytearray()
+def size():
+    return rng.choice([rng.randrange(1, 5000), rng.randrange(60_000, 70_000), rng.randrange(1, 2_500_000), 65536, 1 << 20])
+for step in range(120):
+    what, count = rng.choice(["write", "write", "read", "read", "cold", "append", "cut", "both"]), size()
+    place = rng.randrange(0, len(shadow) + 100_000) if rng.random() < 0.7 else rng.randrange(0, len(shadow) // 4096 + 1) * 4096
+    data = rng.randbytes(count)
+    if what == "write":
+        shadow.extend(bytes(max(0, place + count - len(shadow))))
+        shadow[place:place + count] = data
+        assert os.pwrite(file, data, place) == count
+    elif what == "append":
+        shadow += data
+        assert os.write(end, data) == count
+    elif what == "cut":
+        place = min(place, len(shadow))
+        del shadow[place:]
+        os.ftruncate(file, place)
+    elif what == "both":
+        place = min(place, len(shadow))
+        shadow[place:place + count] = data
+        assert os.pwritev(file, [data[:1000], data[1000:]], place) == count
+    else:
+        if what == "cold":
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert os.pread(file, count, place) == shadow[place:place + count], (step, what, place, count)
+    if len(shadow) > 12_000_000:
+        del shadow[5000:]
+        os.ftruncate(file, 5000)
+assert os.fstat(file).st_size == len(shadow)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+assert os.pread(file, len(shadow) + 1, 0) == shadow
+import hashlib
+print(hashlib.sha256(shadow).hexdigest())
+"""
+RECORD = 300_000
+APPEND = f"""
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+for number in range(20):
+    assert os.write(file, (sys.argv[2] * {RECORD}).encode()) == {RECORD}
+"""
+FILL = """
+import errno, os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)
+done, end = 0, None
+while end is None:
+    try:
+        done += os.write(file, bytes([done // 1000 % 251]) * 700_000)
+    except OSError as error:
+        end = error.errno
+os.close(file)
+os.unlink(sys.argv[1])
+with open(sys.argv[1], "wb") as file:
+    file.write(b"x" * 500_000)
+print(end, done)
+"""
+LOOK = """
+import os, sys, time
+file, end, seen = os.open(sys.argv[1], os.O_RDONLY), time.monotonic() + float(sys.argv[2]), set()
+while time.monotonic() < end:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    data = os.pread(file, 1 << 20, 0)
+    pages = [data[at:at + 4096] for at in range(0, len(data), 4096)]
+    assert all(len(set(page)) <= 4 for page in pages), "natively too a page may be of one write and the next"
+    seen |= {page[0] for page in pages}
+print(len(seen))
+"""
+CHANGE = """
+import os, sys, time
+file, end, number = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644), time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < end:
+    number += 1
+    os.ftruncate(file, number % 256 * 4096)
+    os.pwrite(file, bytes([number % 255 + 1]) * (1 << 20), 0)
+"""
+COPY = """
+import errno, os, random, sys
+rng = random.Random(9)
+with open(sys.argv[1], "wb", buffering=0) as file:
+    for number in range(150):
+        data, done = rng.randbytes(1 << 20), 0
+        while done < 1 << 20:
+            try:
+                done += os.pwrite(file.fileno(), data[done:], (number << 20) + done)
+            except OSError as error:
+                assert error.errno == errno.EIO  # the server was killed in the middle of it, and nobody knows
+        if number % 10 == 0:
+            print(number, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Pair]:
+    pair = Pair(settings="encryption = false\n")
+    yield pair
+    pair.lab.down()
+
+
+@pytest.fixture
+def pair(shared: Pair) -> Iterator[Pair]:
+    yield shared
+    for node in shared.nodes:
+        node.run("umount /tmp/small; rm -rf /tmp/*")
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+def test_files_are_what_was_written_and_are_read_as_they_are(pair: Pair, seed: int) -> None:
+    told = pair.python(1, SHADOW, "/mfs/n2/tmp/file", str(seed), timeout=60).strip()
+    assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).hexdigest() == told
+
+
+def test_what_is_appended_by_both_stays_whole(pair: Pair) -> None:
+    both = [pair.start(1, APPEND, "/mfs/n2/tmp/file", "a"), pair.start(2, APPEND, "/tmp/file", "b")]
+    assert [process.wait(30) for process in both] == [0, 0]
+    data = (pair[2].root / "tmp/file").read_bytes()
+    records = sorted({data[at : at + RECORD] for at in range(0, len(data), RECORD)})
+    assert (len(data), records) == (40 * RECORD, [b"a" * RECORD, b"b" * RECORD])
+
+
+def test_a_disk_that_is_full_is_an_error_and_nothing_is_left_on_the_way(pair: Pair) -> None:
+    pair.sh(2, "mkdir /tmp/small && mount -t tmpfs -o size=5m none /tmp/small")
+    told, done = map(int, pair.python(1, FILL, "/mfs/n2/tmp/small/file").split())
+    assert (told, done) == (errno.ENOSPC, 5 << 20)
+    assert (pair[2].root / "tmp/small/file").read_bytes() == b"x" * 500_000
+
+
+def test_what_is_cut_and_written_while_it_is_read_is_no_error(pair: Pair) -> None:
+    pair.sh(2, "truncate -s 0 /tmp/file")
+    changes = pair.start(2, CHANGE, "/tmp/file", "3")
+    assert int(pair.python(1, LOOK, "/mfs/n2/tmp/file", "2.5")) > 10
+    assert changes.wait(20) == 0
+
+
+@pytest.mark.parametrize("what", ["server", "link"])
+def test_what_breaks_in_the_middle_loses_nothing(pair: Pair, what: str) -> None:
+    copies = pair.start(1, COPY, "/mfs/n2/tmp/file")
+    assert copies.stdout is not None
+    for number, _ in enumerate(iter(copies.stdout.readline, "")):
+        if what == "link" and number in (3, 9):
+            pair.lab.cut("n1", "n2", 0.3)
+        elif what == "server" and number in (3, 9):
+            pair[2].run(["kill", "-9", str(pair.pids(pair[2])["server"])], check=True)
+    assert copies.wait(30) == 0
+    expected, rng = hashlib.sha256(), random.Random(9)
+    for _ in range(150):
+        expected.update(rng.randbytes(1 << 20))
+    assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).digest() == expected.digest()
