@@ -12,12 +12,14 @@ import os
 import selectors
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import birth, execution, freezing, homecoming, leaving
 from deputy.approach import Approach
+from deputy.beginning import Beginning
 from deputy.direct import DirectFiles
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
@@ -114,6 +116,8 @@ class Deputy:
         """who sees to it that they come, if the process is at home"""
         self.held: execution.Held | None = None
         """between two programs"""
+        self._beginning: Beginning | None = None
+        """it is mosrun still"""
         self._later: list[Message] = []
         self._preparation: Preparation | None = None
         self._preparing: Callable[[], None] | None = None
@@ -173,6 +177,9 @@ class Deputy:
             self.held.end_guest()
         if self._preparation is not None:
             self._preparation.abandon()
+        if self._beginning is not None:
+            with suppress(OSError):
+                self._beginning.close()
         self.end_approach()
         if self._pidfd in self.selector.get_map():
             self.selector.unregister(self._pidfd)
@@ -277,7 +284,7 @@ class Deputy:
                 self.answer_failure(number, "the request names no target")
                 return
             memory = str(message.get("memory") or self.options.memory)
-            self._prepare(target, number, str(message.get("engine") or self.options.engine), memory)
+            self._prepare(target, number, str(message.get("engine") or self.options.engine), memory, str(message.get("begins", "")))
         elif operation == "home":
             if self.where == "home" or self._preparing is not None:
                 self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
@@ -332,12 +339,12 @@ class Deputy:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, target: Target, number: int | None, engine: str, memory: str) -> None:
-        """Out or hop: the target prepares in a worker; then _depart goes on in the loop."""
+    def _prepare(self, target: Target, number: int | None, engine: str, memory: str, begins: str = "") -> None:
+        """Out or hop: the target prepares in a worker; then it goes on in the loop. begins: see Preparation."""
         begun = time.monotonic()
         preparation = Preparation(
             self.pid, target, self.options.node, engine, None if self.where == "home" else self.mappings.files(),
-            trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory,
+            trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory, begins=begins,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
 
@@ -352,7 +359,10 @@ class Deputy:
                 if preparation.unwatched:
                     self._watch(preparation, go_on)
                     return
-                report = leaving.leave(self, preparation, begun) if self.where == "home" else leaving.hop(self, preparation, begun)
+                if begins and self._beginning is None:
+                    self._begin(preparation, go_on)
+                    return
+                report = leaving.hop(self, preparation, begun) if self.where != "home" else self._leave(preparation, begun)
             except Replaced:
                 return  # deputy/execution.py makes it
             except NotNow as reason:
@@ -383,6 +393,26 @@ class Deputy:
             self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": report.frozen_ms})
 
         self.prepare(preparation, go_on)
+
+    def _begin(self, preparation: Preparation, then: Callable[[], None]) -> None:
+        """The target is ready: mosrun may execute its program; calls `then` in the loop when it has. Errors: OSError."""
+        beginning = self._beginning = Beginning(self.pid)
+        self.server.tell({"event": "begins"})
+
+        def look() -> None:
+            beginning.look()
+            if beginning.is_over:
+                self._preparing = self._preparation = None
+                then()
+
+        self._preparation, self._preparing = preparation, look
+
+    def _leave(self, preparation: Preparation, begun: float) -> Report:
+        """Errors: as leaving.leave."""
+        held = self._beginning.take() if self._beginning is not None else None
+        if held is None or self._beginning is None:
+            return leaving.leave(self, preparation, begun)
+        return leaving.leave(self, preparation, self._beginning.held_since, held)
 
     def _go_ahead(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Memory of the process is sent while it runs on; calls `then` in the loop afterwards. Errors: NotNow, OSError."""

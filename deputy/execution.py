@@ -23,13 +23,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deputy import leaving
+from deputy.beginning import RIGHTS, at_first_instruction, has_rights_of_its_own
 from deputy.guestlink import Announced, GuestLink, LinkLost
 from deputy.report import Report
 from engine.pending import Pending, put
 from engine.phases import Phases
 from kernel_helpers import account, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen, Thread
+from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen
 from kernel_helpers.numbers import NUMBERS
 from wire.control import Control
 from wire.frames import WireError
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("deputy")
 
-_AT_SECURE = 23
 _SI_TIMER = -2
 _ACTION = struct.Struct("<QQQQ")
 """The kernel's struct sigaction: handler, flags, restorer, mask."""
@@ -67,7 +67,7 @@ def go_on(deputy: Deputy) -> None:
     phases = Phases("execution")
     reason = deputy.go_home_reason if deputy.go_home_reason not in NUMBERS else None  # that of a thread is none any more
     try:
-        frozen = _at_first_instruction(deputy.pid)
+        frozen = at_first_instruction(deputy.pid)
         phases.done("stop")
         heritage = _inherit(deputy, link, stub.executed, stub.program_tid(deputy.pid))
         phases.done("guest is over")
@@ -170,16 +170,6 @@ class Held:
         self.link.close()
 
 
-def _at_first_instruction(pid: int) -> Frozen:
-    """From the event, which is inside of execve, to a stop in user mode. Errors: OSError (ProcessLookupError: it was killed)."""
-    thread = Thread(pid, pid)
-    tracing.interrupt(pid)
-    tracing.proceed(pid)
-    thread.wait_stopped()
-    thread.set_options(0)
-    return Frozen(pid, {pid: thread})
-
-
 def _inherit(deputy: Deputy, link: GuestLink, caller: int, leader: int) -> Heritage:
     """Asks the remote. If it does not answer any more, the masks are known from before, and what waited there is lost with its node.
 
@@ -230,9 +220,7 @@ def _bequeath(frozen: Frozen, heritage: Heritage) -> str | None:
 
 def _why_home(pid: int) -> str | None:
     """Why a new program goes on at home, beyond what keeps any process there. Errors: OSError."""
-    with open(f"/proc/{pid}/auxv", "rb") as vector:
-        values = dict(struct.iter_unpack("<QQ", vector.read()))
-    return "its program has rights of its own (setuid)" if values.get(_AT_SECURE) else None
+    return RIGHTS if has_rights_of_its_own(pid) else None
 
 
 def _ended(deputy: Deputy) -> None:

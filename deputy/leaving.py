@@ -82,9 +82,10 @@ class Preparation:
 
     def __init__(
         self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, held_by: int | None = None,
-        trace: bool = False, left: Target | None = None, memory: str = "auto",
+        trace: bool = False, left: Target | None = None, memory: str = "auto", begins: str = "",
     ) -> None:  # fmt: skip
-        """known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
+        """begins: the name of the program that the process is about to execute, which is to leave (deputy/beginning.py).
+        known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
         another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES."""
         self.pid = pid
         self.engine = engine
@@ -101,6 +102,7 @@ class Preparation:
         self._is_hop = known is not None
         self._held_by = held_by
         self._trace = trace
+        self.begins = begins
         self.memory = memory
         self.giver: postcopy.Giver | None = None
         """who gives memory of the process that follows it"""
@@ -147,14 +149,14 @@ class Preparation:
             self.files = files.mapped_files(self.pid)
         self.channel.send(
             "prepare", pid=_program_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
-            uid=int(status["Uid"].split()[0]), command=status["Name"].strip(), files=[file.to_wire() for file in self.files],
+            uid=int(status["Uid"].split()[0]), command=self.begins or status["Name"].strip(), files=[file.to_wire() for file in self.files],
             engine=self.engine, trace=self._trace,
         )  # fmt: skip
         self._send_wanted(self.files)
         self._tell_clocks()
         if self._left is not None:
             self._prepare_source(self._left)
-        elif not self._held_by and self.engine != "criu" and self.kernel:
+        elif not self._held_by and not self.begins and self.engine != "criu" and self.kernel:
             self.areas = precopy.areas_of(self.pid)
 
     def _prepare_source(self, left: Target) -> None:

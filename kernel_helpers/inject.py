@@ -222,12 +222,14 @@ class Thread:
     def seize(cls, tid: int, pid: int, options: int = 0, timeout: float = 5.0) -> Thread:
         """Seizes and stops one thread. Errors: see seize()."""
         thread = cls(tid, pid)
-        native = _library()
-        check(native.inject_seize(tid, options), f"PTRACE_SEIZE of {tid}")
-        thread.options = options
-        check(native.inject_interrupt(tid), f"PTRACE_INTERRUPT of {tid}")
-        thread.wait_stopped(timeout)
+        thread.follow(options)
+        thread.interrupt(timeout)
         return thread
+
+    def follow(self, options: int) -> None:
+        """Seizes the thread, which runs on. Errors: as seize()."""
+        check(_library().inject_seize(self.tid, options), f"PTRACE_SEIZE of {self.tid}")
+        self.options = options
 
     @classmethod
     def adopt(cls, tid: int, pid: int, timeout: float = 5.0) -> Thread:

@@ -28,7 +28,7 @@ from node.guest import Guest
 from node.guests import Guests
 from node.habits import Habits
 from node.lending import Lending
-from node.moves import MoveFailed, Mover
+from node.moves import Manner, MoveFailed, Mover
 from node.peers import PROTOCOL_VERSION, PeerError, Peers
 from node.periodic import periodically
 from node.pressure import Waits
@@ -343,9 +343,8 @@ class Balancer:
         async with self._unplaced, self._placing:
             view = self.view_ahead().with_own(sum(self._staying.values()) + (0.0 if begun.is_set() else runnable))
             if place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings()).target is not None:
+                await self._place(entry, None if begun.is_set() else its_turn)
                 its_turn.set()
-                if await _within(BEGINS_WITHIN, begun):
-                    await self._place(entry)
                 return
         if begun.is_set():
             return
@@ -359,22 +358,24 @@ class Balancer:
         async with self._placing:
             await self._place(entry)
 
-    async def _place(self, entry: HomeProcess) -> None:
-        """Asks one node after the other until one takes it."""
+    async def _place(self, entry: HomeProcess, its_turn: asyncio.Event | None = None) -> None:
+        """Asks one node after the other until one takes it. its_turn: it has not begun, and does so when that is set; it leaves with it."""
         now = self._registry.get(entry.pid)
         if now is None or now.where != entry.where:
             return
         figures = self._figures(now, self._processors.unfit(self.view()))
         for decision in placings(self.view_ahead, figures, self._rng, self.settings()):
             self.journal.record(time.time(), decision, now.where)
-            if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision):
+            begins = its_turn.set if its_turn is not None and not its_turn.is_set() else None
+            if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision, begins):
                 break
 
     async def _make(self, decision: Decision) -> None:
         await self._act(decision)
 
-    async def _act(self, decision: Decision) -> bool:
-        """Makes a move that was decided; returns whether another target might take the process where this one has not."""
+    async def _act(self, decision: Decision, begins: Callable[[], None] | None = None) -> bool:
+        """Makes a move that was decided; returns whether another target might take the process where this one has not. begins: see
+        moves.Manner."""
         assert decision.target is not None
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
         leaving = 0.0
@@ -383,7 +384,7 @@ class Balancer:
             leaving = entry.runnable() if entry.where == HOME else 0.0
         self._leaving += leaving
         try:
-            await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown)
+            await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins))
         except MoveRefused as error:                 # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
             return isinstance(error, MoveFailed) and error.no_place

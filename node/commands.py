@@ -108,7 +108,8 @@ class Commands:
         current = self._node.registry.get(entry.pid)
         if current is None or current.starttime != entry.starttime:
             return
-        self._node.registry.update(entry.pid, state="home", command=process.command_line(entry.pid) or entry.command)
+        begun = {"state": "home"} if current.state == "starting" else {}  # else it is leaving already
+        self._node.registry.update(entry.pid, command=process.command_line(entry.pid) or entry.command, **begun)
         self._node.balancer.started(entry.pid)
         if entry.wanted:
             self._node.balancer.decide()

@@ -39,6 +39,8 @@ SLOWEST = 1e6
 EXIT_TIMEOUT = 5.0
 RESERVE_TIMEOUT = 35.0
 RESUME_POLL = 0.2
+NAME_MOST = 15
+"""Bytes of a program's name, as the kernel shows it."""
 MOST_GROUPS = 64
 """Of a user that a target is told of."""
 ORPHAN_TIME = 1.0
@@ -93,6 +95,8 @@ class Manner:
 
     engine: str = ""
     memory: str = ""
+    begins: Callable[[], None] | None = None
+    """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/beginning.py"""
 
     def fields(self) -> dict[str, str]:
         """Of a request to a deputy."""
@@ -136,6 +140,8 @@ class Mover:
         self._deputies: dict[int, Program] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._begins: dict[int, Callable[[], None]] = {}
+        """Processes that begin as soon as their targets are ready."""
         self._told: set[int] = set()
         """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
         self._rng = random.Random()
@@ -193,9 +199,13 @@ class Mover:
     ) -> MoveReport:
         """As move(), for who is holding() it."""
         self._hurry(pid)
+        manner = manner or Manner()
+        if manner.begins is not None:
+            self._begins[pid] = manner.begins
         try:
-            return await self._move_locked(pid, target, reason, slowdown, manner or Manner())
+            return await self._move_locked(pid, target, reason, slowdown, manner)
         finally:
+            self._begins.pop(pid, None)
             self.progress.pop(pid, None)
             self._hurry(pid, False)
 
@@ -212,7 +222,7 @@ class Mover:
             target = HOME
         if entry.where == target:
             return MoveReport(pid, target, 0.0, 0.0, 0, "none")
-        if entry.state == "starting":
+        if entry.state == "starting" and manner.begins is None:
             raise MoveRefused(pid, "it is only just being started")
         if manner.engine == "criu" and target == HOME:
             raise MoveRefused(pid, "processes come home by pouring alone")
@@ -272,6 +282,8 @@ class Mover:
             host, port = place["address"]
             fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
             fields |= manner.fields()
+            if manner.begins is not None:
+                fields["begins"] = os.path.basename(entry.command.split(" ")[0])[:NAME_MOST] or "?"
             steps.reached("asked")
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
             return _report(entry.pid, answer)
@@ -404,6 +416,8 @@ class Mover:
             return
         elif event == "progress":
             self._progressed(pid, message)
+        elif event == "begins":
+            self._begins.pop(pid, lambda: None)()
         elif event == "state":
             where, reason = str(message.get("where")), str(message.get("reason"))
             # A move that we asked for has been answered before it is told of: where it is then is nothing new.

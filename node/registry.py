@@ -79,8 +79,8 @@ class HomeProcess:
     history: History = field(default_factory=History)
 
     def runnable(self) -> float:
-        """How many threads it adds to those that want to run: one that sleeps at this moment counts half."""
-        stat = process.read_stat(self.pid) if self.where == HOME else None
+        """How many threads it adds to those that want to run: one that sleeps at this moment counts half, unless it is about to begin."""
+        stat = process.read_stat(self.pid) if self.where == HOME and self.state != "starting" else None
         return 1.0 if stat is None or stat.state == "R" else 0.5
 
     def is_as_it_was(self, then: HomeProcess) -> bool:

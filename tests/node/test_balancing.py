@@ -20,7 +20,7 @@ from node.config import load
 from node.daemon import Daemon
 from node.guest import Guest
 from node.habits import Traffic
-from node.moves import MoveFailed, MoveReport
+from node.moves import Manner, MoveFailed, MoveReport
 from node.paths import Paths
 from node.registry import HOME, HomeProcess
 from tests.balancer.vectors import node
@@ -58,7 +58,7 @@ async def asked_of(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, answers: lis
     targets: list[str] = []
     done = asyncio.Event()
 
-    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+    async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         assert reason == "balance"
         assert slowdown is not None
         targets.append(target)
@@ -104,7 +104,7 @@ async def test_processes_to_be_placed_leave_a_few_at_a_time_and_count_as_gone_me
     under_way: list[int] = []
     go_on = asyncio.Event()
 
-    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+    async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         under_way.append(pid)
         await go_on.wait()
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
@@ -135,12 +135,17 @@ async def test_processes_to_be_placed_leave_a_few_at_a_time_and_count_as_gone_me
             child.wait()
 
 
-async def test_programs_that_want_the_best_node_begin_when_they_can_be_placed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_programs_that_want_the_best_node_begin_when_their_targets_are_ready(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     placed: list[int] = []
-    go_on = asyncio.Event()
+    ready, go_on = asyncio.Event(), asyncio.Event()
 
-    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+    async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         placed.append(pid)
+        await ready.wait()
+        assert manner.begins is not None
+        manner.begins()
         await go_on.wait()
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 
@@ -150,13 +155,11 @@ async def test_programs_that_want_the_best_node_begin_when_they_can_be_placed(da
     try:
         turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
         done, _ = await asyncio.wait(turns, timeout=0.3)
-        assert len(done) == PLACED_AT_ONCE
-        assert not placed                                # they have not begun
-        begun = [child.pid for child, turn in zip(children, turns, strict=True) if turn in done]
-        for pid in begun:
-            daemon.balancer.started(pid)
+        assert (len(done), len(placed)) == (0, PLACED_AT_ONCE)
+        ready.set()
         done, _ = await asyncio.wait(turns, timeout=0.3)
-        assert (len(done), sorted(placed)) == (PLACED_AT_ONCE, sorted(begun))
+        begun = [child.pid for child, turn in zip(children, turns, strict=True) if turn in done]
+        assert sorted(placed) == sorted(begun)
         go_on.set()
         await asyncio.wait(turns, timeout=10)
         assert all(turn.done() for turn in turns)
@@ -166,26 +169,41 @@ async def test_programs_that_want_the_best_node_begin_when_they_can_be_placed(da
             child.wait()
 
 
+async def test_a_program_that_cannot_be_placed_begins_all_the_same(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
+        raise MoveFailed(pid, f"{target} is on fire", HOME)
+
+    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr("node.balancing.TURN_WITHIN", 30.0)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        await asyncio.wait_for(daemon.balancer.turn(add(daemon, child.pid, wanted="best")), 5)
+        child.kill()
+
+
 async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    placed = asyncio.Event()
+    placed: dict[int, Manner] = {}
+    go_on = asyncio.Event()
 
-    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
-        placed.set()
+    async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
+        placed[pid] = manner
+        await go_on.wait()
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 
     monkeypatch.setattr(daemon.mover, "move", move)
     monkeypatch.setattr("node.balancing.TURN_WITHIN", 0.1)
-    monkeypatch.setattr("node.balancing.BEGINS_WITHIN", 0.5)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 1)]
     try:
         *silent, last = [add(daemon, child.pid, wanted="best") for child in children]
-        for entry in (*silent, last):                    # the first ones never begin
+        for entry in (*silent, last):                    # the targets of the first ones are never ready
             await asyncio.wait_for(daemon.balancer.turn(entry), 5)
         daemon.balancer.started(last.pid)
-        assert not placed.is_set()
-        await asyncio.wait_for(placed.wait(), 5)
+        assert sorted(placed) == sorted(entry.pid for entry in silent)
+        go_on.set()
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+        assert placed[last.pid].begins is None
     finally:
         for child in children:
             child.kill()
@@ -193,14 +211,18 @@ async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then
 
 
 async def test_of_very_many_programs_most_begin_at_once(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
+        await asyncio.sleep(60)
+        return MoveReport(pid, target, 1.0, 2.0, 3, "test")
+
+    monkeypatch.setattr(daemon.mover, "move", move)
     monkeypatch.setattr("node.balancing.TURN_WITHIN", 30.0)
-    monkeypatch.setattr("node.balancing.BEGINS_WITHIN", 30.0)
     monkeypatch.setattr("node.balancing.MOST_WAITING", PLACED_AT_ONCE + 1)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 3)]
     try:
         turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
         _, waiting = await asyncio.wait(turns, timeout=0.3)
-        assert len(waiting) == 1
+        assert len(waiting) == PLACED_AT_ONCE + 1
     finally:
         for child in children:
             child.kill()
@@ -216,8 +238,10 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
         daemon.balancer, "view", lambda: View("n1", {one.name: Entry(one, 0.5) for one in (node("n1", load), node("n2", 2, processor=own))})
     )
 
-    async def move(pid: int, target: str, reason: str, slowdown: float | None) -> MoveReport:
+    async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         moves.set()
+        assert manner.begins is not None
+        manner.begins()
         await go_on.wait()
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 

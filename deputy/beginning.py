@@ -1,0 +1,109 @@
+"""A process that is mosrun still, and waits for its turn: it executes its program, and leaves before the first instruction of that, when
+there is almost nothing to carry.
+
+    mosd                            deputy                             mosrun
+      |-- move, begins --------------->|  the target prepares             |  waits for its turn
+      | <-- event: begins -------------|  it is seized, for its execve    |
+      |-- it is its turn -------------------------------------------------->|
+      |                                | <-------- PTRACE_EVENT_EXEC ------|  execve
+      | <-- moved ---------------------|  held at the first instruction, it leaves (deputy/leaving.py)
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernel_helpers import tracing
+from kernel_helpers.errors import MoveRefused
+from kernel_helpers.inject import Frozen, Thread
+from kernel_helpers.tracing import PTRACE_O_TRACEEXEC, Cause
+
+PATIENCE = 3.0
+"""Seconds within which a process executes its program whose turn it is."""
+_AT_SECURE = 23
+RIGHTS = "its program has rights of its own (setuid)"
+
+
+class Beginning:
+    """One process, seized and running on. Only the loop calls look() and take()."""
+
+    def __init__(self, pid: int) -> None:
+        """Errors: OSError."""
+        self._pid = pid
+        self._thread = Thread(pid, pid)
+        self._thread.follow(PTRACE_O_TRACEEXEC)
+        self._end = time.monotonic() + PATIENCE
+        self._frozen: Frozen | None = None
+        self._failure: OSError | None = None
+        self.held_since = 0.0
+        """as time.monotonic()"""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has executed its program, has ended, or takes too long."""
+        return self._frozen is not None or self._failure is not None or time.monotonic() > self._end
+
+    def look(self) -> None:
+        """Deals with its stops."""
+        try:
+            self._look()
+        except OSError as error:
+            self._failure = error
+
+    def _look(self) -> None:
+        for stop in self._stops():
+            if stop.cause is Cause.EXECUTED:
+                self.held_since = time.monotonic()
+                self._frozen = at_first_instruction(self._pid)
+                self._frozen.park()  # should we die, it goes on here
+            elif stop.cause in (Cause.EXITED, Cause.KILLED):
+                raise ProcessLookupError(f"process {self._pid} ended before it began")
+            elif stop.cause is Cause.GROUP_STOP:
+                tracing.listen(self._pid)
+            else:
+                tracing.proceed(self._pid, stop.number if stop.cause is Cause.SIGNAL else 0)
+
+    def _stops(self) -> Iterator[tracing.Stop]:
+        while self._frozen is None and (stops := tracing.poll([self._pid])):
+            yield from stops
+
+    def take(self) -> Frozen | None:
+        """The program at its first instruction, None: it has not come to that in time, and nobody traces it any more. Errors: OSError
+        (ProcessLookupError: it has ended); MoveRefused: it must not leave so, and runs on."""
+        frozen, self._frozen = self._frozen, None
+        if self._failure is not None:
+            raise self._failure
+        if frozen is None:
+            self._thread.interrupt()
+            self._thread.detach()
+        elif has_rights_of_its_own(self._pid):
+            frozen.detach()
+            raise MoveRefused(self._pid, RIGHTS)
+        return frozen
+
+    def close(self) -> None:
+        """It goes on where it is, if it has not been taken. Errors: OSError."""
+        if self._frozen is not None:
+            self._frozen.detach()
+            self._frozen = None
+
+
+def at_first_instruction(pid: int) -> Frozen:
+    """From the event, which is inside of execve, to a stop in user mode. Errors: OSError (ProcessLookupError: it was killed)."""
+    thread = Thread(pid, pid)
+    tracing.interrupt(pid)
+    tracing.proceed(pid)
+    thread.wait_stopped()
+    thread.set_options(0)
+    return Frozen(pid, {pid: thread})
+
+
+def has_rights_of_its_own(pid: int) -> bool:
+    """Whether a new program has more rights than who has executed it (setuid, capabilities of its file). Errors: OSError."""
+    return bool(dict(struct.iter_unpack("<QQ", Path(f"/proc/{pid}/auxv").read_bytes())).get(_AT_SECURE))
+
+
+__all__ = ["RIGHTS", "Beginning", "at_first_instruction", "has_rights_of_its_own"]
