@@ -340,10 +340,13 @@ class Balancer:
 
     async def _place_new(self, entry: HomeProcess, its_turn: asyncio.Event, begun: asyncio.Event) -> None:
         runnable = entry.runnable()
+
+        def view() -> View:
+            """As if it had begun, and those that stay."""
+            return self.view_ahead().with_own(sum(self._staying.values()) + (0.0 if begun.is_set() else runnable))
+
         async with self._unplaced, self._placing:
-            view = self.view_ahead().with_own(sum(self._staying.values()) + (0.0 if begun.is_set() else runnable))
-            if place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings()).target is not None:
-                await self._place(entry, None if begun.is_set() else its_turn)
+            if await self._place(entry, view, None if begun.is_set() else its_turn.set):
                 its_turn.set()
                 return
         if begun.is_set():
@@ -356,19 +359,21 @@ class Balancer:
 
     async def _place_best(self, entry: HomeProcess) -> None:
         async with self._placing:
-            await self._place(entry)
+            await self._place(entry, self.view_ahead)
 
-    async def _place(self, entry: HomeProcess, its_turn: asyncio.Event | None = None) -> None:
-        """Asks one node after the other until one takes it. its_turn: it has not begun, and does so when that is set; it leaves with it."""
+    async def _place(self, entry: HomeProcess, view: Callable[[], View], begins: Callable[[], None] | None = None) -> bool:
+        """Asks one node after the other until one takes it; false: it is to stay. begins: it has not begun, see moves.Manner."""
         now = self._registry.get(entry.pid)
         if now is None or now.where != entry.where:
-            return
+            return True
         figures = self._figures(now, self._processors.unfit(self.view()))
-        for decision in placings(self.view_ahead, figures, self._rng, self.settings()):
+        for decision in placings(view, figures, self._rng, self.settings()):
             self.journal.record(time.time(), decision, now.where)
-            begins = its_turn.set if its_turn is not None and not its_turn.is_set() else None
-            if decision.target is None or self._mover.is_moving(now.pid) or not await self._act(decision, begins):
-                break
+            if decision.target is None:
+                return False
+            if self._mover.is_moving(now.pid) or not await self._act(decision, begins):
+                return True
+        return False
 
     async def _make(self, decision: Decision) -> None:
         await self._act(decision)
@@ -378,13 +383,26 @@ class Balancer:
         moves.Manner."""
         assert decision.target is not None
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
-        leaving = 0.0
-        if (entry := self._registry.get(decision.pid)) is not None:
-            self.gossip.note(decision.target, entry.runnable())
-            leaving = entry.runnable() if entry.where == HOME else 0.0
-        self._leaving += leaving
+        entry, leaving, runnable = self._registry.get(decision.pid), 0.0, 0.0
+        if entry is not None:
+            runnable = entry.runnable()
+            self.gossip.note(decision.target, runnable)
+
+        def counts() -> None:
+            """It runs here, and is about to leave."""
+            nonlocal leaving
+            leaving = runnable if entry is not None and entry.where == HOME else 0.0
+            self._leaving += leaving
+
+        def starts() -> None:
+            counts()
+            assert begins is not None
+            begins()
+
+        if begins is None:
+            counts()
         try:
-            await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins))
+            await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins and starts))
         except MoveRefused as error:                 # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
             return isinstance(error, MoveFailed) and error.no_place
