@@ -75,15 +75,20 @@ def moves(home: Node, pid: int) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("user", [None, USER])
 def test_it_leaves_before_it_has_done_anything(home: Node, user: str | None) -> None:
-    process = start(home, "/usr/bin/python3", "-c", WRITES, user=user)
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    ((target, size),) = moves(home, pid)
-    assert target == "n2"
-    assert size < 2 << 20, "what it has written it wrote where it is now"
-    assert [(row["where"], row["moves"]) for row in home.ask_mosd("ps", all=True)["processes"]] == [("n2", 1)]
-    assert process.communicate("", timeout=30) == (f"{(64 << 20) // 4096 * ord('x')}\n", "")
-    assert process.returncode == 0
+    sizes = []
+    for _ in range(5):
+        process = start(home, "/usr/bin/python3", "-c", WRITES, user=user)
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        ((target, size),) = moves(home, pid)
+        assert [(row["where"], row["moves"]) for row in home.ask_mosd("ps", all=True)["processes"]] == [("n2", 1)]
+        assert process.communicate("", timeout=30) == (f"{(64 << 20) // 4096 * ord('x')}\n", "")
+        assert (process.returncode, target) == (0, "n2")
+        sizes.append(size)
+        if size < 2 << 20:  # what it has written it wrote where it is now
+            break
+        until(lambda: is_uneven(home), "an idle n2")  # it had to wait too long, and began at home
+    assert sizes[-1] < 2 << 20, sizes
 
 
 def test_a_script_leaves_with_its_interpreter(home: Node) -> None:
