@@ -11,6 +11,7 @@ there is almost nothing to carry.
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from collections.abc import Iterator
@@ -30,12 +31,13 @@ RIGHTS = "its program has rights of its own (setuid)"
 class Beginning:
     """One process, seized and running on. Only the loop calls look() and take()."""
 
-    def __init__(self, pid: int) -> None:
-        """Errors: OSError."""
+    def __init__(self, pid: int, program: os.stat_result) -> None:
+        """program: of mosrun. Errors: OSError."""
         self._pid = pid
         self._thread = Thread(pid, pid)
         self._thread.follow(PTRACE_O_TRACEEXEC)
-        self._end = time.monotonic() + PATIENCE
+        has_begun = not os.path.samestat(program, program_of(pid))  # it has waited too long
+        self._end = time.monotonic() + (0.0 if has_begun else PATIENCE)
         self._frozen: Frozen | None = None
         self._failure: OSError | None = None
         self.held_since = 0.0
@@ -71,8 +73,8 @@ class Beginning:
             yield from stops
 
     def take(self) -> Frozen | None:
-        """The program at its first instruction, None: it has not come to that in time, and nobody traces it any more. Errors: OSError
-        (ProcessLookupError: it has ended); MoveRefused: it must not leave so, and runs on."""
+        """The program at its first instruction, None: it has come to that before, or not in time, and nobody traces it any more. Errors:
+        OSError (ProcessLookupError: it has ended); MoveRefused: it must not leave so, and runs on."""
         frozen, self._frozen = self._frozen, None
         if self._failure is not None:
             raise self._failure
@@ -91,6 +93,11 @@ class Beginning:
             self._frozen = None
 
 
+def program_of(pid: int) -> os.stat_result:
+    """The file that it executes. Errors: OSError."""
+    return os.stat(f"/proc/{pid}/exe")
+
+
 def at_first_instruction(pid: int) -> Frozen:
     """From the event, which is inside of execve, to a stop in user mode. Errors: OSError (ProcessLookupError: it was killed)."""
     thread = Thread(pid, pid)
@@ -106,4 +113,4 @@ def has_rights_of_its_own(pid: int) -> bool:
     return bool(dict(struct.iter_unpack("<QQ", Path(f"/proc/{pid}/auxv").read_bytes())).get(_AT_SECURE))
 
 
-__all__ = ["RIGHTS", "Beginning", "at_first_instruction", "has_rights_of_its_own"]
+__all__ = ["RIGHTS", "Beginning", "at_first_instruction", "has_rights_of_its_own", "program_of"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from deputy import birth, execution, freezing, homecoming, leaving
 from deputy.approach import Approach
-from deputy.beginning import Beginning
+from deputy.beginning import Beginning, program_of
 from deputy.direct import DirectFiles
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink, LinkLost
@@ -34,6 +34,7 @@ from deputy.trace import TraceFile
 from engine.postcopy import Giver
 from engine.precopy import Ahead, Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.inject import Frozen
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
 from wire.frames import Message, WireError
@@ -347,22 +348,29 @@ class Deputy:
             trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory, begins=begins,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
+        mosrun = None
+        with suppress(OSError):  # it may just have ended
+            mosrun = program_of(self.pid) if begins else None
 
         def go_on() -> None:
+            held, since = None, begun
             try:
                 if self.finished:
                     raise FarhomeError("the process ended")
                 preparation.check()
+                if preparation.begins and mosrun is not None:
+                    if self._beginning is None:
+                        self._begin(preparation, mosrun, go_on)
+                        return
+                    held, since = self._begun(preparation, self._beginning)
                 if preparation.areas and preparation.ahead is None:
                     self._go_ahead(preparation, go_on)
                     return
                 if preparation.unwatched:
                     self._watch(preparation, go_on)
                     return
-                if begins and self._beginning is None:
-                    self._begin(preparation, go_on)
-                    return
-                report = leaving.hop(self, preparation, begun) if self.where != "home" else self._leave(preparation, begun)
+                is_home = self.where == "home"
+                report = leaving.leave(self, preparation, since, held) if is_home else leaving.hop(self, preparation, begun)
             except Replaced:
                 return  # deputy/execution.py makes it
             except NotNow as reason:
@@ -394,9 +402,9 @@ class Deputy:
 
         self.prepare(preparation, go_on)
 
-    def _begin(self, preparation: Preparation, then: Callable[[], None]) -> None:
+    def _begin(self, preparation: Preparation, mosrun: os.stat_result, then: Callable[[], None]) -> None:
         """The target is ready: mosrun may execute its program; calls `then` in the loop when it has. Errors: OSError."""
-        beginning = self._beginning = Beginning(self.pid)
+        beginning = self._beginning = Beginning(self.pid, mosrun)
         self.server.tell({"event": "begins"})
 
         def look() -> None:
@@ -407,12 +415,13 @@ class Deputy:
 
         self._preparation, self._preparing = preparation, look
 
-    def _leave(self, preparation: Preparation, begun: float) -> Report:
-        """Errors: as leaving.leave."""
-        held = self._beginning.take() if self._beginning is not None else None
-        if held is None or self._beginning is None:
-            return leaving.leave(self, preparation, begun)
-        return leaving.leave(self, preparation, self._beginning.held_since, held)
+    def _begun(self, preparation: Preparation, beginning: Beginning) -> tuple[Frozen | None, float]:
+        """The program at its first instruction, and since when; or None: it runs already, and leaves as any. Errors: as Beginning.take."""
+        self._beginning, preparation.begins = None, ""
+        held, since = beginning.take(), beginning.held_since
+        if held is None:
+            preparation.look_for_areas()
+        return held, since or time.monotonic()
 
     def _go_ahead(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Memory of the process is sent while it runs on; calls `then` in the loop afterwards. Errors: NotNow, OSError."""

@@ -156,7 +156,12 @@ class Preparation:
         self._tell_clocks()
         if self._left is not None:
             self._prepare_source(self._left)
-        elif not self._held_by and not self.begins and self.engine != "criu" and self.kernel:
+        elif not self._held_by and not self.begins:
+            self.look_for_areas()
+
+    def look_for_areas(self) -> None:
+        """What may go ahead of the process, which is at home. Errors: OSError."""
+        if self.engine != "criu" and self.kernel:
             self.areas = precopy.areas_of(self.pid)
 
     def _prepare_source(self, left: Target) -> None:
