@@ -50,7 +50,8 @@ class Drawn(Screen[None]):
         """Draws what has changed."""
         size = self.app.size
         self.drawn = self.frame(size.width, size.height)
-        self.query_one(Canvas).show(self.drawn.lines)
+        for canvas in self.query(Canvas):  # one; none as long as the screen has only been asked for: it is drawn when it is there
+            canvas.show(self.drawn.lines)
 
     def texts(self) -> list[str]:
         """The lines that are on show."""

@@ -295,3 +295,11 @@ async def test_another_size_of_the_terminal_is_another_drawing() -> None:
         lines = list(app.texts())
         assert len(lines) == 12
         assert max(len(line) for line in lines) <= 50
+
+
+async def test_figures_that_come_while_a_screen_is_being_made_are_on_it_then() -> None:
+    async with live() as (app, pilot, source):
+        pid = next(iter(source.picture().processes)).pid
+        app.push_screen(screens.Why(pid))
+        app.redraw()    # as by the look that just then comes to its end
+        await until(app, pilot, lambda: f"why process {pid}" in shown(app))
