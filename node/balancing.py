@@ -388,19 +388,16 @@ class Balancer:
             runnable = entry.runnable()
             self.gossip.note(decision.target, runnable)
 
-        def counts() -> None:
-            """It runs here, and is about to leave."""
+        def starts() -> None:
+            """From now on it counts here, and is about to leave."""
             nonlocal leaving
             leaving = runnable if entry is not None and entry.where == HOME else 0.0
             self._leaving += leaving
-
-        def starts() -> None:
-            counts()
-            assert begins is not None
-            begins()
+            if begins is not None:
+                begins()
 
         if begins is None:
-            counts()
+            starts()
         try:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins and starts))
         except MoveRefused as error:                 # logged and kept by the mover

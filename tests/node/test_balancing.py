@@ -201,8 +201,9 @@ async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then
         daemon.balancer.started(last.pid)
         assert sorted(placed) == sorted(entry.pid for entry in silent)
         go_on.set()
-        for _ in range(100):
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            while last.pid not in placed:
+                await asyncio.sleep(0.01)
         assert placed[last.pid].begins is None
     finally:
         for child in children:
