@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ log = logging.getLogger("deputy")
 
 RETRY = 0.25
 """Seconds between attempts to connect again."""
+KILL_PATIENCE = 1.0
+"""Seconds that telling the guest's end may take."""
 SILENCE = 3.0
 """Seconds without a heartbeat after which a connection is given up and made anew."""
 
@@ -178,12 +181,13 @@ class GuestLink:
         return None
 
     def kill_guest(self) -> None:
-        """Tells the remote that the process has ended; waits a moment for it to be on its way."""
-        try:
+        """Tells the remote that the process has ended; waits a moment for it to be on its way, over a new connection if need be. A
+        remote that does not hear it ends the guest when it has heard nothing for too long."""
+        end = time.monotonic() + KILL_PATIENCE
+        with suppress(OSError, LinkLost):
             self.send(Control.KILL)
-            self.home.flush(0.5)
-        except OSError:
-            pass
+            while not self.home.flush(KILL_PATIENCE / 20) and time.monotonic() < end:
+                self.look_after()
 
     def close(self) -> None:
         """Ends the session."""

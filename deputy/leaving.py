@@ -357,7 +357,8 @@ def leave(
     if preparation.ahead is not None:
         deputy.is_followed(preparation.ahead.owed, preparation.giver)
         preparation.giver = None  # it is the deputy's now
-    stub.start()
+    with suppress(ProcessLookupError):  # it has just been killed: the guest hears of it over the link
+        stub.start()
     guest_link.start(connection)
     phases.done("commit")
     frozen_until = preparation.await_running(deputy.options.link_timeout)

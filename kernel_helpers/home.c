@@ -41,7 +41,8 @@ enum state { IDLE, BUSY };
 enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED };
 
 struct home_thread {
-    uint32_t tid;
+    uint32_t tid;               /* 0: it has ended */
+    uint32_t former;            /* what it was before that */
     enum state state;
     unsigned index;             /* of the slot */
     struct slot *slot;
@@ -109,6 +110,15 @@ static struct home_thread *by_tid(struct home *h, uint32_t tid) {
         if (h->threads[i]->tid == tid)
             return h->threads[i];
     return NULL;
+}
+
+/* Whether it has ended. */
+static int is_gone(struct home *h, uint32_t tid) {
+    unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count && tid; i++)
+        if (h->threads[i]->former == tid)
+            return 1;
+    return 0;
 }
 
 static uint32_t out_length(const struct out *out, int64_t value, int suspended) {
@@ -427,6 +437,12 @@ static int take_call(void *owner, struct session *session, const struct frame *f
     struct call call;
     uint32_t relocations[RELOCATIONS_LIMIT];
     struct home_thread *t = by_tid(h, frame->tid);
+    if (!t && (frame->kind == FRAME_CALL || frame->kind == FRAME_ABANDON) && is_gone(h, frame->tid)) {
+        if (session_skip(session, frame->length))       /* killed here, which they have not heard there: nobody waits for a reply */
+            return -1;
+        session_accept(session, frame);
+        return 0;
+    }
     if (frame->kind == FRAME_ABANDON && t && !frame->length) {
         session_accept(session, frame);
         pthread_mutex_lock(&h->lock);
@@ -574,6 +590,8 @@ void home_name_thread(struct home *h, unsigned index, int tid) {
     t->signalling = SIGNALS_NOBODY;
     t->slot->done = t->slot->request;
     t->slot->sleeping = t->slot->watched = 0;
+    if (tid || t->tid)
+        t->former = tid ? 0 : t->tid;
     t->tid = tid;
     pthread_mutex_unlock(&h->lock);
 }

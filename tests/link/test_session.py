@@ -18,7 +18,7 @@ from remote.intercept_ptrace import PtraceLink
 pytestmark = pytest.mark.timeout(60)
 FRAME = struct.Struct("<IHHIIQQ")
 CALL = struct.Struct("<QiI6QIIQIIII")
-RESUME, HEARTBEAT, CALL_KIND, CONTROL = 1, 2, 3, 40
+RESUME, HEARTBEAT, CALL_KIND, ABANDON, CONTROL = 1, 2, 3, 5, 40
 
 
 @pytest.fixture
@@ -171,6 +171,19 @@ def test_nonsense_breaks_the_connection_and_costs_nothing(what: str, ends: tuple
         assert control(collect(away, lambda events: bool(control(events)))) == [b"alive"]
         for copy in copies:
             copy.close()
+
+
+def test_a_call_of_a_thread_that_has_ended_meanwhile_breaks_nothing(ends: tuple[HomeLink, PtraceLink]) -> None:
+    home, _ = ends
+    home.name_thread(1, 0)
+    one, two = socket.socketpair()
+    home.attach(one.detach())
+    two.sendall(frame(RESUME) + frame(CALL_KIND, call(GETPPID, image=9, area=9) + bytes(9), 1, tid=2) + frame(ABANDON, b"", 2, tid=2))
+    two.sendall(frame(CONTROL, b"alive", 3))
+    events = collect(home, lambda events: bool(control(events)))
+    assert (control(events), home.connected) == ([b"alive"], True)
+    assert not [event for event in events if event.kind == Kind.CONNECTION_LOST]
+    two.close()
 
 
 def test_closing_with_everything_under_way_ends() -> None:
