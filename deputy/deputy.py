@@ -35,6 +35,7 @@ from engine.postcopy import Giver
 from engine.precopy import Ahead, Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import Frozen
+from kernel_helpers.journal import SUFFIX
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
 from wire.frames import Message, WireError
@@ -185,6 +186,11 @@ class Deputy:
         if self._pidfd in self.selector.get_map():
             self.selector.unregister(self._pidfd)
         os.close(self._pidfd)
+
+    @property
+    def journal(self) -> Path:
+        """Where it is written what the process was before it was made to make calls."""
+        return self.options.socket.with_suffix(SUFFIX)
 
     @property
     def is_at_rest(self) -> bool:

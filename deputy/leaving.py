@@ -41,6 +41,7 @@ from engine.vessel import obstacle
 from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import SYS
+from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
 from wire import channel, steps
@@ -242,12 +243,14 @@ class Preparation:
         self._decider, action = decide(self._decider, word)
         return action
 
-    def commit(self, pending: Pending) -> None:
-        """From here on the process is the target's. Errors: OSError, WireError: it has not been said, and is not."""
+    def commit(self, pending: Pending, last: Callable[[], None] = lambda: None) -> None:
+        """From here on the process is the target's. last: what is done just before that is said. Errors: OSError, WireError: it has not
+        been said, and is not."""
         assert self.channel is not None
         try:
             if ready([self.channel.connection.fileno()], 0.0):
                 raise WireError(f"the target said {self.channel.next()['op']!r} where nothing was due")  # it has changed its mind, or gone
+            last()
             self.channel.send("commit", pending=pending)
         except BaseException:
             self.note(Word.UNSAID)
@@ -315,6 +318,7 @@ def leave(
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid)
     phases.done("seize")
     try:
+        frozen.keep(Journal(deputy.journal))
         for start, end in left:
             frozen.call(SYS.munmap, start, end - start)
         reason = why_not(deputy.pid, traced_by=deputy.tree.thread)
@@ -335,6 +339,7 @@ def leave(
         try:
             stub = Stub.prepare(frozen, link, ends)  # while the target is at work
             try:
+                phases.done("loop")
                 frozen.park()  # should we die while we wait, it goes on as if nothing had been
                 phases.done("stub")
                 talk.expect("prepared", timeout=RESTORE_TIMEOUT)
@@ -352,6 +357,7 @@ def leave(
         frozen.detach()
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
+    frozen.end_journal()
     guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
     deputy.be_away(stub, guest_link, mappings)
     if preparation.ahead is not None:
@@ -377,14 +383,17 @@ def leave(
 def _commit(frozen: inject.Frozen, preparation: Preparation, phases: Phases) -> socket.socket:
     """The target is ready. Returns the connection of the link. Errors: WireError, OSError: the process is what it was before."""
     connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
+
+    def end_with_us() -> None:
+        for thread in frozen.threads.values():
+            thread.set_options(OPTIONS)  # whoever kills us after the commit must not let it run here
+
     try:
         waiting = take(frozen)
         try:
             frozen.park()
             phases.done("restore there")
-            for thread in frozen.threads.values():
-                thread.set_options(OPTIONS)  # whoever kills us after the commit must not let it run here
-            preparation.commit(waiting)
+            preparation.commit(waiting, last=end_with_us)
         except BaseException:
             put(frozen, waiting)
             raise
@@ -409,6 +418,7 @@ def watch(deputy: Deputy) -> tuple[int, float]:
     begun = time.monotonic()
     frozen, ends = _seize(deputy.pid)
     try:
+        frozen.keep(Journal(deputy.journal))
         userfaultfd = precopy.userfaultfd_or_none(frozen)
     finally:
         shorten(frozen, ends)

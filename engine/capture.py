@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
+from kernel_helpers import refuge
 from kernel_helpers.inject import SYS, Frozen, Thread, carry_restart, check, comes_again
 from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
 from kernel_helpers.tracing import signal_state
@@ -143,7 +144,7 @@ def identity(pid: int) -> Identity:
 def kernel_code(frozen: Frozen, maps: Sequence[Mapping]) -> bytes:
     """SHA-256 of the vdso, empty without one."""
     vdso = next((m for m in maps if m.special and m.path == "[vdso]"), None)
-    return hashlib.sha256(frozen.read(vdso.start, vdso.length)).digest() if vdso else b""
+    return hashlib.sha256(refuge.without(frozen.read(vdso.start, vdso.length))).digest() if vdso else b""
 
 
 @contextmanager

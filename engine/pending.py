@@ -26,6 +26,7 @@ def take(frozen: Frozen) -> Pending:
             if thread.pending_signal:
                 taken.append((tid, thread.pending_info))
                 thread.pending_signal, thread.pending_info = 0, b""
+                frozen.note_signals(taken)
             while (number := thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)) > 0:
                 info = frozen.read(address + 24, SIGINFO_SIZE)
                 if comes_again(info):
@@ -36,6 +37,7 @@ def take(frozen: Frozen) -> Pending:
                 else:
                     tid_of_signal = tid
                 taken.append((tid_of_signal, info))
+                frozen.note_signals(taken)
             if number not in (-errno.EAGAIN, -errno.EINTR):
                 check(number, f"rt_sigtimedwait in {thread.tid}")
     return taken
@@ -57,3 +59,4 @@ def put(frozen: Frozen, pending: Pending) -> None:
             else:
                 result = frozen.leader.call(SYS.rt_sigqueueinfo, leader, number, address)
             check(result, f"rt_sigqueueinfo in {frozen.pid}")
+    frozen.note_signals([])

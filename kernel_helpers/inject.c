@@ -142,12 +142,32 @@ int inject_rseq(int tid, struct rseq_configuration *configuration)
     return ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof *configuration, configuration) < 0 ? -errno : 0;
 }
 
+enum stop { STOP_ELSE, STOP_BEGINS, STOP_ENDS };
+
+/* What a stop for a system call is for; a negative errno. */
+static int which_stop(int tid)
+{
+    struct __ptrace_syscall_info info;
+    if (ptrace(PTRACE_GET_SYSCALL_INFO, tid, sizeof info, &info) < 0)
+        return -errno;
+    return info.op == PTRACE_SYSCALL_INFO_ENTRY ? STOP_BEGINS : info.op == PTRACE_SYSCALL_INFO_EXIT ? STOP_ENDS : STOP_ELSE;
+}
+
+/* Whether the kernel makes the call again before the thread sees any result. */
+static bool comes_again(uint64_t result)
+{
+    int64_t code = (int64_t)result;
+    return code == -512 || code == -513 || code == -514 || code == -516; /* ERESTART* of linux/errno.h */
+}
+
 /* Runs one system call in a stopped thread and answers its raw result. `instruction` is the address of a `syscall`
  * instruction in it; `base` gives the registers that the call does not use (the stack pointer matters to some calls).
- * The thread's registers are changed. It ends in a signal-delivery-stop (SIGTRAP of the step), so that a later CONT or
- * DETACH may carry a signal, and in get_signal(), so that restored registers of an interrupted call make the kernel
- * restart it. After the timeout the call is interrupted and -(INJECT_FAILED + ETIMEDOUT) answered. */
-long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *base, int64_t timeout_us,
+ * The thread's registers are changed. After the timeout the call is interrupted and -(INJECT_FAILED + ETIMEDOUT) answered.
+ *
+ * Without a refuge behind the instruction (refuge.py) it is a single step, and ends in a signal-delivery-stop (its SIGTRAP), so that a
+ * later CONT or DETACH may carry a signal. A thread whose tracer dies goes on stepping, and is killed by the next one; so with a refuge
+ * (and PTRACE_O_TRACESYSGOOD) it runs from stop to stop for the call, out of which it goes on into the refuge. */
+long inject_call(int tid, uint64_t instruction, int refuge, const struct user_regs_struct *base, int64_t timeout_us,
                  struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                  uint64_t e, uint64_t f)
 {
@@ -160,7 +180,7 @@ long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *b
     if ((error = inject_set_registers(tid, &r)))
         return -INJECT_FAILED + error;
     for (int stops = 0; stops < 64; stops++) {
-        if (ptrace(PTRACE_SINGLESTEP, tid, 0, 0))
+        if (ptrace(refuge ? PTRACE_SYSCALL : PTRACE_SINGLESTEP, tid, 0, 0))
             return -INJECT_FAILED - errno;
         error = inject_wait(tid, interrupted ? 2000000 : timeout_us, &status);
         if (error == -ETIMEDOUT && !interrupted) {
@@ -178,12 +198,20 @@ long inject_call(int tid, uint64_t instruction, const struct user_regs_struct *b
              * (clone, exec). The step is still to come. */
             continue;
         }
+        if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
+            int stop = which_stop(tid);
+            if (stop < 0 || (error = inject_get_registers(tid, &r)))
+                return -INJECT_FAILED + (stop < 0 ? stop : error);
+            if (stop != STOP_ENDS || r.rip != instruction + 2 || (comes_again(r.rax) && !interrupted))
+                continue;
+            return interrupted ? -INJECT_FAILED - ETIMEDOUT : (long)r.rax;
+        }
         if (WSTOPSIG(status) == SIGTRAP) {
             if ((error = inject_get_registers(tid, &r)))
                 return -INJECT_FAILED + error;
-            if (r.rip == instruction + 2)
+            if (r.rip == instruction + 2 && !refuge)
                 return interrupted ? -INJECT_FAILED - ETIMEDOUT : (long)r.rax;
-            if (r.rip != instruction)
+            if (r.rip != instruction && !refuge)
                 return -INJECT_FAILED - EFAULT;
             continue; /* a SIGTRAP that was on its way before */
         }

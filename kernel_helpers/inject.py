@@ -11,16 +11,18 @@ import functools
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from kernel_helpers import library
+from kernel_helpers import library, refuge
 from kernel_helpers.errors import MoveRefused
+from kernel_helpers.journal import Journal, Signals
 from kernel_helpers.numbers import NAMES, NUMBERS
 
 U64 = (1 << 64) - 1
+PTRACE_O_TRACESYSGOOD = 1
 PTRACE_O_TRACEEXEC = 1 << 4
 PTRACE_O_EXITKILL = 1 << 20
 PTRACE_O_SUSPEND_SECCOMP = 1 << 21
@@ -174,7 +176,7 @@ def _library() -> ctypes.CDLL:
         ("inject_get_signal_info", i, [i, pointer]),
         ("inject_set_signal_info", i, [i, pointer]),
         ("inject_rseq", i, [i, pointer]),
-        ("inject_call", long, [i, u64, pointer, ctypes.c_int64, pointer, long, u64, u64, u64, u64, u64, u64]),
+        ("inject_call", long, [i, u64, i, pointer, ctypes.c_int64, pointer, long, u64, u64, u64, u64, u64, u64]),
         ("inject_read", long, [i, u64, pointer, long]),
         ("inject_write", long, [i, u64, pointer, long]),
         ("farhome_guest_memory_write", ctypes.c_int64, [i, ctypes.c_char_p, u64, u64]),
@@ -210,9 +212,11 @@ class Thread:
         self.pending_info = b""
         self.group_stop = 0
         self.instruction = 0
+        self.companions: Sequence[Thread] = ()  # all threads of the process, if the instruction is before a refuge
         self.call_timeout = 60.0  # seconds for one injected call
         self.options = 0  # PTRACE_O_*
-        self._can_inject_signal = False  # its last stop is a signal-delivery-stop
+        self._is_in_call = False  # its last stop is the end of an injected call
+        self._can_inject_signal = False  # which is a signal-delivery-stop
         self._blocked = False  # all signals are, for injected calls
         self.rseq_section: tuple[int, bytes] | None = None  # where, and the pointer that stood there
 
@@ -270,7 +274,7 @@ class Thread:
             check(native.inject_continue(self.tid, 0), f"PTRACE_CONT of {self.tid}")
         else:
             raise TimeoutError(errno.ETIMEDOUT, f"thread {self.tid} does not come to a stop")
-        self._can_inject_signal = False
+        self._is_in_call = self._can_inject_signal = False
         self.capture()
 
     def _keep_signal(self, number: int) -> None:
@@ -320,10 +324,28 @@ class Thread:
     # -- calls
 
     def block_signals(self) -> None:
-        """Blocks all signals until restore(). The first injected call does so."""
+        """Blocks all signals until restore(). The first injected call does so; with a refuge, in all threads: should we die, none of them
+        is to go on alone."""
         if not self._blocked:
+            for thread in self.companions or (self,):
+                thread._block()
+
+    @property
+    def has_refuge(self) -> bool:
+        """Whether it waits in one if we die while it makes a call."""
+        return bool(self.companions)
+
+    def _block(self) -> None:
+        if not self._blocked:
+            if self.has_refuge:
+                self._take_refuge()
             check(_library().inject_set_signal_mask(self.tid, _ALL_SIGNALS), f"signal mask of {self.tid}")
             self._blocked = True
+
+    def _take_refuge(self) -> None:
+        registers = self.registers.copy()
+        registers.rip, registers.rax, registers.orig_rax = self.instruction + refuge.AFTER_CALL, 0, U64
+        check(_library().inject_set_registers(self.tid, ctypes.byref(registers)), f"registers of {self.tid}")
 
     def call(self, number: int, *args: int) -> int:
         """Makes one system call in the thread; its raw result (negative errno on failure). All signals stay blocked.
@@ -335,19 +357,22 @@ class Thread:
         deferred = Deferred()
         padded = [argument & U64 for argument in args] + [0] * (6 - len(args))
         result: int = _library().inject_call(
-            self.tid, self.instruction, ctypes.byref(self.registers), int(self.call_timeout * 1e6),
+            self.tid, self.instruction, self.has_refuge, ctypes.byref(self.registers), int(self.call_timeout * 1e6),
             ctypes.byref(deferred), number, *padded,
         )  # fmt: skip
         self._keep_deferred(deferred)
         if result <= -_FAILED:
             check(result, f"{NAMES.get(number, number)} in {self.tid}")
-        self._can_inject_signal = True
+        self._has_stepped()
         return result
+
+    def _has_stepped(self) -> None:
+        self._is_in_call, self._can_inject_signal = True, not self.has_refuge
 
     def has_called(self, deferred: Deferred) -> None:
         """Others have made calls in it, after block_signals(), as call() does."""
         self._keep_deferred(deferred)
-        self._can_inject_signal = True
+        self._has_stepped()
 
     def _keep_deferred(self, deferred: Deferred) -> None:
         if deferred.signal and not self.pending_signal:
@@ -384,25 +409,47 @@ class Thread:
 
     def restore(self) -> None:
         """Writes registers and mask back; the thread stays stopped. A call that this stop interrupted with a restart
-        code is restarted by the kernel; one that it ended with EINTR is rewound here."""
-        native = _library()
+        code is restarted by the kernel; one that it ended with EINTR is rewound here.
+
+        Should we die meanwhile, a thread that has a refuge is there until all else is as it was.
+        """
+        if self.has_refuge:
+            self._leave_call()
+            self._write_mask()
+            self._write_section()
+            self._write_registers()
+        else:
+            self._write_back()
+
+    def _write_back(self) -> None:
+        self._write_registers()
+        self._write_section()
+        self._write_mask()
+
+    def _write_registers(self) -> None:
         registers = self.registers
         if signed(registers.rax) == -errno.EINTR and signed(registers.orig_rax) in _INTERRUPTED_BY_STOP:
             registers = registers.copy()
             normalise_restart(registers)
-        check(native.inject_set_registers(self.tid, ctypes.byref(registers)), f"registers of {self.tid}")
+        check(_library().inject_set_registers(self.tid, ctypes.byref(registers)), f"registers of {self.tid}")
+
+    def _write_section(self) -> None:
         if self.rseq_section:
-            native.inject_write(self.pid, self.rseq_section[0], self.rseq_section[1], 8)
-        check(native.inject_set_signal_mask(self.tid, self.signal_mask), f"signal mask of {self.tid}")
+            _library().inject_write(self.pid, self.rseq_section[0], self.rseq_section[1], 8)
+
+    def _write_mask(self) -> None:
+        check(_library().inject_set_signal_mask(self.tid, self.signal_mask), f"signal mask of {self.tid}")
         self._blocked = False
 
-    def park(self, timeout: float = 5.0) -> None:
-        """restore(), and leaves the thread in a stop out of which it goes on as if never traced, should we die.
-
-        (After an injected call it stands in the delivery of the step's SIGTRAP, which would then kill it.)
-        """
+    def park(self) -> None:
+        """restore(), and leaves the thread in a stop out of which it goes on as if never traced, should we die."""
         self.restore()
-        if not self._can_inject_signal:
+        self._leave_call()
+
+    def _leave_call(self, timeout: float = 5.0) -> None:
+        """Out of the stop in which an injected call ends: the delivery of a SIGTRAP, which would kill the thread if we died, or, with a
+        refuge, one outside of get_signal(), where no call is made again."""
+        if not self._is_in_call:
             return
         native = _library()
         # With a trap waiting for it the thread goes no further than get_signal(), which looks for traps before signals.
@@ -412,14 +459,15 @@ class Thread:
         check(native.inject_wait(self.tid, int(timeout * 1e6), ctypes.byref(status)), f"parking {self.tid}")
         if status.value & 0xFF != 0x7F:
             raise ProcessLookupError(errno.ESRCH, f"thread {self.tid} ended")
-        self._can_inject_signal = False
+        self._is_in_call = self._can_inject_signal = False
 
     def _prepare_signal(self, signal: int) -> int:
         signal = signal or self.pending_signal
         if signal and not self._can_inject_signal:
             # A signal can only be given at a signal-delivery-stop; the step of an injected call ends in one.
+            self.companions = ()
             self.call(SYS.gettid)
-            self.restore()
+            self._write_back()
         if signal and signal == self.pending_signal:
             _library().inject_set_signal_info(self.tid, self.pending_info)
         self.pending_signal, self.pending_info = 0, b""
@@ -450,6 +498,7 @@ class Frozen:
         self.threads = threads
         self.leader = threads[pid]
         self._instruction = 0
+        self._journal: Journal | None = None
         self.instruction = instruction or find_instruction(pid)
 
     def __enter__(self) -> Frozen:
@@ -471,6 +520,44 @@ class Frozen:
         self._instruction = address
         for thread in self.threads.values():
             thread.instruction = address
+
+    def keep(self, journal: Journal) -> None:
+        """Before the first call: what it is is written down, and should we be killed it waits until it is put back by that. Without a
+        word where there is no refuge for it. Errors: OSError."""
+        address = refuge.make(self)
+        if address:
+            self.instruction = address
+            journal.write(self)
+            self._journal = journal
+            self._give_refuge(True)
+
+    def end_journal(self) -> None:
+        """It is as it was, or what it was does not matter any more. Errors: OSError."""
+        if self._journal is not None:
+            self._give_refuge(False)
+            self._journal.end()
+            self._journal = None
+
+    def _give_refuge(self, is_there: bool) -> None:
+        threads = tuple(self.threads.values())
+        for thread in threads:
+            thread.companions = threads if is_there else ()
+            if is_there:
+                thread.set_options(thread.options | PTRACE_O_TRACESYSGOOD)
+
+    def note_signals(self, signals: Signals) -> None:
+        """These are in none of its queues, and have to be put back. Errors: OSError."""
+        if self._journal is not None:
+            self._journal.signals = list(signals)
+            self._journal.write(self)
+
+    def _note_memory(self, address: int, was: bytes | None) -> None:
+        """None: it is as it was."""
+        if self._journal is not None:
+            self._journal.memory.pop(address, None)
+            if was is not None:
+                self._journal.memory[address] = was
+            self._journal.write(self)
 
     def read(self, address: int, size: int) -> bytes:
         """Errors: OSError EFAULT when not all of it can be read."""
@@ -525,6 +612,7 @@ class Frozen:
                 raise
             address = self._stack_start()
             saved = self.read(address, size)
+        self._note_memory(address, saved)
         try:
             yield address
         finally:
@@ -532,6 +620,7 @@ class Frozen:
                 self.write(address, saved)
             except ProcessLookupError:
                 pass  # it ended meanwhile, and its memory with it
+            self._note_memory(address, None)
 
     def _stack_start(self) -> int:
         """The lowest address of the mapping that the leader's stack pointer is in. Errors: OSError EFAULT."""
@@ -578,6 +667,7 @@ class Frozen:
                     thread.detach() if detach else thread.resume()
             except ProcessLookupError:
                 dead.append(thread)
+        self.end_journal()
         if detach:
             for thread in sorted(dead, key=lambda thread: thread is self.leader):
                 _take_death(thread)

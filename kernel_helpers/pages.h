@@ -94,6 +94,7 @@ bool is_zero_page(const char *page);
 struct splicer {
 	int32_t tid, pipe, inside; /* pipe: the end to read from, inside: the number of the other one in the process */
 	int32_t refused; /* frames that it could not put there */
+	int32_t refuge, padding; /* refuge: as inject_call() has it */
 	uint64_t instruction, room; /* addresses in it: of a `syscall`, and of a page of its own for vectors */
 	struct user_regs_struct registers;
 	struct deferred_signal deferred;

@@ -67,7 +67,7 @@ class Meter:
 
 class _Splicer(ctypes.Structure):
     _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("tid", "pipe", "inside", "refused")],
+        *[(name, ctypes.c_int32) for name in ("tid", "pipe", "inside", "refused", "refuge", "padding")],
         ("instruction", ctypes.c_uint64), ("room", ctypes.c_uint64), ("registers", Registers), ("deferred", Deferred),
         ("bytes", ctypes.c_uint64),
     ]  # fmt: skip
@@ -79,7 +79,7 @@ class Splicer:
 
     def __init__(self, thread: Thread, pipe: int, inside: int, room: int) -> None:
         self._thread = thread
-        self._state = _Splicer(thread.tid, pipe, inside, 0, thread.instruction, room, thread.registers)
+        self._state = _Splicer(thread.tid, pipe, inside, 0, thread.has_refuge, 0, thread.instruction, room, thread.registers)
 
     @property
     def bytes(self) -> int:

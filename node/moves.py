@@ -22,6 +22,7 @@ from balancer.cost import MoveCost
 from kernel_helpers.errors import MoveRefused
 from node import process
 from node.config import Config
+from node.mending import Mender
 from node.paths import Paths
 from node.peers import BUSY, PeerError, PeerRefused, Peers
 from node.priority import put_first
@@ -140,6 +141,7 @@ class Mover:
         self._deputies: dict[int, Program] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._mender = Mender(paths.deputies)
         self._begins: dict[int, Callable[[], None]] = {}
         """Processes that begin as soon as their targets are ready."""
         self._told: set[int] = set()
@@ -352,6 +354,7 @@ class Mover:
             if entry.where != HOME:
                 return known
             await self.await_whole(pid)
+        await self._mender.wait(pid)
         path = paths.deputies / f"{pid}.sock"
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
@@ -477,6 +480,7 @@ class Mover:
         """A deputy went away; in order only if its process is home or has ended."""
         deputy = self._deputies.pop(pid, None)
         self._paths.remove_images(str(pid))
+        self._mender.start(pid)
         if pid in self._told:
             self._told.discard(pid)
             return
@@ -546,6 +550,7 @@ class Mover:
         for path in sorted(self._paths.deputies.glob("*.sock")):
             if path.stem.isdigit():
                 await self._restore_one(int(path.stem))
+        self._mender.start_all(but=set(self._deputies))
         for entry in self._registry:
             if entry.pid not in self._deputies and (entry.where != HOME or entry.state != "home"):
                 # A deputy that is not there any more has brought its process home before it left.
@@ -612,6 +617,7 @@ class Mover:
 
     def close(self) -> None:
         """Lets go of the deputies, which go on."""
+        self._mender.close()
         for deputy in self._deputies.values():
             deputy.detach()
         for task in self._tasks:

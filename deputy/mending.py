@@ -1,0 +1,102 @@
+"""`python -m deputy.mending JOURNAL`: puts right a process whose deputy was killed while it had the process make calls; started by mosd.
+
+A thread that is in its refuge (kernel_helpers/refuge.py) gets back what it had, and what was opened in the meantime is closed; memory that
+was used and signals that were taken come back in any case. If we are killed, too, the next one finds the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+from engine.pending import put
+from kernel_helpers import inject, journal, refuge
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen, Registers, Thread
+from kernel_helpers.journal import Entry, Journal, NoJournal, Signals
+from wire import logs
+
+log = logging.getLogger("deputy")
+
+PATIENCE = 5.0
+"""Seconds for the end of its tracer."""
+_TRAP = 1 << signal.SIGTRAP - 1
+_ROOM = 256
+
+
+def mend(path: Path) -> None:
+    """By the journal, which is not there any more afterwards. Errors: OSError (ProcessLookupError: it has ended), MoveRefused."""
+    try:
+        entry = journal.read(path)
+    except (FileNotFoundError, NoJournal) as error:
+        log.info("%s", error)
+        Journal(path).end()
+        return
+    with _seize(entry.pid) as frozen:
+        threads = {tid: thread for tid, thread in frozen.threads.items() if refuge.is_in(entry.refuge, thread.registers.rip)}
+        for tid in threads.keys() & entry.threads.keys():
+            _give_back(threads[tid], entry)
+        ours = Journal(path)
+        ours.memory, ours.signals = dict(entry.memory), list(entry.signals)
+        frozen.keep(ours)
+        for address, was in entry.memory.items():
+            frozen.write(address, was)
+        ours.memory = {}
+        if frozen.pid in threads:  # then they all have waited
+            for number in journal.descriptors(entry.pid) - entry.descriptors:
+                frozen.call(SYS.close, number)
+        put(frozen, [*entry.signals, *_take_traps(frozen, list(threads.values()))])
+    log.warning("process %d goes on, whose deputy was killed: %d threads waited", entry.pid, len(threads))
+
+
+def _seize(pid: int) -> Frozen:
+    """The kernel may have told of the end of its tracer before it has let go of it. Errors: as inject.seize()."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return inject.seize(pid)
+        except PermissionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+def _give_back(thread: Thread, entry: Entry) -> None:
+    was = entry.threads[thread.tid]
+    thread.registers = Registers.from_buffer_copy(was.registers)
+    thread.signal_mask, thread.rseq_section = was.mask, was.section
+    if was.pending and not thread.pending_signal:
+        thread.pending_signal, thread.pending_info = int.from_bytes(was.pending[:4], "little"), was.pending
+
+
+def _take_traps(frozen: Frozen, threads: list[Thread]) -> Signals:
+    """The tracer's last step has left one in the queue of its thread; those that somebody has sent are returned. Errors: OSError."""
+    sent = []
+    with frozen.scratch(_ROOM) as address:
+        frozen.write(address, _TRAP.to_bytes(8, "little") + bytes(16))
+        for thread in threads:
+            while thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8) > 0:
+                info = frozen.read(address + 24, SIGINFO_SIZE)
+                if int.from_bytes(info[8:12], "little", signed=True) <= 0:
+                    sent.append((0, info))
+    return sent
+
+
+def main() -> int:
+    """Exit 0 when there is nothing left to do, 1 when it could not be done."""
+    logs.begin("deputy")
+    try:
+        mend(Path(sys.argv[1]))
+    except ProcessLookupError:
+        Journal(Path(sys.argv[1])).end()
+    except (OSError, FarhomeError) as error:
+        log.error("%s: %s", sys.argv[1], error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""What a stopped process was, in a file that outlives who has it make calls: written before the first of them, taken away when it goes on.
+
+Should the tracer be killed, the process waits in its refuge (kernel_helpers/refuge.py) for whoever reads this (deputy/mending.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from kernel_helpers.errors import FarhomeError
+
+if TYPE_CHECKING:
+    from kernel_helpers.inject import Frozen, Thread
+
+Signals = list[tuple[int, bytes]]
+"""(tid as the program sees it, 0 for the process; siginfo)"""
+SUFFIX = ".journal"
+_STARTED_AT = 19
+"""the field of /proc/PID/stat, after the name"""
+
+
+@dataclass(frozen=True)
+class ThreadWas:
+    """registers: struct user_regs_struct; section: where the pointer to a restartable sequence stood, and the pointer; pending: siginfo
+    of a signal that its tracer has kept."""
+
+    registers: bytes
+    mask: int
+    section: tuple[int, bytes] | None
+    pending: bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a journal says. threads: by tid; descriptors: that it had; memory: what stood at addresses whose memory has been used; signals:
+    taken out of its queues. refuge: its address."""
+
+    pid: int
+    started: int
+    refuge: int
+    threads: Mapping[int, ThreadWas]
+    descriptors: frozenset[int]
+    memory: Mapping[int, bytes]
+    signals: Signals
+
+
+class NoJournal(FarhomeError):
+    """What is there is no journal of a process that lives."""
+
+
+class Journal:
+    """One file, which says all or nothing. Errors of all methods: OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.memory: dict[int, bytes] = {}
+        self.signals: Signals = []
+        self._descriptors: list[int] | None = None
+
+    def write(self, frozen: Frozen) -> None:
+        """As its threads are to be put back now."""
+        if self._descriptors is None:
+            self._descriptors = sorted(descriptors(frozen.pid))
+        threads = {tid: _was(thread) for tid, thread in frozen.threads.items()}
+        data = msgpack.packb(
+            [frozen.pid, started(frozen.pid), frozen.instruction, threads, self._descriptors, self.memory, self.signals]
+        )
+        fresh = self.path.with_name(f".{self.path.name}")
+        fresh.write_bytes(data)
+        fresh.rename(self.path)
+
+    def end(self) -> None:
+        """The process goes on as it was, or never again."""
+        self.path.unlink(missing_ok=True)
+        self.path.with_name(f".{self.path.name}").unlink(missing_ok=True)
+
+
+def read(path: Path) -> Entry:
+    """Errors: OSError; NoJournal: also if the process has ended."""
+    try:
+        pid, began, refuge, threads, had, memory, signals = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
+        were = {tid: _thread(*was) for tid, was in threads.items()}
+        entry = Entry(pid, began, refuge, were, frozenset(had), memory, [(tid, info) for tid, info in signals])
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NoJournal(f"{path} is no journal: {error}") from None
+    if started(entry.pid) != entry.started:
+        raise NoJournal(f"process {entry.pid} has ended")
+    return entry
+
+
+def started(pid: int) -> int:
+    """When a process began, in clock ticks after boot; 0: it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rsplit(b")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if fields[0] in b"ZX" else int(fields[_STARTED_AT])
+
+
+def descriptors(pid: int) -> frozenset[int]:
+    """Those that a process has open. Errors: OSError."""
+    return frozenset(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+
+
+def _was(thread: Thread) -> list[Any]:
+    return [bytes(thread.registers), thread.signal_mask, thread.rseq_section, thread.pending_info if thread.pending_signal else b""]
+
+
+def _thread(registers: bytes, mask: int, section: list[Any] | None, pending: bytes) -> ThreadWas:
+    return ThreadWas(registers, mask, (section[0], section[1]) if section is not None else None, pending)

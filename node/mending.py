@@ -1,0 +1,72 @@
+"""Processes whose deputies were killed while they had them make calls: deputy/mending.py sees to it that they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+from kernel_helpers.journal import SUFFIX
+from node.programs import environment
+
+TIMEOUT = 30.0
+"""Seconds for one process."""
+
+log = logging.getLogger("mosd.moves")
+
+
+class Mender:
+    """deputies: the directory of the journals."""
+
+    def __init__(self, deputies: Path) -> None:
+        self._deputies = deputies
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+
+    def start(self, pid: int) -> None:
+        """Its deputy has gone. If that has left a journal, it is dealt with."""
+        path = self._path(pid)
+        if pid not in self._under_way and path.exists():
+            task = self._under_way[pid] = asyncio.get_running_loop().create_task(self._mend(pid, path))
+            task.add_done_callback(lambda _: self._under_way.pop(pid))
+
+    def start_all(self, but: set[int]) -> None:
+        """Those whose deputies went while no daemon ran. but: processes that have one."""
+        for path in self._deputies.glob(f"[0-9]*{SUFFIX}"):
+            if path.stem.isdigit() and int(path.stem) not in but:
+                self.start(int(path.stem))
+
+    async def wait(self, pid: int) -> None:
+        """Until it is done, if it is under way."""
+        if (task := self._under_way.get(pid)) is not None:
+            await asyncio.wait([task])
+
+    def _path(self, pid: int) -> Path:
+        return self._deputies / f"{pid}{SUFFIX}"
+
+    async def _mend(self, pid: int, path: Path) -> None:
+        try:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-s", "-m", "deputy.mending", str(path), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, start_new_session=True, cwd="/", env=environment(),
+            )  # fmt: skip
+        except OSError as error:
+            log.error("process %d cannot go on as its deputy was killed: %s", pid, error)
+            return
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                _, said = await child.communicate()
+        except TimeoutError:
+            child.kill()
+            _, said = await child.communicate()
+        words = said.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        if child.returncode:
+            log.error("process %d cannot go on as its deputy was killed: %s", pid, words[-1])
+        else:
+            log.info("process %d goes on without its deputy, which was killed", pid)
+
+    def close(self) -> None:
+        """What is under way goes on by itself."""
+        for task in list(self._under_way.values()):
+            task.cancel()

@@ -1,0 +1,250 @@
+"""A tracer that is killed at any step of having a process make calls, and who puts the process right afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deputy.mending import mend
+from engine.pending import put, take
+from kernel_helpers import inject, refuge
+from kernel_helpers.inject import SYS, Frozen, Thread
+from kernel_helpers.journal import Journal, descriptors
+
+pytestmark = pytest.mark.timeout(60)
+
+PROGRAM = """
+import signal, sys, threading, time
+heard = []
+signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+def work():
+    while True:
+        held = [n * 1.5 for n in range(2000)]
+        assert sum(held) == 1.5 * 1999 * 1000
+        time.sleep(0.001)
+        rounds[threading.get_ident()] = rounds.get(threading.get_ident(), 0) + 1
+rounds = {}
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+print("there", flush=True)
+for line in sys.stdin:
+    before = dict(rounds)
+    time.sleep(0.1)
+    print(len(heard), sum(rounds[ident] > before.get(ident, 0) for ident in rounds), flush=True)
+"""
+
+
+class Program:
+    """It computes in three threads, and tells how that goes."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+        try:
+            assert self._line() == "there"
+            assert self.signals_heard() == 0
+            self._blocked, self._open = self.blocked(), descriptors(self.pid)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def signals_heard(self) -> int:
+        """All its threads having gone on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        heard, gone_on = self._line().split()
+        assert gone_on == "3"
+        return int(heard)
+
+    def blocked(self) -> list[str]:
+        tasks = sorted(Path(f"/proc/{self.pid}/task").iterdir())
+        return [line for task in tasks for line in (task / "status").read_text().splitlines() if line.startswith(("SigBlk", "TracerPid"))]
+
+    def is_as_it_was(self) -> bool:
+        return self.process.poll() is None and (self.blocked(), descriptors(self.pid)) == (self._blocked, self._open)
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    program = Program()
+    yield program
+    program.end()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(pid: int, journal: Path, work: Callable[[Frozen], object]) -> None:
+    """A tracer that does this, and is killed."""
+    tracer = os.fork()
+    if not tracer:
+        try:
+            frozen = inject.seize(pid)
+            frozen.keep(Journal(journal))
+            work(frozen)
+        finally:
+            die()
+    assert os.waitpid(tracer, 0)[1] == signal.SIGKILL
+
+
+def all_call(frozen: Frozen) -> None:
+    for thread in frozen.threads.values():
+        assert thread.call(SYS.gettid) > 0
+
+
+def block(frozen: Frozen) -> None:
+    for thread in frozen.threads.values():
+        thread.block_signals()
+
+
+def one_calls(frozen: Frozen) -> None:
+    list(frozen.threads.values())[-1].call(SYS.gettid)
+
+
+def use_memory(frozen: Frozen) -> None:
+    scratch = frozen.scratch(2048)
+    frozen.write(scratch.__enter__(), b"\xaa" * 2048)
+    frozen.call(SYS.getpid)
+    die()
+
+
+def dies_in(step: str) -> Callable[[Frozen], None]:
+    """In the midst of letting go."""
+
+    def work(frozen: Frozen) -> None:
+        all_call(frozen)
+        original = getattr(Thread, step)
+        reached = []
+
+        def last(thread: Thread, *arguments: object) -> None:
+            original(thread, *arguments)
+            reached.append(thread)
+            if len(reached) == 2:
+                die()
+
+        setattr(Thread, step, last)
+        frozen.detach()
+
+    return work
+
+
+def open_things(frozen: Frozen) -> None:
+    with frozen.scratch(64) as room:
+        frozen.call(SYS.pipe2, room, 0)
+        frozen.leader.call(SYS.epoll_create1, 0)
+
+
+WORK: dict[str, Callable[[Frozen], object]] = {
+    "it has only stopped": lambda frozen: None,
+    "signals are blocked": block,
+    "one has made a call": one_calls,
+    "all have made calls": all_call,
+    "in a call that waits": lambda frozen: (os.fork() or (time.sleep(0.3), os.kill(os.getppid(), signal.SIGKILL)), frozen.call(SYS.pause)),
+    "memory is in use": use_memory,
+    "descriptors are open": open_things,
+    "parked again": lambda frozen: (all_call(frozen), frozen.park()),
+    "parked, and one more call": lambda frozen: (all_call(frozen), frozen.park(), one_calls(frozen)),
+    "out of the call": dies_in("_leave_call"),
+    "its mask is back": dies_in("_write_mask"),
+    "its section is back": dies_in("_write_section"),
+    "its registers are back": dies_in("_write_registers"),
+    "one is let go": dies_in("detach"),
+}
+
+
+@pytest.mark.parametrize("when", WORK)
+def test_the_process_goes_on_as_it_was(when: str, program: Program, tmp_path: Path) -> None:
+    journal = tmp_path / "1.journal"
+    killed(program.pid, journal, WORK[when])
+    assert program.process.poll() is None
+    mend(journal)
+    assert program.is_as_it_was()
+    assert program.signals_heard() == 0
+    assert os.listdir(tmp_path) == []
+    os.kill(program.pid, signal.SIGUSR1)
+    assert program.signals_heard() == 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_signals_that_were_taken_come_back(again: bool, program: Program, tmp_path: Path) -> None:
+    journal = tmp_path / "1.journal"
+
+    def work(frozen: Frozen) -> None:
+        os.kill(program.pid, signal.SIGUSR1)
+        taken = take(frozen)
+        assert [info[0] for _, info in taken] == [signal.SIGUSR1]
+        if again:
+            put(frozen, taken)
+        frozen.park()
+
+    killed(program.pid, journal, work)
+    mend(journal)
+    assert program.is_as_it_was()
+    assert program.signals_heard() == 1
+
+
+def test_who_puts_it_right_may_be_killed_too(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = tmp_path / "1.journal"
+    killed(program.pid, journal, lambda frozen: (os.kill(program.pid, signal.SIGUSR1), take(frozen)))
+    for step in ("_take_traps", "put"):
+        mender = os.fork()
+        if not mender:
+            monkeypatch.setattr(f"deputy.mending.{step}", lambda *arguments: (all_call(arguments[0]), die()))
+            mend(journal)
+            os._exit(1)
+        assert os.waitpid(mender, 0)[1] == signal.SIGKILL
+    mend(journal)
+    assert program.is_as_it_was()
+    assert program.signals_heard() == 1
+
+
+def test_a_journal_of_a_process_that_has_ended_is_taken_away(program: Program, tmp_path: Path) -> None:
+    journal = tmp_path / "1.journal"
+    killed(program.pid, journal, all_call)
+    program.process.kill()
+    program.process.wait()
+    mend(journal)
+    assert os.listdir(tmp_path) == []
+    journal.write_bytes(b"nonsense")
+    mend(journal)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_refuge_is_made_once_and_is_no_part_of_the_kernel_s_code(program: Program) -> None:
+    with inject.seize(program.pid) as frozen:
+        address = refuge.make(frozen)
+        assert address
+        assert refuge.make(frozen) == address
+        assert frozen.read(address, len(refuge.CODE)) == refuge.CODE
+        own = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[vdso]"))
+        start, end = (int(bound, 16) for bound in own.split()[0].split("-"))
+        with open("/proc/self/mem", "rb") as memory:
+            memory.seek(start)
+            ours = memory.read(end - start)
+        assert refuge.without(frozen.read(address + 16 - len(ours), len(ours))) == refuge.without(ours)
+
+
+def test_a_process_that_is_let_go_leaves_no_journal(program: Program, tmp_path: Path) -> None:
+    with inject.seize(program.pid) as frozen:
+        frozen.keep(Journal(tmp_path / "1.journal"))
+        all_call(frozen)
+        assert os.listdir(tmp_path) == ["1.journal"]
+    assert os.listdir(tmp_path) == []
+    assert program.signals_heard() == 0

@@ -1,0 +1,73 @@
+"""Deputies that are killed at any moment of a departure, not only where a move can be stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.faults.running import HOME, Running, log_lines
+from tests.moves.cluster import Cluster, until
+
+pytestmark = pytest.mark.timeout(600)
+LATEST = 0.15
+"""Seconds after a deputy's begin: by then the process has left."""
+
+
+def deputy_of(pid: int) -> int:
+    """As this machine numbers it; 0: it is not there. pid: as its node does."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"deputy" in words and words[words.index(b"--pid") + 1] == str(pid).encode() and not is_zombie(entry):
+                    return int(entry.name)
+    return 0
+
+
+def is_zombie(entry: Path) -> bool:
+    return (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+
+
+def kill_in_departure(process: Running, delay: float) -> None:
+    waiting = process.cluster.home.popen(["migrate", str(process.pid), "n2"], "", stdout=-1, stderr=-1)
+    deputy = until("its deputy has begun", lambda: deputy_of(process.pid), every=0.001)
+    time.sleep(delay)
+    with suppress(ProcessLookupError):
+        os.kill(deputy, signal.SIGKILL)
+    waiting.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.soak)])
+def test_the_process_goes_on_unless_it_has_left(cluster: Cluster, rounds: int) -> None:
+    rng, left = random.Random(rounds), rounds
+    while left > 0:
+        with Running(cluster, "kinds", "beats 8 20") as process:
+            survived = 0
+            while left > 0 and goes_on_after(process, rng.uniform(0.0, LATEST)):
+                survived, left = survived + 1, left - 1
+            left -= 1
+            if process.process.poll() is None:
+                until("it can leave", lambda process=process: process.move("n2").done, seconds=30, every=0.5)  # type: ignore[misc]
+                process.works()
+                (process.directory / "enough").touch()
+                assert process.end().endswith("status 0\n")
+
+
+def goes_on_after(process: Running, delay: float) -> bool:
+    """delay: seconds from the deputy's begin to its end."""
+    cluster = process.cluster
+    kill_in_departure(process, delay)
+    journals = cluster.home.root / "run/farhome/deputy"
+    until("what it was is put back", lambda: not any(path.suffix == ".journal" for path in journals.iterdir()))
+    if log_lines(cluster, "n2", f"guest {HOME}-{process.pid} runs here"):
+        assert process.end().endswith("status 137\n")
+        return False
+    assert process.process.poll() is None, f"{delay * 1e3:.1f} ms: {process.said}"
+    process.works()
+    return True
