@@ -39,6 +39,7 @@ from engine.vessel import kernel_pages
 from kernel_helpers import inject
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import SYS, Frozen
+from kernel_helpers.journal import Journal
 from wire import logs
 
 MOMENT = 0.05
@@ -56,12 +57,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--asker", type=int, required=True, help="the user who asks")
     made.add_argument("--directory", type=Path, required=True, help="where the checkpoint is to be")
     made.add_argument("--images", type=Path, required=True, help="a directory of farhome's own, made and removed")
+    made.add_argument("--journal", type=Path, required=True, help="where it is written what the process was, meanwhile")
     return made
 
 
-def take(pid: int, asker: int, directory: Path, images: Path) -> dict[str, Any]:
-    """What is said of it: frozen_ms, bytes. asker: the user who wants it; root may ask for anybody's. Errors: FarhomeError, OSError: what
-    was in `directory` before is there still."""
+def take(pid: int, asker: int, directory: Path, images: Path, journal: Path) -> dict[str, Any]:
+    """What is said of it: frozen_ms, bytes. asker: the user who wants it; root may ask for anybody's. journal: see deputy/mending.py.
+    Errors: FarhomeError, OSError: what was in `directory` before is there still."""
     try:
         user = user_of(pid)
     except ProcessLookupError:
@@ -73,7 +75,7 @@ def take(pid: int, asker: int, directory: Path, images: Path) -> dict[str, Any]:
     _refuse_secrets(pid, user)
     _await_reasons(pid)
     with _room(directory, user) as new, _private(images), _prefixes(pid) as prefixes:
-        record, frozen_ms = _copy_and_dump(pid, user, images, prefixes)
+        record, frozen_ms = _copy_and_dump(pid, user, images, prefixes, Journal(journal))
         size = 0
         for name in sorted(os.listdir(images)):
             with open(images / name, "rb", buffering=0) as source, _writing(directory, user):
@@ -194,7 +196,9 @@ def _waits_for_memory(pid: int) -> bool:
         return any(line.startswith(b"VmFlags:") and b" um" in line for line in smaps)
 
 
-def _copy_and_dump(pid: int, user: User, images: Path, prefixes: dict[int, prefix.Prefix]) -> tuple[Record, float]:
+def _copy_and_dump(
+    pid: int, user: User, images: Path, prefixes: dict[int, prefix.Prefix], journal: Journal
+) -> tuple[Record, float]:  # fmt: skip
     """What is written, and for how many milliseconds the process stood still. Errors: FarhomeError, OSError."""
     read_mappings_quickly(pid)                             # what it learns of the kernel, it knows then
     wiped = wiped_ranges(pid)
@@ -209,10 +213,12 @@ def _copy_and_dump(pid: int, user: User, images: Path, prefixes: dict[int, prefi
     try:
         name_restarted_calls(frozen, places)
         ends = deadlines(frozen, waits)
+        frozen.keep(journal)
         reason = why_not(pid, traced_by=os.getpid()) or _why_not_frozen(frozen)
         if reason is not None:
             raise CheckpointRefused(pid, reason)
         _refuse_secrets(pid, user)
+        phases.done("asked")
         frozen.park()  # should we die, it goes on as if nothing had been
         phases.done("why not")
         record = _record(frozen, prefixes)
@@ -368,7 +374,7 @@ def main() -> int:
     options = parser().parse_args()
     os.umask(0o077)
     try:
-        answer: dict[str, Any] = {"ok": True, **take(options.pid, options.asker, options.directory, options.images)}
+        answer: dict[str, Any] = {"ok": True, **take(options.pid, options.asker, options.directory, options.images, options.journal)}
     except FarhomeError as error:
         answer = {"ok": False, "error": str(error), "code": error.exit_code}
     except ProcessLookupError:

@@ -1,17 +1,22 @@
-"""`python -m deputy.mending JOURNAL`: puts right a process whose deputy was killed while it had the process make calls; started by mosd.
+"""`python -m deputy.mending JOURNAL`: puts right a process whose deputy, or whoever took a checkpoint of it, was killed while it had the
+process make calls; started by mosd.
 
-A thread that is in its refuge (kernel_helpers/refuge.py) gets back what it had, and what was opened in the meantime is closed; memory that
-was used and signals that were taken come back in any case. If we are killed, too, the next one finds the same.
+A thread that is in its refuge (kernel_helpers/refuge.py) gets back what it had; what was opened in the meantime is closed, and copies of
+the process are ended. Memory that was used and signals that were taken come back in any case. If we are killed, too, the next one finds the
+same.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
+from engine.capture import inner_tid
+from engine.forkcopy import WALL
 from engine.pending import put
 from kernel_helpers import inject, journal, refuge
 from kernel_helpers.errors import FarhomeError
@@ -46,6 +51,7 @@ def mend(path: Path) -> None:
             frozen.write(address, was)
         ours.memory = {}
         if frozen.pid in threads:  # then they all have waited
+            _end_copies(frozen, journal.children(entry.pid) - entry.children)
             for number in journal.descriptors(entry.pid) - entry.descriptors:
                 frozen.call(SYS.close, number)
         put(frozen, [*entry.signals, *_take_traps(frozen, list(threads.values()))])
@@ -70,6 +76,14 @@ def _give_back(thread: Thread, entry: Entry) -> None:
     thread.signal_mask, thread.rseq_section = was.mask, was.section
     if was.pending and not thread.pending_signal:
         thread.pending_signal, thread.pending_info = int.from_bytes(was.pending[:4], "little"), was.pending
+
+
+def _end_copies(frozen: Frozen, born: frozenset[int]) -> None:
+    """What has been made of it (engine/forkcopy.py). Errors: OSError."""
+    for child in born:
+        inner = inner_tid(child, child)
+        os.kill(child, signal.SIGKILL)
+        frozen.call(SYS.wait4, inner, 0, WALL, 0)
 
 
 def _take_traps(frozen: Frozen, threads: list[Thread]) -> Signals:

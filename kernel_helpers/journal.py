@@ -38,14 +38,15 @@ class ThreadWas:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a journal says. threads: by tid; descriptors: that it had; memory: what stood at addresses whose memory has been used; signals:
-    taken out of its queues. refuge: its address."""
+    """What a journal says. threads: by tid; descriptors, children: that it had; memory: what stood at addresses whose memory has been used;
+    signals: taken out of its queues. refuge: its address."""
 
     pid: int
     started: int
     refuge: int
     threads: Mapping[int, ThreadWas]
     descriptors: frozenset[int]
+    children: frozenset[int]
     memory: Mapping[int, bytes]
     signals: Signals
 
@@ -61,16 +62,16 @@ class Journal:
         self.path = path
         self.memory: dict[int, bytes] = {}
         self.signals: Signals = []
-        self._descriptors: list[int] | None = None
+        self._had: tuple[list[int], list[int]] | None = None
+        """descriptors and children, at first"""
 
     def write(self, frozen: Frozen) -> None:
         """As its threads are to be put back now."""
-        if self._descriptors is None:
-            self._descriptors = sorted(descriptors(frozen.pid))
+        pid = frozen.pid
+        if self._had is None:
+            self._had = sorted(descriptors(pid)), sorted(children(pid))
         threads = {tid: _was(thread) for tid, thread in frozen.threads.items()}
-        data = msgpack.packb(
-            [frozen.pid, started(frozen.pid), frozen.instruction, threads, self._descriptors, self.memory, self.signals]
-        )
+        data = msgpack.packb([pid, started(pid), frozen.instruction, threads, *self._had, self.memory, self.signals])
         fresh = self.path.with_name(f".{self.path.name}")
         fresh.write_bytes(data)
         fresh.rename(self.path)
@@ -84,9 +85,10 @@ class Journal:
 def read(path: Path) -> Entry:
     """Errors: OSError; NoJournal: also if the process has ended."""
     try:
-        pid, began, refuge, threads, had, memory, signals = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
+        pid, began, refuge, threads, opened, born, memory, signals = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
         were = {tid: _thread(*was) for tid, was in threads.items()}
-        entry = Entry(pid, began, refuge, were, frozenset(had), memory, [(tid, info) for tid, info in signals])
+        pending = [(tid, info) for tid, info in signals]
+        entry = Entry(pid, began, refuge, were, frozenset(opened), frozenset(born), memory, pending)
     except (ValueError, TypeError, AttributeError) as error:
         raise NoJournal(f"{path} is no journal: {error}") from None
     if started(entry.pid) != entry.started:
@@ -107,6 +109,11 @@ def started(pid: int) -> int:
 def descriptors(pid: int) -> frozenset[int]:
     """Those that a process has open. Errors: OSError."""
     return frozenset(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+
+
+def children(pid: int) -> frozenset[int]:
+    """Those that its main thread has. Errors: OSError."""
+    return frozenset(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
 
 
 def _was(thread: Thread) -> list[Any]:

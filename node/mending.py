@@ -1,4 +1,5 @@
-"""Processes whose deputies were killed while they had them make calls: deputy/mending.py sees to it that they go on."""
+"""Processes whose deputies, or those who took checkpoints of them, were killed while they had them make calls: deputy/mending.py sees to it
+that they go on."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class Mender:
         self._under_way: dict[int, asyncio.Task[None]] = {}
 
     def start(self, pid: int) -> None:
-        """Its deputy has gone. If that has left a journal, it is dealt with."""
-        path = self._path(pid)
+        """Its deputy, or who has taken a checkpoint of it, has gone. If that has left a journal, it is dealt with."""
+        path = self.journal(pid)
         if pid not in self._under_way and path.exists():
             task = self._under_way[pid] = asyncio.get_running_loop().create_task(self._mend(pid, path))
             task.add_done_callback(lambda _: self._under_way.pop(pid))
@@ -42,7 +43,8 @@ class Mender:
         if (task := self._under_way.get(pid)) is not None:
             await asyncio.wait([task])
 
-    def _path(self, pid: int) -> Path:
+    def journal(self, pid: int) -> Path:
+        """Where it is kept what a process was, while it is made to make calls."""
         return self._deputies / f"{pid}{SUFFIX}"
 
     async def _mend(self, pid: int, path: Path) -> None:
@@ -52,7 +54,7 @@ class Mender:
                 stderr=subprocess.PIPE, start_new_session=True, cwd="/", env=environment(),
             )  # fmt: skip
         except OSError as error:
-            log.error("process %d cannot go on as its deputy was killed: %s", pid, error)
+            log.error("process %d may stand still, for its deputy was killed: %s", pid, error)
             return
         try:
             async with asyncio.timeout(TIMEOUT):
@@ -62,7 +64,7 @@ class Mender:
             _, said = await child.communicate()
         words = said.decode(errors="replace").strip().splitlines() or ["it says nothing"]
         if child.returncode:
-            log.error("process %d cannot go on as its deputy was killed: %s", pid, words[-1])
+            log.error("process %d may stand still, for its deputy was killed: %s", pid, words[-1])
         else:
             log.info("process %d goes on without its deputy, which was killed", pid)
 

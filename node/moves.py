@@ -141,7 +141,7 @@ class Mover:
         self._deputies: dict[int, Program] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._mender = Mender(paths.deputies)
+        self.mender = Mender(paths.deputies)
         self._begins: dict[int, Callable[[], None]] = {}
         """Processes that begin as soon as their targets are ready."""
         self._told: set[int] = set()
@@ -354,7 +354,7 @@ class Mover:
             if entry.where != HOME:
                 return known
             await self.await_whole(pid)
-        await self._mender.wait(pid)
+        await self.mender.wait(pid)
         path = paths.deputies / f"{pid}.sock"
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
@@ -480,7 +480,7 @@ class Mover:
         """A deputy went away; in order only if its process is home or has ended."""
         deputy = self._deputies.pop(pid, None)
         self._paths.remove_images(str(pid))
-        self._mender.start(pid)
+        self.mender.start(pid)
         if pid in self._told:
             self._told.discard(pid)
             return
@@ -550,7 +550,7 @@ class Mover:
         for path in sorted(self._paths.deputies.glob("*.sock")):
             if path.stem.isdigit():
                 await self._restore_one(int(path.stem))
-        self._mender.start_all(but=set(self._deputies))
+        self.mender.start_all(but=set(self._deputies))
         for entry in self._registry:
             if entry.pid not in self._deputies and (entry.where != HOME or entry.state != "home"):
                 # A deputy that is not there any more has brought its process home before it left.
@@ -617,7 +617,7 @@ class Mover:
 
     def close(self) -> None:
         """Lets go of the deputies, which go on."""
-        self._mender.close()
+        self.mender.close()
         for deputy in self._deputies.values():
             deputy.detach()
         for task in self._tasks:

@@ -75,7 +75,7 @@ def test_a_context_out_of_images_is_that_of_the_process(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGTERM)  # waits, being blocked in one thread; the others were made after that, and block it as well
         with seize(process.pid) as frozen:
             wanted = capture(frozen, regs_carried=False)
-        answer = take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
+        answer = take(process.pid, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
         assert answer["bytes"] > 1 << 20
         assert not (tmp_path / "images").exists()
         found = read(tmp_path / "saved")

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from checkpoint.take import take
+from deputy.mending import mend
 from node.process import read_stat
 from tests.checkpoint.test_refusals import held, scheduled
 from tests.checkpoint.test_restart import PARENT, finds_everything, program, restarted, saved
 from tests.moves.cluster import until
 from wire.steps import VARIABLE
 
-STEPS = ("seize", "why not", "record", "copy", "let go")
+STEPS = ("seize", "asked", "why not", "record", "copy", "let go")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -60,12 +61,14 @@ def test_the_process_goes_on(step: str, tmp_path: Path) -> None:
     name.write_bytes(Path(__file__).with_name("held.py").read_bytes())
     with held("nothing", work, name) as process:
         words = ["--pid", process.pid, "--asker", 0, "--directory", tmp_path / "saved", "--images", tmp_path / "images"]
+        words += ["--journal", tmp_path / "journal"]
         killed_at(f"checkpoint: {step}", steps, "checkpoint.take", words)
+        mend(tmp_path / "journal")                       # as mosd does
         until("no copy is left", lambda: stopped(os.fsencode(name)) == [], seconds=20)
         switches = scheduled(process.pid)
         until("it goes on", lambda: scheduled(process.pid) > switches + 5, seconds=20)
         assert not (tmp_path / "saved").exists()
-        take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
+        take(process.pid, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["saved", "steps", work.name]
 
 

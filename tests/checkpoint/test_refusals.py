@@ -66,7 +66,7 @@ def held(kind: str, directory: Path, program: Path = HELD) -> Iterator[subproces
 def test_what_cannot_be_kept_is_named(kind: str, tmp_path: Path) -> None:
     with held(kind, tmp_path) as process:
         with pytest.raises(CheckpointRefused) as refused:
-            take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
+            take(process.pid, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
         assert REFUSED[kind] in str(refused.value)
         assert refused.value.exit_code == 75
         assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("file")) == []
@@ -86,12 +86,12 @@ def test_a_process_that_is_traced_or_stopped_is_refused(tmp_path: Path) -> None:
         process.send_signal(signal.SIGSTOP)
         until("it is stopped", lambda: " T " in Path(f"/proc/{process.pid}/stat").read_text())
         with pytest.raises(CheckpointRefused, match="it is stopped"):
-            take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
+            take(process.pid, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
         process.send_signal(signal.SIGCONT)
         frozen = seize(process.pid)
         try:
             with pytest.raises(CheckpointRefused, match="traced"):
-                take(process.pid, 0, tmp_path / "saved", tmp_path / "images")
+                take(process.pid, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
         finally:
             frozen.detach()
 
@@ -107,7 +107,7 @@ def test_memory_that_its_user_may_not_read_is_not_given_to_him(tmp_path: Path) -
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         with pytest.raises(CheckpointRefused, match="not to be read by its user"):
-            take(process.pid, 65534, tmp_path / "saved", tmp_path / "images")
+            take(process.pid, 65534, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
     finally:
         process.kill()
         process.wait(20)
@@ -116,6 +116,6 @@ def test_memory_that_its_user_may_not_read_is_not_given_to_him(tmp_path: Path) -
 @pytest.mark.timeout(60)
 def test_a_process_that_has_ended_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FarhomeError, match="it has ended"):
-        take(1 << 22, 0, tmp_path / "saved", tmp_path / "images")
+        take(1 << 22, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
 
 

@@ -56,8 +56,8 @@ def saved(directory: Path, uid: int, meanwhile: str = "") -> int:
         with started([program("python3"), "-I", keeper], directory, uid, stdin=subprocess.DEVNULL, stdout=output) as process:
             until("it is ready", lambda: out.read_text() == "ready\n")
             with pytest.raises(CheckpointRefused, match="another user's"):
-                take(process.pid, 12345, directory / "saved", directory.parent / f"images-{uid}")
-            answer = take(process.pid, uid, directory / "saved", directory.parent / f"images-{uid}")
+                take(process.pid, 12345, directory / "saved", directory.parent / f"images-{uid}", directory / "journal")
+            answer = take(process.pid, uid, directory / "saved", directory.parent / f"images-{uid}", directory / "journal")
             assert answer["frozen_ms"] < 5000
             return process.pid
 

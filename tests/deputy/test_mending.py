@@ -16,7 +16,7 @@ from deputy.mending import mend
 from engine.pending import put, take
 from kernel_helpers import inject, refuge
 from kernel_helpers.inject import SYS, Frozen, Thread
-from kernel_helpers.journal import Journal, descriptors
+from kernel_helpers.journal import Journal, children, descriptors
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -198,6 +198,16 @@ def test_signals_that_were_taken_come_back(again: bool, program: Program, tmp_pa
     mend(journal)
     assert program.is_as_it_was()
     assert program.signals_heard() == 1
+
+
+def test_a_copy_that_was_being_made_is_ended(program: Program, tmp_path: Path) -> None:
+    journal = tmp_path / "1.journal"
+    killed(program.pid, journal, lambda frozen: frozen.call(SYS.clone, 0, 0, 0, 0, 0))
+    (copy,) = children(program.pid)
+    mend(journal)
+    assert program.is_as_it_was()
+    assert not Path(f"/proc/{copy}").exists()
+    assert program.signals_heard() == 0
 
 
 def test_who_puts_it_right_may_be_killed_too(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
