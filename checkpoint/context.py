@@ -18,8 +18,8 @@ from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, SPECIAL, M
 from engine.processor import own_processor
 from kernel_helpers import library
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import Registers
 from kernel_helpers.pages import PageRange, PageTotals
+from kernel_helpers.syscalls import Registers
 
 IMAGE_MOST = 256 << 20
 """Bytes of an image other than the one of pages."""

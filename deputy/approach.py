@@ -23,7 +23,7 @@ from engine import postcopy, precopy
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import Frozen
+from kernel_helpers.seizing import Frozen
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from kernel_helpers import tracing
 from kernel_helpers.errors import MoveRefused
-from kernel_helpers.inject import Frozen, Thread
+from kernel_helpers.inject import Thread
+from kernel_helpers.seizing import Frozen
 from kernel_helpers.tracing import PTRACE_O_TRACEEXEC, Cause
 
 PATIENCE = 3.0

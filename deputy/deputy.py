@@ -34,9 +34,9 @@ from deputy.trace import TraceFile
 from engine.postcopy import Giver
 from engine.precopy import Ahead, Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.inject import Frozen
 from kernel_helpers.journal import SUFFIX
 from kernel_helpers.link import Event
+from kernel_helpers.seizing import Frozen
 from wire.control import Control, unpack
 from wire.frames import Message, WireError
 from wire.local import LocalServer

@@ -30,8 +30,10 @@ from engine.pending import Pending, put
 from engine.phases import Phases
 from kernel_helpers import account, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen
+from kernel_helpers.inject import SIGINFO_SIZE
 from kernel_helpers.numbers import NUMBERS
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS
 from wire.control import Control
 from wire.frames import WireError
 

@@ -11,7 +11,8 @@ from engine.layout import Span, merge, subtract
 from engine.mappings import PAGE, SPECIAL
 from engine.remains import BASES
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SYS, Thread
+from kernel_helpers.inject import Thread
+from kernel_helpers.syscalls import SYS
 
 _MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
 

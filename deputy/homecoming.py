@@ -14,9 +14,9 @@ from engine import precopy
 from engine.context import Context, ThreadContext, with_pending
 from engine.phases import Phases
 from engine.refill import RefillFailed, refill
-from kernel_helpers import inject
+from kernel_helpers import syscalls
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SYS, Registers
+from kernel_helpers.syscalls import SYS, Registers
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError
@@ -121,8 +121,8 @@ def _with_restarts(context: Context, stub: Stub) -> Context:
 
     def resumed(thread: ThreadContext) -> ThreadContext:
         registers = Registers.from_buffer_copy(thread.registers)
-        stands_in = inject.signed(registers.orig_rax)
-        if stands_in < 0 or inject.signed(registers.rax) not in inject.RESTART_CODES:
+        stands_in = syscalls.signed(registers.orig_rax)
+        if stands_in < 0 or syscalls.signed(registers.rax) not in syscalls.RESTART_CODES:
             return thread
         if stub.resumable(thread.tid) == stands_in:
             return replace(thread, resume_with_restart_syscall=True)

@@ -38,12 +38,12 @@ from engine.refusal import PRIVATE, passes, why_not, why_not_frozen
 from engine.remains import remains
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
-from kernel_helpers import inject
+from kernel_helpers import seizing
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.inject import SYS
 from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
+from kernel_helpers.syscalls import SYS
 from wire import channel, steps
 from wire.channel import Channel, Refused
 from wire.frames import WireError
@@ -304,7 +304,7 @@ class Preparation:
 
 
 def leave(
-    deputy: Deputy, preparation: Preparation, begun: float, held: inject.Frozen | None = None, used: list[list[int]] | None = None
+    deputy: Deputy, preparation: Preparation, begun: float, held: seizing.Frozen | None = None, used: list[list[int]] | None = None
 ) -> Report:
     """From home to preparation.target. held: the process, if it stands still already (since `begun`), with what it has `used` away before.
     Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
@@ -380,7 +380,7 @@ def leave(
     return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
 
 
-def _commit(frozen: inject.Frozen, preparation: Preparation, phases: Phases) -> socket.socket:
+def _commit(frozen: seizing.Frozen, preparation: Preparation, phases: Phases) -> socket.socket:
     """The target is ready. Returns the connection of the link. Errors: WireError, OSError: the process is what it was before."""
     connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
 
@@ -403,11 +403,11 @@ def _commit(frozen: inject.Frozen, preparation: Preparation, phases: Phases) -> 
     return connection
 
 
-def _seize(pid: int) -> tuple[inject.Frozen, dict[int, int]]:
+def _seize(pid: int) -> tuple[seizing.Frozen, dict[int, int]]:
     """All threads stopped, and until when those of them wait that are in a call with a deadline."""
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
-    frozen = inject.seize(pid)
+    frozen = seizing.seize(pid)
     name_restarted_calls(frozen, places)
     return frozen, deadlines(frozen, waits)
 
@@ -479,7 +479,7 @@ def _ready_source(left: Target, preparation: Preparation) -> Channel:
     return source
 
 
-def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
+def _send(frozen: seizing.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
     """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes."""
     assert preparation.channel is not None
     talk = preparation.channel
@@ -500,7 +500,7 @@ def _send(frozen: inject.Frozen, deputy: Deputy, preparation: Preparation, phase
     return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases)
 
 
-def _copy_and_send(frozen: inject.Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
+def _copy_and_send(frozen: seizing.Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
     """Dumps a copy of the frozen process, sends the images, and the memory beside them; returns how many bytes. Nothing is left
     on the disk."""
     shutil.rmtree(directory, ignore_errors=True)

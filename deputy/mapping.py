@@ -22,8 +22,8 @@ from deputy.stub import Replaced
 from engine.files import FileMapping, MappedFile, by_mapping, hashes, mappings
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SYS
 from kernel_helpers.link import Event
+from kernel_helpers.syscalls import SYS
 from wire.control import Control, unpack
 from wire.frames import WireError
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from engine.layout import Span
 from engine.postcopy import Taker
 from kernel_helpers import library
-from kernel_helpers.inject import Frozen
+from kernel_helpers.seizing import Frozen
 from wire.waking import ready
 
 log = logging.getLogger("deputy")

@@ -24,10 +24,12 @@ from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span, subtract_all
 from engine.mappings import PAGE
-from kernel_helpers import inject, library, tracing
+from kernel_helpers import inject, library, seizing, syscalls, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.inject import SYS, U64, Frozen, Registers, Thread, signed
+from kernel_helpers.inject import Thread
 from kernel_helpers.link import HomeLink
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS, U64, Registers, signed
 from kernel_helpers.tracing import Cause, Stop
 from wire.waking import ready
 
@@ -43,7 +45,7 @@ LOOK = 0.02
 """Seconds between two looks whether a thread that is waited for has ended."""
 DEATH_PATIENCE = 1.0
 """Seconds within which all threads of a process whose main thread has ended are heard of."""
-_RESTART = (-errno.EINTR, *inject.RESTART_CODES)
+_RESTART = (-errno.EINTR, *syscalls.RESTART_CODES)
 _RESUMABLE = (SYS.nanosleep, SYS.clock_nanosleep, SYS.poll)
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -131,14 +133,14 @@ class Stub:
         """Sleeps and polls that the freeze interrupted go on with the time that is left, for the kernel keeps it in the
         thread: the guest makes them again and finds them under way. For calls with a deadline our end of the link keeps it."""
         for tid, thread in frozen.threads.items():
-            found = inject.syscall_at(thread.registers)
+            found = syscalls.syscall_at(thread.registers)
             if found is None:
                 continue
-            if found[1] == inject.ERESTART_RESTARTBLOCK and found[0] in _RESUMABLE:
-                self.link.expect_restart(self._program[tid], found[0], inject.arguments_of(thread.registers))
+            if found[1] == syscalls.ERESTART_RESTARTBLOCK and found[0] in _RESUMABLE:
+                self.link.expect_restart(self._program[tid], found[0], syscalls.arguments_of(thread.registers))
                 self._expected.add(self._program[tid])
             elif tid in deadlines:
-                self.link.expect_restart(self._program[tid], found[0], inject.arguments_of(thread.registers), deadlines[tid])
+                self.link.expect_restart(self._program[tid], found[0], syscalls.arguments_of(thread.registers), deadlines[tid])
 
     def undo(self) -> None:
         """Takes out what prepare() put in; the process is frozen still."""
@@ -342,7 +344,7 @@ class Stub:
                 raise ProcessLookupError(errno.ESRCH, f"stub {self.pid} has ended")
             raise TimeoutError(f"stub {self.pid} does not stop")
         thread = Thread(tid, self.pid)
-        thread.instruction = inject.find_instruction(self.pid)
+        thread.instruction = seizing.find_instruction(self.pid)
         thread.capture()
         try:
             yield thread
@@ -603,7 +605,7 @@ class Stub:
             return False
         was_running = self._frozen is None
         frozen = self.stop()
-        frozen.instruction = inject.find_instruction(self.pid)
+        frozen.instruction = seizing.find_instruction(self.pid)
         base = footprint.free_base(self.pid, PAGE + self.link.size, avoid)
         frozen.call(SYS.mremap, self._code, PAGE, PAGE, _MREMAP_MAYMOVE_FIXED, base)
         self._code = base
@@ -618,7 +620,7 @@ class Stub:
     def remove_resident(self) -> None:
         """Takes loop and slots out of the refilled, frozen process."""
         assert self._frozen is not None
-        self._frozen.instruction = inject.find_instruction(self.pid)
+        self._frozen.instruction = seizing.find_instruction(self.pid)
         self.undo()
 
 

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.handover import take_descriptor
-from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, SYS, Frozen, check
+from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, check
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS
 
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47

@@ -17,8 +17,10 @@ from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identi
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
 from kernel_helpers import refuge
-from kernel_helpers.inject import SYS, Frozen, Thread, carry_restart, check, comes_again
+from kernel_helpers.inject import Thread, check, comes_again
 from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS, carry_restart
 from kernel_helpers.tracing import signal_state
 
 _PTRACE_PEEKSIGINFO = 0x4209
@@ -53,7 +55,7 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
     PTRACE_O_SUSPEND_SECCOMP.
 
     regs_carried: calls that the stop interrupted are such that any kernel ends them with EINTR or makes them again
-    (inject.carry_restart); otherwise registers are as the stop found them.
+    (syscalls.carry_restart); otherwise registers are as the stop found them.
     has_run: else it stands at the first instruction of its program.
 
     Errors: OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.

@@ -27,7 +27,9 @@ from typing import Protocol
 
 from engine.files import mappings
 from kernel_helpers.errors import MoveRefused
-from kernel_helpers.inject import SYS, Frozen, Thread, check, normalise_restart
+from kernel_helpers.inject import Thread, check
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS, normalise_restart
 
 CLONE_VM = 0x100
 CLONE_FS = 0x200
@@ -136,7 +138,7 @@ def _end_keeper(source: Frozen, keeper: Thread, inner_keeper: int, timeout: floa
 
 
 class Writable(Protocol):
-    """What can be written of a process (inject.Frozen)."""
+    """What can be written of a process (seizing.Frozen)."""
 
     def write(self, address: int, data: bytes) -> None: ...
 

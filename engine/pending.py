@@ -6,7 +6,9 @@ import errno
 import struct
 
 from engine.capture import inner_tid, pending_signals
-from kernel_helpers.inject import SIGINFO_SIZE, SYS, Frozen, check, comes_again
+from kernel_helpers.inject import SIGINFO_SIZE, check, comes_again
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS
 
 Pending = list[tuple[int, bytes]]
 """(tid as the program sees it, 0 for the process; siginfo)."""

@@ -29,8 +29,9 @@ from engine.handover import give_descriptor, take_descriptor
 from engine.layout import Span, common, merge, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers import postcopy
-from kernel_helpers.inject import SYS, Frozen, Registers
 from kernel_helpers.postcopy import Given, Sink, State, View, give_pages
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS, Registers
 from wire.frames import WireError
 from wire.logs import start_thread
 from wire.waking import ready

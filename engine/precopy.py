@@ -37,7 +37,7 @@ from engine.handover import take_descriptor
 from engine.layout import Span, common, merge, subtract, subtract_all
 from engine.mappings import PAGE, PROT_WRITE, Mapping, read_mappings
 from engine.splicing import splicer
-from kernel_helpers.inject import SYS, Frozen, Thread, check
+from kernel_helpers.inject import Thread, check
 from kernel_helpers.pages import (
     History,
     Meter,
@@ -51,6 +51,8 @@ from kernel_helpers.pages import (
     watch_begin,
     written_bytes,
 )  # fmt: skip
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS
 from wire import steps
 from wire.channel import Channel
 from wire.frames import WireError

@@ -30,8 +30,10 @@ from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtra
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
 from engine.postcopy import Taker
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, U64, Frozen, Registers, Thread, check
+from kernel_helpers.inject import Thread, check
 from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, SYS, U64, Registers
 from kernel_helpers.tracing import signal_state
 
 _MAP_PRIVATE_ANONYMOUS = 0x22

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from engine.files import FileMapping, mappings
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
-from kernel_helpers.inject import SYS, Frozen
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS
 
 _DESCRIPTORS = {
     "anon_inode:[io_uring]": "it uses io_uring",

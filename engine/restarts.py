@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_helpers.inject import ERESTART_RESTARTBLOCK, SYS, Frozen, arguments_of, signed, syscall_at
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, SYS, arguments_of, signed, syscall_at
 
 _IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait)
 _IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop)

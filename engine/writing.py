@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from kernel_helpers.inject import SYS
+from kernel_helpers.syscalls import SYS
 
 PATIENCE = 2.0
 """Seconds that a move waits for such a call to end."""

@@ -16,7 +16,8 @@ import msgpack
 from kernel_helpers.errors import FarhomeError
 
 if TYPE_CHECKING:
-    from kernel_helpers.inject import Frozen, Thread
+    from kernel_helpers.inject import Thread
+    from kernel_helpers.seizing import Frozen
 
 Signals = list[tuple[int, bytes]]
 """(tid as the program sees it, 0 for the process; siginfo)"""

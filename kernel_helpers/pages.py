@@ -10,7 +10,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from kernel_helpers import library
-from kernel_helpers.inject import Deferred, Registers, Thread
+from kernel_helpers.inject import Deferred, Thread
+from kernel_helpers.syscalls import Registers
 
 Span = tuple[int, int]
 

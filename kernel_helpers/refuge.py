@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernel_helpers.inject import Frozen
+    from kernel_helpers.seizing import Frozen
 
 CODE = bytes.fromhex("0f05 b822000000 0f05 ebf7")
 AFTER_CALL = 2

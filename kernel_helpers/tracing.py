@@ -17,7 +17,7 @@ from pathlib import Path
 from ptrace import PtraceError
 from ptrace.binding.func import ptrace
 
-from kernel_helpers.inject import Registers
+from kernel_helpers.syscalls import Registers
 
 PTRACE_CONT = 7
 PTRACE_GETREGS = 12

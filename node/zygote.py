@@ -210,7 +210,7 @@ def _preload() -> None:
         mappings.read_mappings(os.getpid())
     call_filter.program()
     vmas.layout()
-    inject._library()
+    inject.functions()
     link._native()
     with contextlib.suppress(Exception):
         criu.tool()

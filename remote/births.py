@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 from engine.phases import Phases
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import ERESTARTNOINTR, SYS, Frozen, Thread
+from kernel_helpers.inject import Thread
 from kernel_helpers.link import AwayLink, Event
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
 from remote import birth
 from remote.birth import Wanted
 from remote.reception import Reception

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import ERESTARTNOINTR
 from kernel_helpers.link import READ, AwayLink, Event, Kind
+from kernel_helpers.syscalls import ERESTARTNOINTR
 from remote.ownfiles import open_own
 from wire.control import Control, pack, unpack
 from wire.frames import WireError

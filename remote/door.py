@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_helpers import inject, tracing
-from kernel_helpers.inject import Frozen, Thread
+from kernel_helpers import syscalls, tracing
+from kernel_helpers.inject import Thread
+from kernel_helpers.seizing import Frozen
 
 if TYPE_CHECKING:
     from remote.guest import GuestEnd
@@ -29,14 +30,14 @@ class Door:
     def _keep(self, frozen: Frozen) -> None:
         self._answered = {tid: number for tid, thread in frozen.threads.items() if (number := _interrupted(thread)) is not None}
 
-    def is_there(self, tid: int, registers: inject.Registers) -> bool:
+    def is_there(self, tid: int, registers: syscalls.Registers) -> bool:
         """Whether a stopped thread was interrupted in a call that nobody has taken from it yet."""
-        number, code = inject.signed(registers.orig_rax), inject.signed(registers.rax)
+        number, code = syscalls.signed(registers.orig_rax), syscalls.signed(registers.rax)
         return (
             number >= 0
-            and code in inject.RESTART_CODES
+            and code in syscalls.RESTART_CODES
             and self._answered.get(tid) != number
-            and self._link.is_notified(number, inject.arguments_of(registers))
+            and self._link.is_notified(number, syscalls.arguments_of(registers))
         )
 
     def rewind(self, tid: int) -> bool:
@@ -45,7 +46,7 @@ class Door:
         if not self.is_there(tid, registers):
             self._answered.pop(tid, None)
             return False
-        inject.normalise_restart(registers)
+        syscalls.normalise_restart(registers)
         tracing.set_registers(tid, registers)
         return True
 
@@ -82,15 +83,15 @@ class Door:
         """Puts the registers of a guest that stands still in order: every thread before a call, in one to be gone on with, or in none."""
         for tid, thread in frozen.threads.items():
             if not self.is_there(tid, thread.registers):
-                inject.carry_restart(thread.registers)
+                syscalls.carry_restart(thread.registers)
             elif tid in self._suspended:  # it was let go meanwhile, and has made the same call again
-                thread.registers.rax = self._suspended[tid] & inject.U64
+                thread.registers.rax = self._suspended[tid] & syscalls.U64
             else:
-                inject.normalise_restart(thread.registers)
+                syscalls.normalise_restart(thread.registers)
         self._keep(frozen)
 
 
 def _interrupted(thread: Thread) -> int | None:
     """The number of the call that a stopped thread was taken out of with a restart code."""
-    number, code = inject.signed(thread.registers.orig_rax), inject.signed(thread.registers.rax)
-    return number if number >= 0 and code in inject.RESTART_CODES else None
+    number, code = syscalls.signed(thread.registers.orig_rax), syscalls.signed(thread.registers.rax)
+    return number if number >= 0 and code in syscalls.RESTART_CODES else None

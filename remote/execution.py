@@ -12,8 +12,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from kernel_helpers import tracing
-from kernel_helpers.inject import SYS
 from kernel_helpers.link import AwayLink, Event
+from kernel_helpers.syscalls import SYS
 from wire.control import Control, pack
 
 if TYPE_CHECKING:

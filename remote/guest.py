@@ -20,10 +20,11 @@ from engine.capture import pending_signals
 from engine.files import FileStore
 from engine.pending import Pending, put
 from engine.postcopy import Taker
-from kernel_helpers import account, inject, tracing
-from kernel_helpers.inject import Frozen, Thread
+from kernel_helpers import account, inject, syscalls, tracing
+from kernel_helpers.inject import Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
+from kernel_helpers.seizing import Frozen
 from kernel_helpers.tracing import Cause, Stop
 from remote.births import Births
 from remote.direct import DirectFiles
@@ -397,7 +398,7 @@ class Guest:
                 tracing.interrupt(tid)
             for tid in parked:
                 # Calls that only home makes, and whatever was suspended just now: back to before the call.
-                self.link.answer(tid, error=inject.ERESTARTNOINTR)
+                self.link.answer(tid, error=syscalls.ERESTARTNOINTR)
             for tid in list(self._threads):
                 taken += self.await_trap(tid)
                 if tid not in self._threads:
@@ -457,7 +458,7 @@ class Guest:
     def _rewind_from_entry(self, tid: int) -> None:
         """A call that was caught by ptrace on the way to the stop has not been made: back to before it."""
         registers = tracing.registers(tid)
-        registers.rax, registers.orig_rax = registers.orig_rax, inject.U64
+        registers.rax, registers.orig_rax = registers.orig_rax, syscalls.U64
         registers.rip -= 2
         tracing.set_registers(tid, registers)
 

@@ -17,9 +17,9 @@ from contextlib import suppress
 from kernel_helpers import library, tracing
 from kernel_helpers.account import Account
 from kernel_helpers.filter import RET_TRACE
-from kernel_helpers.inject import RESTART_CODES, SYS, U64, Registers, signed
 from kernel_helpers.link import Event, Kind, Parked, SessionLink
 from kernel_helpers.own_proc import may_be_own
+from kernel_helpers.syscalls import RESTART_CODES, SYS, U64, Registers, signed
 from kernel_helpers.table import Class, Shape, row_of
 from kernel_helpers.tracing import Cause, Stop
 from remote.marshal import REPLY_SUSPENDED, Call, Marshaller, TooBig

@@ -27,8 +27,8 @@ from engine.files import FileStore, MappedFile, hashes
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import ERESTARTNOINTR, SYS
 from kernel_helpers.link import AwayLink, Event
+from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 

@@ -10,7 +10,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from kernel_helpers import inject, tracing
+from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.link import Event
 from kernel_helpers.tracing import Stop
 from wire.control import Control, pack, unpack
@@ -131,7 +131,7 @@ class GuestSignals:
         tracing.interrupt(host)
         # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
         # the mere stop at home), behave like ERESTARTNOHAND.
-        code = code if code in inject.RESTART_CODES[:3] else inject.ERESTARTNOHAND
+        code = code if code in syscalls.RESTART_CODES[:3] else syscalls.ERESTARTNOHAND
         call = guest.link.parked().get(tid)
         if call is not None:
             guest.door.answered(host, call.number)

@@ -20,8 +20,8 @@ from ptrace.func_call import FunctionCallOptions
 from ptrace.syscall import PtraceSyscall
 
 from kernel_helpers import tracing
-from kernel_helpers.inject import RESTART_CODES
 from kernel_helpers.numbers import NAMES
+from kernel_helpers.syscalls import RESTART_CODES
 from kernel_helpers.table import Class, row_of
 
 log = logging.getLogger("remote")

@@ -16,7 +16,7 @@ from typing import Any
 from engine import criu, files
 from engine.arrival import wake
 from engine.forkcopy import fork_copy
-from kernel_helpers import inject
+from kernel_helpers import inject, seizing
 from remote.sandbox import Sandbox
 
 COUNTER = r"""
@@ -157,7 +157,7 @@ def descendants() -> set[int]:
 def images_of(pid: int, directory: Path, sandbox: Sandbox | None = None, options: int = 0) -> None:
     """Freeze, copy, dump; the process goes on."""
     directory.mkdir()
-    with inject.seize(pid, options) as frozen:
+    with seizing.seize(pid, options) as frozen:
         copy = fork_copy(frozen)
         try:
             criu.dump(copy, directory, sandbox)
@@ -166,13 +166,13 @@ def images_of(pid: int, directory: Path, sandbox: Sandbox | None = None, options
 
 
 @contextlib.contextmanager
-def restored(pid: int, shown: list[tuple[str, str]], directory: Path, **options: Any) -> Iterator[tuple[Sandbox, inject.Frozen]]:
+def restored(pid: int, shown: list[tuple[str, str]], directory: Path, **options: Any) -> Iterator[tuple[Sandbox, seizing.Frozen]]:
     """Process `pid` out of images in a sandbox, ptrace-stopped before its next instruction."""
     sandbox = Sandbox.create(f"test-{pid}", shown, images=directory, **options)
     try:
         guest = criu.restore(directory, sandbox, pid)
         sandbox.seal()
-        frozen = inject.seize(guest, inject.PTRACE_O_EXITKILL)
+        frozen = seizing.seize(guest, inject.PTRACE_O_EXITKILL)
         wake(frozen)
         yield sandbox, frozen
     finally:

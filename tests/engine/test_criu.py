@@ -12,9 +12,9 @@ import pytest
 from engine import criu, images
 from engine.arrival import drop_capabilities, install_filter
 from engine.forkcopy import fork_copy
-from kernel_helpers import inject
+from kernel_helpers import inject, seizing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SYS
+from kernel_helpers.syscalls import SYS
 from remote.sandbox import Sandbox
 from tests.engine.support import (
     PYTHON_COUNTER,
@@ -124,7 +124,7 @@ def test_changed_file_is_refused_by_name(counter: str, tmp_path: Path) -> None:
 def test_failing_dump_says_why_and_leaves_the_process(counter: str, tmp_path: Path) -> None:
     before = descendants()
     with running([counter]) as program:
-        with inject.seize(program.pid) as frozen:
+        with seizing.seize(program.pid) as frozen:
             copy = fork_copy(frozen)
             try:
                 with pytest.raises(FarhomeError, match="CRIU"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.forkcopy import fork_copy
-from kernel_helpers import inject
+from kernel_helpers import seizing
 from kernel_helpers.errors import MoveRefused
 from tests.engine.support import counts_on, descendants, eventually, running
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def test_copy_is_stopped_whole_and_without_descriptors(counter: str) -> None:
     with running([counter, "4"]) as program:
         before = descendants()
-        with inject.seize(program.pid) as frozen:
+        with seizing.seize(program.pid) as frozen:
             state = {tid: thread.registers.copy() for tid, thread in frozen.threads.items()}
             copy = fork_copy(frozen)
             assert os.listdir(f"/proc/{copy.pid}/fd") == []
@@ -41,7 +41,7 @@ def test_copy_is_stopped_whole_and_without_descriptors(counter: str) -> None:
 def test_program_sees_no_signal_and_no_child_of_the_copy(counter: str) -> None:
     with running([counter, "2"]) as program:
         for _ in range(5):
-            with inject.seize(program.pid) as frozen:
+            with seizing.seize(program.pid) as frozen:
                 copy = fork_copy(frozen)
                 copy.discard()
                 copy.discard()  # again does no harm
@@ -53,7 +53,7 @@ def test_program_sees_no_signal_and_no_child_of_the_copy(counter: str) -> None:
 
 def test_copy_runs_on_as_the_process_would(counter: str) -> None:
     """Continued, the copy counts in all its threads from where the process was, memory that fork empties included."""
-    with running([counter, "4"]) as program, inject.seize(program.pid) as frozen:
+    with running([counter, "4"]) as program, seizing.seize(program.pid) as frozen:
         at_freeze = list(program.report().count)
         copy = fork_copy(frozen)
         try:
@@ -69,8 +69,8 @@ def test_death_of_the_tracer_leaves_the_process_sound_and_no_copy(counter: str) 
     source = """
 import os, signal, sys
 from engine.forkcopy import fork_copy
-from kernel_helpers import inject
-copy = fork_copy(inject.seize(int(sys.argv[1])))
+from kernel_helpers import seizing
+copy = fork_copy(seizing.seize(int(sys.argv[1])))
 print(copy.pid, copy.keeper.tid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -96,7 +96,7 @@ def _is_gone(pid: int) -> bool:
 def test_process_killed_while_its_copy_exists(counter: str) -> None:
     before = descendants()
     with running([counter, "2"]) as program:
-        frozen = inject.seize(program.pid)
+        frozen = seizing.seize(program.pid)
         copy = fork_copy(frozen)
         program.process.kill()
         copy.discard()
@@ -118,7 +118,7 @@ time.sleep(60)
         assert process.stdout is not None
         process.stdout.readline()
         before = descendants()
-        with inject.seize(process.pid) as frozen, pytest.raises(MoveRefused, match="MADV_DONTFORK"):
+        with seizing.seize(process.pid) as frozen, pytest.raises(MoveRefused, match="MADV_DONTFORK"):
             fork_copy(frozen)
         assert descendants() == before and process.poll() is None
     finally:

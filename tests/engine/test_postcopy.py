@@ -15,7 +15,7 @@ import pytest
 from deputy.pledge import Pledge
 from engine import postcopy, precopy
 from engine.layout import Span
-from kernel_helpers import inject
+from kernel_helpers import seizing
 from kernel_helpers.postcopy import Given, Sink, give_pages
 from tests.engine.test_precopy import BIG, process
 from wire.waking import ready
@@ -28,7 +28,7 @@ def watched() -> Iterator[tuple[int, int, list[Span]]]:
     """A process that runs, its userfaultfd, and areas of it."""
     with process(BIG) as big:
         areas = [(area.start, area.end) for area in precopy.areas_of(big.pid)]
-        frozen = inject.seize(big.pid)
+        frozen = seizing.seize(big.pid)
         try:
             userfaultfd = postcopy.userfaultfd(frozen)
         finally:
@@ -140,7 +140,7 @@ class Following:
         self.process = process
         self._left = left
         process.does(f"not libc.madvise({AT}, {PAGES} << 12, {DONTNEED})")
-        frozen = inject.seize(process.pid)
+        frozen = seizing.seize(process.pid)
         try:
             userfaultfd = postcopy.userfaultfd(frozen)
         finally:

@@ -14,7 +14,7 @@ import pytest
 from engine import precopy
 from engine.layout import merge
 from engine.mappings import PAGE, Mapping, read_mappings
-from kernel_helpers import inject
+from kernel_helpers import seizing
 from wire.frames import WireError
 
 BIG = "block = b'x' * (8 << 20); "
@@ -54,7 +54,7 @@ def test_nothing_goes_ahead_where_devices_write_into_memory(tmp_path: Path) -> N
 def test_memory_is_watched_until_it_is_let_go() -> None:
     with process(BIG) as big:
         areas = precopy.areas_of(big.pid)
-        frozen = inject.seize(big.pid)
+        frozen = seizing.seize(big.pid)
         try:
             before = sorted(os.listdir(f"/proc/{big.pid}/fd"))
             ahead = precopy.Ahead(big.pid, precopy.userfaultfd(big.pid, frozen.leader), areas)

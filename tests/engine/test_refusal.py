@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.refusal import why_not, why_not_frozen
-from kernel_helpers import inject
+from kernel_helpers import seizing
 
 PRELUDE = """
 import ctypes, mmap, os, signal, sys, tempfile, time
@@ -89,7 +89,7 @@ def test_what_cannot_move_is_named(source: str, named: str) -> None:
 def test_a_timer_that_counts_processor_time_is_found_when_it_stands_still(which: str, reason: bool) -> None:
     with python(f"signal.setitimer(signal.ITIMER_{which}, 1000)") as pid:
         assert why_not(pid) is None
-        with inject.seize(pid) as frozen:
+        with seizing.seize(pid) as frozen:
             found = why_not_frozen(frozen)
     assert found == ("it has a timer that counts its processor time (setitimer)" if reason else None)
 
@@ -106,7 +106,7 @@ def test_other_namespaces_are_named(option: str, named: str) -> None:
 
 
 def test_tracer_is_named_unless_it_is_the_one_that_asks() -> None:
-    with python("") as pid, inject.seize(pid):
+    with python("") as pid, seizing.seize(pid):
         assert why_not(pid) == f"it is traced by process {os.getpid()}"
         assert why_not(pid, traced_by=os.getpid()) is None
 

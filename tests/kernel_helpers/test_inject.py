@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers import inject
-from kernel_helpers.inject import SYS
+from kernel_helpers import seizing, syscalls
+from kernel_helpers.syscalls import SYS
 from tests.programs.build import program as build_program
 
 
@@ -60,9 +60,9 @@ def blocked_in(pid: int, number: int, timeout: float = 10) -> None:
 def test_calls_happen_in_the_process_and_memory_comes_back() -> None:
     with program("import sys\nprint('up',flush=True)\nprint(sys.stdin.readline().strip(),flush=True)") as process:
         blocked_in(process.pid, SYS.read)
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             assert frozen.call(SYS.getpid) == process.pid
-            assert inject.syscall_at(frozen.leader.registers) == (SYS.read, -512)
+            assert syscalls.syscall_at(frozen.leader.registers) == (SYS.read, -512)
             with frozen.scratch(64) as address:
                 before = frozen.read(address - 64, 192)
                 frozen.write(address, b"injected\n")
@@ -89,7 +89,7 @@ def test_a_program_that_faults_all_the_time_is_stopped_anywhere() -> None:
             stops = 0
             while process.poll() is None:
                 try:
-                    with inject.seize(process.pid) as frozen:
+                    with seizing.seize(process.pid) as frozen:
                         for _ in range(3):
                             assert frozen.call(SYS.getpid) == process.pid
                     stops += 1
@@ -108,7 +108,7 @@ def test_scratch_where_nothing_lies_below_the_stack_pointer() -> None:
         try:
             assert line(process) == b"waiting\n"
             blocked_in(process.pid, SYS.read)
-            with inject.seize(process.pid) as frozen, frozen.scratch(512) as address:
+            with seizing.seize(process.pid) as frozen, frozen.scratch(512) as address:
                 frozen.write(address, b"injected\n".ljust(512, b"."))
                 assert frozen.call(SYS.write, 1, address, 9) == 9
             assert line(process) == b"injected\n"
@@ -127,7 +127,7 @@ def test_sleep_goes_on_and_is_not_longer_for_it() -> None:
     source += "print(time.monotonic()-t,flush=True)"
     with program(source) as process:
         blocked_in(process.pid, SYS.clock_nanosleep)
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             for _ in range(200):
                 frozen.call(SYS.getpid)
         assert 0.99 < float(line(process)) < 1.5
@@ -145,8 +145,8 @@ print(r, ctypes.get_errno() if r < 0 else 0, flush=True)
 """
     with program(source) as process:
         blocked_in(process.pid, SYS.epoll_wait)
-        with inject.seize(process.pid) as frozen:
-            assert inject.syscall_at(frozen.leader.registers) == (SYS.epoll_wait, -errno.EINTR)
+        with seizing.seize(process.pid) as frozen:
+            assert syscalls.syscall_at(frozen.leader.registers) == (SYS.epoll_wait, -errno.EINTR)
             frozen.call(SYS.getppid)
         blocked_in(process.pid, SYS.epoll_wait)
         assert process.stdin is not None
@@ -166,7 +166,7 @@ threads = [threading.Thread(target=work) for _ in range(8)]
 sys.stdin.readline(); gate.set(); [t.join() for t in threads]; print(len(count), flush=True)
 """
     with program(source) as process:
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             assert len(frozen.threads) == 9
             for tid, thread in frozen.threads.items():
                 assert thread.call(SYS.gettid) == tid
@@ -188,7 +188,7 @@ while True: signal.pause()
 """
     with program(source) as process:
         blocked_in(process.pid, SYS.pause)
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             os.kill(process.pid, number)
             assert frozen.call(SYS.getpid) == process.pid
         assert line(process) == b"handled\n"
@@ -198,7 +198,7 @@ def test_signal_that_beats_the_interrupt_is_kept() -> None:
     """SIGSTOP cannot be blocked: it stops the injected call's step, and takes effect when the process is let go."""
     with program("import signal\nprint('up',flush=True)\nsignal.pause()\nprint('on',flush=True)") as process:
         blocked_in(process.pid, SYS.pause)
-        frozen = inject.seize(process.pid)
+        frozen = seizing.seize(process.pid)
         os.kill(process.pid, signal.SIGSTOP)
         assert frozen.call(SYS.getpid) == process.pid
         assert frozen.leader.pending_signal == signal.SIGSTOP
@@ -214,7 +214,7 @@ def test_stopped_job_is_seized_and_stays_stopped() -> None:
         blocked_in(process.pid, SYS.pause)
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             assert frozen.leader.group_stop == signal.SIGSTOP
             assert frozen.call(SYS.getpid) == process.pid
         end = time.monotonic() + 5
@@ -227,7 +227,7 @@ def test_stopped_job_is_seized_and_stays_stopped() -> None:
 def test_call_that_blocks_is_bounded() -> None:
     with program("import sys\nprint('up',flush=True)\nprint(sys.stdin.readline(),flush=True)") as process:
         blocked_in(process.pid, SYS.read)
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             frozen.leader.call_timeout = 0.2
             with pytest.raises(TimeoutError):
                 frozen.call(SYS.pause)
@@ -240,7 +240,7 @@ def test_registers_and_extended_state_are_whole() -> None:
     source = "print('up',flush=True)\ns=0.0\nfor i in range(6_000_000): s+=i*0.5\nprint(s,flush=True)"
     with program(source) as process:
         for _ in range(40):
-            with inject.seize(process.pid) as frozen:
+            with seizing.seize(process.pid) as frozen:
                 state = frozen.leader.extended_state()
                 assert len(state) >= 512
                 frozen.call(SYS.gettid)
@@ -253,19 +253,19 @@ def test_registers_and_extended_state_are_whole() -> None:
 
 def test_no_process_and_foreign_tracer_are_told_apart() -> None:
     with pytest.raises(ProcessLookupError):
-        inject.seize(2**22 - 7)
+        seizing.seize(2**22 - 7)
     with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
-        with inject.seize(process.pid), pytest.raises(PermissionError):
-            inject.seize(process.pid)
+        with seizing.seize(process.pid), pytest.raises(PermissionError):
+            seizing.seize(process.pid)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProcessLookupError):
-            inject.seize(process.pid)
+            seizing.seize(process.pid)
 
 
 def test_process_killed_while_frozen() -> None:
     with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             process.kill()
             with pytest.raises(ProcessLookupError):
                 frozen.call(SYS.getpid)
@@ -281,7 +281,7 @@ print('up', flush=True)
 time.sleep(60)
 """
     with program(source) as process:
-        with inject.seize(process.pid) as frozen:
+        with seizing.seize(process.pid) as frozen:
             frozen.leader.call_timeout = 15.0
             killer = threading.Timer(0.3, process.kill)
             killer.start()
@@ -292,20 +292,20 @@ time.sleep(60)
 
 
 def test_normalise_restart_rewinds_and_keeps_what_is_no_restart() -> None:
-    def registers(rax: int, number: int) -> inject.Registers:
-        value = inject.Registers()
-        value.rax, value.orig_rax, value.rip = rax & inject.U64, number & inject.U64, 0x1000
+    def registers(rax: int, number: int) -> syscalls.Registers:
+        value = syscalls.Registers()
+        value.rax, value.orig_rax, value.rip = rax & syscalls.U64, number & syscalls.U64, 0x1000
         return value
 
     for code in (-512, -513, -514, -516):
         value = registers(code, SYS.read)
-        assert inject.normalise_restart(value) == code
-        assert (value.rax, value.rip, inject.signed(value.orig_rax)) == (SYS.read, 0xFFE, -1)
+        assert syscalls.normalise_restart(value) == code
+        assert (value.rax, value.rip, syscalls.signed(value.orig_rax)) == (SYS.read, 0xFFE, -1)
     value = registers(-516, SYS.futex)
-    assert inject.normalise_restart(value) == -516 and (value.rax, value.rip) == (0, 0x1000)
+    assert syscalls.normalise_restart(value) == -516 and (value.rax, value.rip) == (0, 0x1000)
     value = registers(-errno.EINTR, SYS.epoll_wait)
-    assert inject.normalise_restart(value) == -errno.EINTR and value.rip == 0xFFE
+    assert syscalls.normalise_restart(value) == -errno.EINTR and value.rip == 0xFFE
     value = registers(-errno.EINTR, SYS.read)
-    assert inject.normalise_restart(value) == 0 and inject.signed(value.rax) == -errno.EINTR
+    assert syscalls.normalise_restart(value) == 0 and syscalls.signed(value.rax) == -errno.EINTR
     value = registers(-512, -1)
-    assert inject.normalise_restart(value) == 0 and (inject.signed(value.rax), value.rip) == (-512, 0x1000)
+    assert syscalls.normalise_restart(value) == 0 and (syscalls.signed(value.rax), value.rip) == (-512, 0x1000)

@@ -18,7 +18,7 @@ import pytest
 
 from balancer.owner import Stage
 from balancer.policy import LendingPolicy
-from kernel_helpers import inject
+from kernel_helpers import seizing
 from kernel_helpers.numbers import NUMBERS
 from node.cgroups import BASE, GuestGroups, hierarchies
 from node.config import Config
@@ -145,7 +145,7 @@ def test_who_stands_still_breathes_and_is_let_go_for_its_home(tmp_path: Path, bu
 @pytest.mark.skipif("unified" not in hierarchies(), reason="what version 1 has frozen cannot be traced")
 def test_what_a_supervisor_does_in_who_stands_still_is_done_when_it_breathes(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
     def make_a_call() -> int:
-        frozen = inject.seize(burner.pid)
+        frozen = seizing.seize(burner.pid)
         number = frozen.leader.call(NUMBERS["getpid"])
         frozen.restore()
         frozen.detach()

@@ -1,0 +1,303 @@
+"""Stopping a process as a whole, and what can be done with it then."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from kernel_helpers import refuge
+from kernel_helpers.errors import MoveRefused
+from kernel_helpers.inject import PTRACE_O_TRACESYSGOOD, Thread, check, functions
+from kernel_helpers.journal import Journal, Signals
+from kernel_helpers.numbers import NAMES
+
+RED_ZONE = 128
+WALL = 0x40000000
+
+
+class Frozen:
+    """A process all of whose threads are ptrace-stopped by this thread. As a context manager it detaches at the end."""
+
+    def __init__(self, pid: int, threads: dict[int, Thread], instruction: int = 0) -> None:
+        self.pid = pid
+        self.threads = threads
+        self.leader = threads[pid]
+        self._instruction = 0
+        self._journal: Journal | None = None
+        self.instruction = instruction or find_instruction(pid)
+
+    def __enter__(self) -> Frozen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.threads:
+            self.detach()
+
+    @property
+    def instruction(self) -> int:
+        """Address of a `syscall` instruction in the process; may be changed (for the resident page)."""
+        return self._instruction
+
+    @instruction.setter
+    def instruction(self, address: int) -> None:
+        self._instruction = address
+        for thread in self.threads.values():
+            thread.instruction = address
+
+    def keep(self, journal: Journal) -> None:
+        """Before the first call: what it is is written down, and should we be killed it waits until it is put back by that. Without a
+        word where there is no refuge for it. Errors: OSError."""
+        address = refuge.make(self)
+        if address:
+            self.instruction = address
+            journal.write(self)
+            self._journal = journal
+            self._give_refuge(True)
+
+    def end_journal(self) -> None:
+        """It is as it was, or what it was does not matter any more. Errors: OSError."""
+        if self._journal is not None:
+            self._give_refuge(False)
+            self._journal.end()
+            self._journal = None
+
+    def _give_refuge(self, is_there: bool) -> None:
+        threads = tuple(self.threads.values())
+        for thread in threads:
+            thread.companions = threads if is_there else ()
+            if is_there:
+                thread.set_options(thread.options | PTRACE_O_TRACESYSGOOD)
+
+    def note_signals(self, signals: Signals) -> None:
+        """These are in none of its queues, and have to be put back. Errors: OSError."""
+        if self._journal is not None:
+            self._journal.signals = list(signals)
+            self._journal.write(self)
+
+    def _note_memory(self, address: int, was: bytes | None) -> None:
+        """None: it is as it was."""
+        if self._journal is not None:
+            self._journal.memory.pop(address, None)
+            if was is not None:
+                self._journal.memory[address] = was
+            self._journal.write(self)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Errors: OSError EFAULT when not all of it can be read."""
+        buffer = ctypes.create_string_buffer(size)
+        done = 0
+        while done < size:
+            at = ctypes.byref(buffer, done)
+            count = check(
+                functions().inject_read(self.pid, address + done, at, size - done), f"reading {self.pid} at {address:x}"
+            )
+            if not count:
+                raise OSError(errno.EFAULT, f"reading {self.pid} at {address + done:x}")
+            done += count
+        return buffer.raw[:size]
+
+    def write(self, address: int, data: bytes) -> None:
+        """Errors: OSError EFAULT when not all of it can be written."""
+        done = 0
+        while done < len(data):
+            rest = data[done:] if done else data
+            count = check(
+                functions().inject_write(self.pid, address + done, rest, len(rest)),
+                f"writing {self.pid} at {address:x}",
+            )
+            if not count:
+                raise OSError(errno.EFAULT, f"writing {self.pid} at {address + done:x}")
+            done += count
+
+    def write_forced(self, address: int, data: bytes) -> None:
+        """Writes through /proc/PID/mem, which also writes where the process itself may not."""
+        descriptor = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            done = 0
+            while done < len(data):
+                rest = data[done:]
+                done += check(functions().farhome_guest_memory_write(descriptor, rest, len(rest), address + done), f"writing {self.pid}")
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def scratch(self, size: int = 4096) -> Iterator[int]:
+        """Writable memory below the leader's stack pointer and red zone, 64-byte aligned; its contents come back.
+
+        Where no memory lies below (the kernel grows a stack only for its own thread) other bytes of the stack serve.
+        Errors: OSError when the stack is smaller than that.
+        """
+        address = (self.leader.registers.rsp - RED_ZONE - size) & ~63
+        try:
+            saved = self.read(address, size)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+            address = self._stack_start()
+            saved = self.read(address, size)
+        self._note_memory(address, saved)
+        try:
+            yield address
+        finally:
+            try:
+                self.write(address, saved)
+            except ProcessLookupError:
+                pass  # it ended meanwhile, and its memory with it
+            self._note_memory(address, None)
+
+    def _stack_start(self) -> int:
+        """The lowest address of the mapping that the leader's stack pointer is in. Errors: OSError EFAULT."""
+        pointer = self.leader.registers.rsp
+        for line in Path(f"/proc/{self.pid}/maps").read_text(errors="replace").splitlines():
+            start, end = (int(bound, 16) for bound in line.split(" ", 1)[0].split("-"))
+            if start <= pointer < end:
+                return start
+        raise OSError(errno.EFAULT, f"no stack at {pointer:x} in {self.pid}")
+
+    def call(self, number: int, *args: int) -> int:
+        """One system call on the leader. Errors: OSError(errno, "mmap in 123: ...")."""
+        return check(self.leader.call(number, *args), f"{NAMES.get(number, number)} in {self.pid}")
+
+    def restore(self) -> None:
+        for thread in self.threads.values():
+            thread.restore()
+
+    def park(self) -> None:
+        """Thread.park() for all: frozen, but sound if we die. Injecting goes on to work."""
+        for thread in self.threads.values():
+            thread.park()
+
+    def resume(self) -> None:
+        """Restores every thread, then lets them run, still traced."""
+        self._let_go(detach=False)
+
+    def detach(self) -> None:
+        """Restores every thread, then lets them go for good."""
+        self._let_go(detach=True)
+        self.threads = {}
+
+    def _let_go(self, detach: bool) -> None:
+        """What a thread that died meanwhile (SIGKILL) answers is no error: there is nothing to let go."""
+        dead = []
+        for thread in self.threads.values():
+            try:
+                thread.restore()
+            except ProcessLookupError:
+                dead.append(thread)
+        for thread in self.threads.values():
+            try:
+                if thread not in dead:
+                    thread.detach() if detach else thread.resume()
+            except ProcessLookupError:
+                dead.append(thread)
+        self.end_journal()
+        if detach:
+            for thread in sorted(dead, key=lambda thread: thread is self.leader):
+                _take_death(thread)
+
+
+def _take_death(thread: Thread, timeout: float = 5.0) -> None:
+    """A dead tracee is hidden from its parent until its tracer has waited for it. If we are the parent, the main
+    thread's death is left for whoever waits for the process."""
+    if thread.tid == thread.pid and _parent(thread.pid) == os.getpid():
+        return
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        try:
+            pid, status = os.waitpid(thread.tid, os.WNOHANG | WALL)
+        except ChildProcessError:
+            return
+        if pid and not os.WIFSTOPPED(status):
+            return
+        os.sched_yield()
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rsplit(b")", 1)[1].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def find_instruction(pid: int) -> int:
+    """Address of a `syscall` instruction: in the vdso, else in any executable mapping. Errors: OSError ENOEXEC."""
+    candidates = []
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            fields = line.split(None, 5)
+            if "x" in fields[1] and not line.rstrip().endswith("[vsyscall]"):
+                start, end = (int(part, 16) for part in fields[0].split("-"))
+                candidates.append((not line.rstrip().endswith("[vdso]"), start, end))
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _, start, end in sorted(candidates):
+            for at in range(start, end, 1 << 20):
+                found = os.pread(descriptor, min(end - at, (1 << 20) + 1), at).find(b"\x0f\x05")
+                if found >= 0:
+                    return at + found
+    finally:
+        os.close(descriptor)
+    raise OSError(errno.ENOEXEC, f"process {pid} has no syscall instruction")
+
+
+def _threads_of(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, f"no process {pid}") from None
+
+
+def _is_ending(pid: int, tid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/task/{tid}/stat", "rb") as stat:
+            return stat.read().rsplit(b")", 1)[1].split()[0] in (b"Z", b"X", b"x")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def seize(pid: int, options: int = 0, timeout: float = 5.0) -> Frozen:
+    """Seizes and stops all threads of a process (PTRACE_SEIZE + INTERRUPT until no new thread shows up).
+
+    `timeout`, seconds, is for all. What was seized is let go again on any error.
+
+    Errors: ProcessLookupError (no such process, or a zombie), PermissionError (traced by somebody else, or not ours
+    to trace), TimeoutError (a thread is in an uninterruptible sleep; such a thread cannot be detached from, only the
+    end of the tracer sets it free), MoveRefused (not a 64-bit program).
+    """
+    deadline = time.monotonic() + timeout
+    threads: dict[int, Thread] = {}
+    ending: set[int] = set()
+    try:
+        while new := [tid for tid in _threads_of(pid) if tid not in threads and tid not in ending]:
+            for tid in sorted(new, key=lambda tid: tid != pid):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise TimeoutError(errno.ETIMEDOUT, f"process {pid} makes threads faster than they can be stopped")
+                try:
+                    threads[tid] = Thread.seize(tid, pid, options, remaining)
+                except (ProcessLookupError, PermissionError):
+                    if not _is_ending(pid, tid):
+                        raise
+                    ending.add(tid)
+        if pid not in threads:
+            raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended, or its main thread has")
+        if any(thread.registers.cs != 0x33 for thread in threads.values()):
+            raise MoveRefused(pid, "it is a 32-bit program")
+        return Frozen(pid, threads)
+    except BaseException:
+        for thread in threads.values():
+            try:
+                thread.restore()
+                thread.detach()
+            except OSError:
+                continue
+        raise
