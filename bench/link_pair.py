@@ -19,9 +19,10 @@ from types import TracebackType
 
 from deputy.stub import Stub
 from engine.arrival import install_filter
-from kernel_helpers import seizing, syscalls, tracing
+from kernel_helpers import syscalls, tracing
 from kernel_helpers.filter import RET_NOTIFY, program
 from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
+from kernel_helpers.seizing import seize
 from kernel_helpers.syscalls import SYS, signed
 from kernel_helpers.tracing import Cause, Stop
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
@@ -96,7 +97,7 @@ class Pair:
         for who in (pid, self.guest):
             wait_for(functools.partial(_stands, who, threads), 5, "no pause()")
         wait_for(ready, 10, "not ready")
-        frozen = seizing.seize(pid)
+        frozen = seize(pid)
         self.link = HomeLink(_tids(self.guest))
         self.stub = Stub.hollow(frozen, self.link)
         self.stub.on_stop = self._handle
@@ -209,7 +210,7 @@ class _Away:
         self.address = (host, port)
         self.guest = guest
         kind = PtraceLink if interception == "ptrace" else AwayLink
-        frozen = seizing.seize(guest, tracing.PTRACE_O_EXITKILL | kind.trace_options)
+        frozen = seize(guest, tracing.PTRACE_O_EXITKILL | kind.trace_options)
         listener = install_filter(frozen, program(FILTER_VERDICT if kind is PtraceLink else RET_NOTIFY))
         for thread in frozen.threads.values():
             if signed(thread.registers.orig_rax) == SYS.pause:

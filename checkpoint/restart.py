@@ -41,10 +41,9 @@ from engine.mappings import read_places
 from engine.phases import Phases
 from engine.refill import set_memory_layout
 from engine.vessel import Vessel
-from kernel_helpers import seizing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import PTRACE_O_EXITKILL, PTRACE_O_TRACEEXEC, Thread, check
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.seizing import RED_ZONE, Frozen, find_instruction, seize
 from kernel_helpers.syscalls import SYS
 from wire import logs
 
@@ -91,7 +90,7 @@ def restart(parent: int, started: int, uid: int, directory: Path) -> dict[str, A
             for file in record.mapped:
                 check_unchanged(file, _stat(file))
         _refuse_taken(sorted(record.tids, key=lambda tid: tid != record.pid))
-        with seizing.seize(parent) as waiting:
+        with seize(parent) as waiting:
             if len(waiting.threads) > 1 or _started(parent) != started or user_of(parent) != caller:
                 raise RestartRefused("who asks is no mosrun that waits")
             child = _bear(waiting, record.pid)
@@ -265,7 +264,7 @@ def _execute(child: Frozen, record: Record) -> None:
     """The child executes the program of the checkpoint, which is of use for what the kernel then knows it by. Errors: RestartRefused."""
     before = _rights(child.pid)
     path = os.fsencode(record.program) + b"\0"
-    at = (child.leader.registers.rsp - seizing.RED_ZONE - _ROOM) & ~63        # its memory is lost anyway
+    at = (child.leader.registers.rsp - RED_ZONE - _ROOM) & ~63        # its memory is lost anyway
     child.write(at, path.ljust(4096, b"\0") + struct.pack("<QQ", at, 0))
     try:
         child.leader.execute(at, at + 4096, at + 4096 + 8)
@@ -273,7 +272,7 @@ def _execute(child: Frozen, record: Record) -> None:
         raise
     except OSError as error:
         raise RestartRefused(f"{record.program} cannot be executed: {os.strerror(error.errno or 0)}") from None
-    child.instruction = seizing.find_instruction(child.pid)
+    child.instruction = find_instruction(child.pid)
     if _rights(child.pid) != before:
         raise RestartRefused(f"{record.program} has rights of its own")
     program = next((file for file in record.mapped if file.path == record.program), None)

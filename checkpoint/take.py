@@ -36,10 +36,9 @@ from engine.phases import Phases
 from engine.private import private_directories
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import kernel_pages
-from kernel_helpers import seizing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.journal import Journal
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.syscalls import SYS
 from wire import logs
 
@@ -208,7 +207,7 @@ def _copy_and_dump(
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
     begun, phases = time.monotonic(), Phases("checkpoint")
-    frozen = seizing.seize(pid)
+    frozen = seize(pid)
     phases.done("seize")
     ends = {}
     try:

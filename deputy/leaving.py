@@ -38,11 +38,11 @@ from engine.refusal import PRIVATE, passes, why_not, why_not_frozen
 from engine.remains import remains
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
-from kernel_helpers import seizing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
+from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.syscalls import SYS
 from wire import channel, steps
 from wire.channel import Channel, Refused
@@ -243,14 +243,12 @@ class Preparation:
         self._decider, action = decide(self._decider, word)
         return action
 
-    def commit(self, pending: Pending, last: Callable[[], None] = lambda: None) -> None:
-        """From here on the process is the target's. last: what is done just before that is said. Errors: OSError, WireError: it has not
-        been said, and is not."""
+    def commit(self, pending: Pending) -> None:
+        """From here on the process is the target's. Errors: OSError, WireError: it has not been said, and is not."""
         assert self.channel is not None
         try:
             if ready([self.channel.connection.fileno()], 0.0):
                 raise WireError(f"the target said {self.channel.next()['op']!r} where nothing was due")  # it has changed its mind, or gone
-            last()
             self.channel.send("commit", pending=pending)
         except BaseException:
             self.note(Word.UNSAID)
@@ -304,7 +302,7 @@ class Preparation:
 
 
 def leave(
-    deputy: Deputy, preparation: Preparation, begun: float, held: seizing.Frozen | None = None, used: list[list[int]] | None = None
+    deputy: Deputy, preparation: Preparation, begun: float, held: Frozen | None = None, used: list[list[int]] | None = None
 ) -> Report:
     """From home to preparation.target. held: the process, if it stands still already (since `begun`), with what it has `used` away before.
     Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
@@ -380,34 +378,41 @@ def leave(
     return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
 
 
-def _commit(frozen: seizing.Frozen, preparation: Preparation, phases: Phases) -> socket.socket:
-    """The target is ready. Returns the connection of the link. Errors: WireError, OSError: the process is what it was before."""
+def _commit(frozen: Frozen, preparation: Preparation, phases: Phases) -> socket.socket:
+    """The target is ready. Returns the connection of the link; the process ends with us from here on. Errors: WireError, OSError: the
+    process is what it was before."""
     connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-
-    def end_with_us() -> None:
-        for thread in frozen.threads.values():
-            thread.set_options(OPTIONS)  # whoever kills us after the commit must not let it run here
-
     try:
         waiting = take(frozen)
         try:
-            frozen.park()
+            waits = frozen.note_commit(preparation.target.node)
             phases.done("restore there")
-            preparation.commit(waiting, last=end_with_us)
+            if not waits:  # whoever kills us after the commit must not let it run here
+                frozen.park()
+                _bind(frozen)
+            preparation.commit(waiting)
         except BaseException:
             put(frozen, waiting)
             raise
+        _bind(frozen)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _seize(pid: int) -> tuple[seizing.Frozen, dict[int, int]]:
+def _bind(frozen: Frozen) -> None:
+    """The process ends with us. Errors: OSError."""
+    for thread in frozen.threads.values():
+        with suppress(ProcessLookupError):  # it has just been killed
+            thread.set_options(OPTIONS)
+
+
+def _seize(pid: int) -> tuple[Frozen, dict[int, int]]:
     """All threads stopped, and until when those of them wait that are in a call with a deadline."""
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
-    frozen = seizing.seize(pid)
+    frozen = seize(pid)
     name_restarted_calls(frozen, places)
     return frozen, deadlines(frozen, waits)
 
@@ -479,7 +484,7 @@ def _ready_source(left: Target, preparation: Preparation) -> Channel:
     return source
 
 
-def _send(frozen: seizing.Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
+def _send(frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
     """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes."""
     assert preparation.channel is not None
     talk = preparation.channel
@@ -500,7 +505,7 @@ def _send(frozen: seizing.Frozen, deputy: Deputy, preparation: Preparation, phas
     return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases)
 
 
-def _copy_and_send(frozen: seizing.Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
+def _copy_and_send(frozen: Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
     """Dumps a copy of the frozen process, sends the images, and the memory beside them; returns how many bytes. Nothing is left
     on the disk."""
     shutil.rmtree(directory, ignore_errors=True)

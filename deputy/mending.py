@@ -18,11 +18,11 @@ from pathlib import Path
 from engine.capture import inner_tid
 from engine.forkcopy import WALL
 from engine.pending import put
-from kernel_helpers import journal, refuge, seizing
+from kernel_helpers import journal, refuge
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import SIGINFO_SIZE, Thread
 from kernel_helpers.journal import Entry, Journal, NoJournal, Signals
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.syscalls import SYS, Registers
 from wire import logs
 
@@ -61,11 +61,11 @@ def mend(path: Path) -> None:
 
 
 def _seize(pid: int) -> Frozen:
-    """The kernel may have told of the end of its tracer before it has let go of it. Errors: as seizing.seize()."""
+    """The kernel may have told of the end of its tracer before it has let go of it. Errors: as seize()."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
-            return seizing.seize(pid)
+            return seize(pid)
         except PermissionError:
             if time.monotonic() > end:
                 raise

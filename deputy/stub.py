@@ -24,11 +24,11 @@ from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span, subtract_all
 from engine.mappings import PAGE
-from kernel_helpers import inject, library, seizing, syscalls, tracing
+from kernel_helpers import inject, library, syscalls, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import HomeLink
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.seizing import Frozen, find_instruction
 from kernel_helpers.syscalls import SYS, U64, Registers, signed
 from kernel_helpers.tracing import Cause, Stop
 from wire.waking import ready
@@ -344,7 +344,7 @@ class Stub:
                 raise ProcessLookupError(errno.ESRCH, f"stub {self.pid} has ended")
             raise TimeoutError(f"stub {self.pid} does not stop")
         thread = Thread(tid, self.pid)
-        thread.instruction = seizing.find_instruction(self.pid)
+        thread.instruction = find_instruction(self.pid)
         thread.capture()
         try:
             yield thread
@@ -605,7 +605,7 @@ class Stub:
             return False
         was_running = self._frozen is None
         frozen = self.stop()
-        frozen.instruction = seizing.find_instruction(self.pid)
+        frozen.instruction = find_instruction(self.pid)
         base = footprint.free_base(self.pid, PAGE + self.link.size, avoid)
         frozen.call(SYS.mremap, self._code, PAGE, PAGE, _MREMAP_MAYMOVE_FIXED, base)
         self._code = base
@@ -620,7 +620,7 @@ class Stub:
     def remove_resident(self) -> None:
         """Takes loop and slots out of the refilled, frozen process."""
         assert self._frozen is not None
-        self._frozen.instruction = seizing.find_instruction(self.pid)
+        self._frozen.instruction = find_instruction(self.pid)
         self.undo()
 
 

@@ -21,10 +21,10 @@ from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings, read_places
 from engine.refill import Refilled, Source, drop_pages, refill, set_memory_layout
-from kernel_helpers import seizing, tracing
+from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.seizing import Frozen, find_instruction, seize
 from kernel_helpers.syscalls import SYS, U64
 
 _INSTRUCTION = b"\x0f\x05"
@@ -71,7 +71,7 @@ class Vessel:
     @classmethod
     def board(cls, host_pid: int) -> Vessel:
         """Empties the process that waits in a sandbox (sandbox.vessel()). Errors: OSError."""
-        return cls.empty(seizing.seize(host_pid, tracing.PTRACE_O_EXITKILL))
+        return cls.empty(seize(host_pid, tracing.PTRACE_O_EXITKILL))
 
     @classmethod
     def empty(cls, frozen: Frozen) -> Vessel:
@@ -164,7 +164,7 @@ class Vessel:
     def leave(self) -> Frozen:
         """Takes our page out of the filled vessel, which is the process now."""
         self.forgo()
-        self.frozen.instruction = seizing.find_instruction(self.frozen.pid)
+        self.frozen.instruction = find_instruction(self.frozen.pid)
         self.frozen.call(SYS.munmap, self.reserved[0], PAGE)
         return self.frozen
 

@@ -40,7 +40,7 @@ class ThreadWas:
 @dataclass(frozen=True)
 class Entry:
     """What a journal says. threads: by tid; descriptors, children: that it had; memory: what stood at addresses whose memory has been used;
-    signals: taken out of its queues. refuge: its address."""
+    signals: taken out of its queues. refuge: its address. towards: the node where it may run already, "" for nowhere else."""
 
     pid: int
     started: int
@@ -50,6 +50,7 @@ class Entry:
     children: frozenset[int]
     memory: Mapping[int, bytes]
     signals: Signals
+    towards: str
 
 
 class NoJournal(FarhomeError):
@@ -63,6 +64,7 @@ class Journal:
         self.path = path
         self.memory: dict[int, bytes] = {}
         self.signals: Signals = []
+        self.towards = ""
         self._had: tuple[list[int], list[int]] | None = None
         """descriptors and children, at first"""
 
@@ -72,7 +74,7 @@ class Journal:
         if self._had is None:
             self._had = sorted(descriptors(pid)), sorted(children(pid))
         threads = {tid: _was(thread) for tid, thread in frozen.threads.items()}
-        data = msgpack.packb([pid, started(pid), frozen.instruction, threads, *self._had, self.memory, self.signals])
+        data = msgpack.packb([pid, started(pid), frozen.instruction, threads, *self._had, self.memory, self.signals, self.towards])
         fresh = self.path.with_name(f".{self.path.name}")
         fresh.write_bytes(data)
         fresh.rename(self.path)
@@ -86,10 +88,10 @@ class Journal:
 def read(path: Path) -> Entry:
     """Errors: OSError; NoJournal: also if the process has ended."""
     try:
-        pid, began, refuge, threads, opened, born, memory, signals = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
+        pid, began, refuge, threads, opened, born, memory, signals, towards = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
         were = {tid: _thread(*was) for tid, was in threads.items()}
         pending = [(tid, info) for tid, info in signals]
-        entry = Entry(pid, began, refuge, were, frozenset(opened), frozenset(born), memory, pending)
+        entry = Entry(pid, began, refuge, were, frozenset(opened), frozenset(born), memory, pending, towards)
     except (ValueError, TypeError, AttributeError) as error:
         raise NoJournal(f"{path} is no journal: {error}") from None
     if started(entry.pid) != entry.started:

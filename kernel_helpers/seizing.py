@@ -82,6 +82,15 @@ class Frozen:
             self._journal.signals = list(signals)
             self._journal.write(self)
 
+    def note_commit(self, node: str) -> bool:
+        """It may run on that node from here on, until end_journal(): should we be killed, it waits until it does not. False: nothing is
+        kept of it, and it would not wait. Errors: OSError."""
+        if self._journal is None:
+            return False
+        self._journal.towards = node
+        self._journal.write(self)
+        return True
+
     def _note_memory(self, address: int, was: bytes | None) -> None:
         """None: it is as it was."""
         if self._journal is not None:

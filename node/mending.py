@@ -7,9 +7,11 @@ import asyncio
 import logging
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
-from kernel_helpers.journal import SUFFIX
+from kernel_helpers.journal import SUFFIX, NoJournal, read
 from node.programs import environment
 
 TIMEOUT = 30.0
@@ -19,10 +21,11 @@ log = logging.getLogger("mosd.moves")
 
 
 class Mender:
-    """deputies: the directory of the journals."""
+    """deputies: the directory of the journals. recall: sees to it that a process does not run on a node where it may run already."""
 
-    def __init__(self, deputies: Path) -> None:
+    def __init__(self, deputies: Path, recall: Callable[[int, str], Awaitable[None]]) -> None:
         self._deputies = deputies
+        self._recall = recall
         self._under_way: dict[int, asyncio.Task[None]] = {}
 
     def start(self, pid: int) -> None:
@@ -48,6 +51,9 @@ class Mender:
         return self._deputies / f"{pid}{SUFFIX}"
 
     async def _mend(self, pid: int, path: Path) -> None:
+        with suppress(OSError, NoJournal):
+            if towards := read(path).towards:
+                await self._recall(pid, towards)
         try:
             child = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-s", "-m", "deputy.mending", str(path), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

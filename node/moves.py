@@ -39,6 +39,9 @@ SLOWEST = 1e6
 """Bytes of memory a second that a move is allowed to be as slow as, beyond MOVE_TIMEOUT: what is written while it goes ahead goes again."""
 EXIT_TIMEOUT = 5.0
 RESERVE_TIMEOUT = 35.0
+RECALL_TIMEOUT = 3.0
+RECALL_MARGIN = 5.0
+"""Seconds beyond link_timeout in which a node ends a guest that has no home."""
 RESUME_POLL = 0.2
 NAME_MOST = 15
 """Bytes of a program's name, as the kernel shows it."""
@@ -141,7 +144,7 @@ class Mover:
         self._deputies: dict[int, Program] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.mender = Mender(paths.deputies)
+        self.mender = Mender(paths.deputies, self._recall)
         self._begins: dict[int, Callable[[], None]] = {}
         """Processes that begin as soon as their targets are ready."""
         self._told: set[int] = set()
@@ -345,6 +348,20 @@ class Mover:
             await self._peers.call(target, "cancel", {"key": key}, 3.0)
         except PeerError as error:
             log.info("the place on %s ends by itself: %s", target, error)
+
+    async def _recall(self, pid: int, node: str) -> None:
+        """A deputy was killed as it told a target that a process is the target's: whatever runs there is ended, and has not done anything
+        yet, for it had no home. If the node does not answer, it does so itself after link_timeout."""
+        end = time.monotonic() + self._config().link_timeout + RECALL_MARGIN
+        while time.monotonic() < end:
+            try:
+                await self._peers.call(node, "cancel", {"key": f"{self._config().name}-{pid}", "ended": True}, RECALL_TIMEOUT)
+                return
+            except PeerRefused:
+                return  # it has gone meanwhile
+            except PeerError as error:
+                log.info("process %d may run on %s: %s", pid, node, error)
+                await asyncio.sleep(RESUME_POLL)
 
     async def _deputy(self, entry: HomeProcess) -> Program:
         """The deputy of a process, started if it has none. Errors: ProgramError, OSError, MoveRefused."""

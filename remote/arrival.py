@@ -25,11 +25,12 @@ from engine.pending import Pending
 from engine.phases import Phases
 from engine.vessel import Vessel, become
 from kernel_helpers import filter as call_filter
-from kernel_helpers import seizing, tracing
+from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.filter import RET_NOTIFY
 from kernel_helpers.link import AwayLink
 from kernel_helpers.pages import PageRange, receive_own_pages
+from kernel_helpers.seizing import Frozen, seize
 from remote.guest import Guest, end_traced, program_tids
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from remote.sandbox import Sandbox
@@ -93,7 +94,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     directory = remote.options.images / f"in-{key}"
     sandbox = left
     vessel: Vessel | None = None
-    frozen: seizing.Frozen | None = None
+    frozen: Frozen | None = None
     cargo: _Images | _Poured | None = None
     source = talk
     """who sends the process: the home, or (a hop) the node that it leaves, on a connection of its own"""
@@ -154,7 +155,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             phases.done("restore")
             sandbox.seal()
             phases.done("seal")
-            frozen = seizing.seize(host_pid, tracing.PTRACE_O_EXITKILL)
+            frozen = seize(host_pid, tracing.PTRACE_O_EXITKILL)
             wake(frozen)
             phases.done("wake")
         listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY))
@@ -364,7 +365,7 @@ def _fetch(talk: Channel, store: FileStore, request: Message) -> list[tuple[str,
     return result
 
 
-def _pour(vessel: Vessel | None, cargo: _Poured, uid: int) -> tuple[seizing.Frozen, postcopy.Taker | None]:
+def _pour(vessel: Vessel | None, cargo: _Poured, uid: int) -> tuple[Frozen, postcopy.Taker | None]:
     """The process, in its vessel, and what takes the memory that follows it. Errors: FarhomeError, WireError, OSError."""
     if vessel is None:
         raise WireError("a context came where images were due")

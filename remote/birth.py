@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from engine.capture import inner_tid
 from engine.forkcopy import CLONE_PTRACE, CLONE_VM
-from kernel_helpers import seizing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
+from kernel_helpers.seizing import find_instruction
 from kernel_helpers.syscalls import SYS, U64
 
 CLONE_VFORK = 0x4000
@@ -93,7 +93,7 @@ def bear(parent: Thread, wish: Wanted, number: int, first: int) -> Thread:
     call = registers.rax if was_put_back else registers.orig_rax
     if call not in CALLS:
         raise FarhomeError(f"thread {parent.tid} is not about to make another")
-    parent.instruction = seizing.find_instruction(parent.pid)
+    parent.instruction = find_instruction(parent.pid)
     flags = wish.flags & ~CLONE_VFORK | CLONE_PTRACE | (CLONE_PARENT if wish.is_process else 0)
     listing = _children(first) if wish.is_process else f"/proc/{parent.pid}/task"
     before = _tasks(listing)
