@@ -19,13 +19,15 @@ LATEST = 0.15
 """Seconds after a deputy's begin: by then the process has left."""
 
 
-def deputy_of(pid: int) -> int:
-    """As this machine numbers it; 0: it is not there. pid: as its node does."""
+def deputy_of(process: Running) -> int:
+    """As this machine numbers it; 0: it is not there."""
+    node = os.readlink(process.cluster.home.root.parent / "ns/pid")  # the same number may be another's in another laboratory
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"deputy" in words and words[words.index(b"--pid") + 1] == str(pid).encode() and not is_zombie(entry):
+                is_its = b"deputy" in words and words[words.index(b"--pid") + 1] == str(process.pid).encode()
+                if is_its and os.readlink(entry / "ns/pid") == node and not is_zombie(entry):
                     return int(entry.name)
     return 0
 
@@ -36,7 +38,7 @@ def is_zombie(entry: Path) -> bool:
 
 def kill_in_departure(process: Running, delay: float) -> None:
     waiting = process.cluster.home.popen(["migrate", str(process.pid), "n2"], "", stdout=-1, stderr=-1)
-    deputy = until("its deputy has begun", lambda: deputy_of(process.pid), every=0.001)
+    deputy = until("its deputy has begun", lambda: deputy_of(process), every=0.001)
     time.sleep(delay)
     with suppress(ProcessLookupError):
         os.kill(deputy, signal.SIGKILL)
