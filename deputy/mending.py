@@ -20,8 +20,7 @@ from engine.forkcopy import WALL
 from engine.pending import put
 from kernel_helpers import journal, refuge
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import SIGINFO_SIZE, Thread
-from kernel_helpers.journal import Entry, Journal, NoJournal, Signals
+from kernel_helpers.journal import Journal, NoJournal
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.syscalls import SYS, Registers
 from wire import logs
@@ -30,8 +29,6 @@ log = logging.getLogger("deputy")
 
 PATIENCE = 5.0
 """Seconds for the end of its tracer."""
-_TRAP = 1 << signal.SIGTRAP - 1
-_ROOM = 256
 
 
 def mend(path: Path) -> None:
@@ -44,10 +41,13 @@ def mend(path: Path) -> None:
         return
     with _seize(entry.pid) as frozen:
         threads = {tid: thread for tid, thread in frozen.threads.items() if refuge.is_in(entry.refuge, thread.registers.rip)}
+        signals = list(entry.signals)
         for tid in threads.keys() & entry.threads.keys():
-            _give_back(threads[tid], entry)
+            thread, was = threads[tid], entry.threads[tid]
+            thread.registers, thread.signal_mask, thread.rseq_section = Registers.from_buffer_copy(was.registers), was.mask, was.section
+            signals += [(inner_tid(entry.pid, tid), was.pending)] if was.pending else []
         ours = Journal(path)
-        ours.memory, ours.signals = dict(entry.memory), list(entry.signals)
+        ours.memory, ours.signals = dict(entry.memory), signals
         frozen.keep(ours)
         for address, was in entry.memory.items():
             frozen.write(address, was)
@@ -56,7 +56,7 @@ def mend(path: Path) -> None:
             _end_copies(frozen, journal.children(entry.pid) - entry.children)
             for number in journal.descriptors(entry.pid) - entry.descriptors:
                 frozen.call(SYS.close, number)
-        put(frozen, [*entry.signals, *_take_traps(frozen, list(threads.values()))])
+        put(frozen, signals)
     log.warning("process %d goes on, whose deputy was killed: %d threads waited", entry.pid, len(threads))
 
 
@@ -72,33 +72,12 @@ def _seize(pid: int) -> Frozen:
             time.sleep(0.01)
 
 
-def _give_back(thread: Thread, entry: Entry) -> None:
-    was = entry.threads[thread.tid]
-    thread.registers = Registers.from_buffer_copy(was.registers)
-    thread.signal_mask, thread.rseq_section = was.mask, was.section
-    if was.pending and not thread.pending_signal:
-        thread.pending_signal, thread.pending_info = int.from_bytes(was.pending[:4], "little"), was.pending
-
-
 def _end_copies(frozen: Frozen, born: frozenset[int]) -> None:
     """What has been made of it (engine/forkcopy.py). Errors: OSError."""
     for child in born:
         inner = inner_tid(child, child)
         os.kill(child, signal.SIGKILL)
         frozen.call(SYS.wait4, inner, 0, WALL, 0)
-
-
-def _take_traps(frozen: Frozen, threads: list[Thread]) -> Signals:
-    """The tracer's last step has left one in the queue of its thread; those that somebody has sent are returned. Errors: OSError."""
-    sent = []
-    with frozen.scratch(_ROOM) as address:
-        frozen.write(address, _TRAP.to_bytes(8, "little") + bytes(16))
-        for thread in threads:
-            while thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8) > 0:
-                info = frozen.read(address + 24, SIGINFO_SIZE)
-                if int.from_bytes(info[8:12], "little", signed=True) <= 0:
-                    sent.append((0, info))
-    return sent
 
 
 def main() -> int:

@@ -203,6 +203,21 @@ def test_signals_that_were_taken_come_back(again: bool, program: Program, tmp_pa
     assert program.signals_heard() == 1
 
 
+def test_a_signal_that_a_thread_was_stopped_with_comes_back(program: Program, tmp_path: Path) -> None:
+    journal = tmp_path / "1.journal"
+
+    def work(frozen: Frozen) -> None:
+        info = int(signal.SIGUSR1).to_bytes(4, "little").ljust(128, b"\0")
+        frozen.leader.pending_signal, frozen.leader.pending_info = signal.SIGUSR1, info
+        with frozen.scratch(64):
+            frozen.call(SYS.getpid)
+
+    killed(program.pid, journal, work)
+    mend(journal)
+    assert program.is_as_it_was()
+    assert program.signals_heard() == 1
+
+
 def test_a_copy_that_was_being_made_is_ended(program: Program, tmp_path: Path) -> None:
     journal = tmp_path / "1.journal"
     killed(program.pid, journal, lambda frozen: frozen.call(SYS.clone, 0, 0, 0, 0, 0))
@@ -216,7 +231,7 @@ def test_a_copy_that_was_being_made_is_ended(program: Program, tmp_path: Path) -
 def test_who_puts_it_right_may_be_killed_too(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = tmp_path / "1.journal"
     killed(program.pid, journal, lambda frozen: (os.kill(program.pid, signal.SIGUSR1), take(frozen)))
-    for step in ("_take_traps", "put"):
+    for step in ("_end_copies", "put"):
         mender = os.fork()
         if not mender:
             monkeypatch.setattr(f"deputy.mending.{step}", lambda *arguments: (all_call(arguments[0]), die()))
