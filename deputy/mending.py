@@ -49,8 +49,8 @@ def mend(path: Path) -> None:
         ours = Journal(path)
         ours.memory, ours.signals = dict(entry.memory), signals
         frozen.keep(ours)
-        for address, was in entry.memory.items():
-            frozen.write(address, was)
+        for address, content in entry.memory.items():
+            frozen.write(address, content)
         ours.memory = {}
         if frozen.pid in threads:  # then they all have waited
             _end_copies(frozen, journal.children(entry.pid) - entry.children)
