@@ -24,7 +24,7 @@ def deputy_of(process: Running) -> int:
     node = os.readlink(process.cluster.home.root.parent / "ns/pid")  # the same number may be another's in another laboratory
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 is_its = b"deputy" in words and words[words.index(b"--pid") + 1] == str(process.pid).encode()
                 if is_its and os.readlink(entry / "ns/pid") == node and not is_zombie(entry):
@@ -36,22 +36,29 @@ def is_zombie(entry: Path) -> bool:
     return (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
 
 
-def kill_in_departure(process: Running, delay: float) -> None:
+def kill_in_departure(process: Running, delay: float, with_mosd: bool) -> None:
+    node = process.cluster.lab.node(HOME)
     waiting = process.cluster.home.popen(["migrate", str(process.pid), "n2"], "", stdout=-1, stderr=-1)
     deputy = until("its deputy has begun", lambda: deputy_of(process), every=0.001)
     time.sleep(delay)
+    if with_mosd:
+        node.stop_mosd(signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.kill(deputy, signal.SIGKILL)
     waiting.communicate(timeout=30)
+    if with_mosd:
+        node.start_mosd()
 
 
-@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.soak)])
-def test_the_process_goes_on_unless_it_has_left(cluster: Cluster, rounds: int) -> None:
+@pytest.mark.parametrize("with_mosd", [False, True], ids=["alone", "with mosd"])
+@pytest.mark.parametrize("rounds", [6, pytest.param(100, marks=pytest.mark.soak)])
+def test_the_process_goes_on_unless_it_has_left(cluster: Cluster, rounds: int, with_mosd: bool) -> None:
+    """Which another mosd sees to, if that has been killed, too."""
     rng, left = random.Random(rounds), rounds
     while left > 0:
         with Running(cluster, "kinds", "beats 8 20") as process:
             survived = 0
-            while left > 0 and goes_on_after(process, rng.uniform(0.0, LATEST)):
+            while left > 0 and goes_on_after(process, rng.uniform(0.0, LATEST), with_mosd):
                 survived, left = survived + 1, left - 1
             left -= 1
             if process.process.poll() is None:
@@ -61,9 +68,9 @@ def test_the_process_goes_on_unless_it_has_left(cluster: Cluster, rounds: int) -
                 assert process.end().endswith("status 0\n")
 
 
-def goes_on_after(process: Running, delay: float) -> bool:
+def goes_on_after(process: Running, delay: float, with_mosd: bool) -> bool:
     """delay: seconds from the deputy's begin to its end."""
-    kill_in_departure(process, delay)
+    kill_in_departure(process, delay, with_mosd)
     journals = process.cluster.home.root / "run/farhome/deputy"
     until("what it was is put back", lambda: not any(path.suffix == ".journal" for path in journals.iterdir()))
     before = len(process.lines())
