@@ -584,7 +584,11 @@ class Deputy:
         self.finished = True
 
     def _lost(self, reason: str) -> None:
-        """The away node is dead: no copy of the process exists any more."""
+        """The away node is dead: no copy of the process exists any more. If it has just ended, that is why nobody answers there."""
+        if self.signals is not None:
+            self.signals.poll()
+            if self.finished:
+                return
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         sentence = f"farhome: process {self.pid} is lost: it was on {self.where}, which {reason}; ended {when}"
         log.error("%s", sentence)

@@ -33,7 +33,8 @@ struct told {
 
 struct guest_thread {
     int host_tid;
-    uint32_t tid;               /* as the program sees it */
+    uint32_t tid;               /* as the program sees it; 0: it has ended */
+    uint32_t former;            /* what it was before that */
     enum state state;
     uint64_t notification;
     int class;
@@ -411,12 +412,27 @@ static void hub_leave(struct hub *h, struct away *member) {
     }
 }
 
+/* Whether it has ended. */
+static int is_gone(struct away *a, uint32_t tid) {
+    unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count && tid; i++)
+        if (a->threads[i]->former == tid)
+            return 1;
+    return 0;
+}
+
 /* Runs in the receiver: a REPLY. */
 static int reply(void *owner, struct session *session, const struct frame *frame) {
     struct away *a = owner;
     struct reply r;
     uint32_t lengths[OUTS_LIMIT];
     struct guest_thread *t = by_tid(a, frame->tid);
+    if (!t && frame->kind == FRAME_REPLY && is_gone(a, frame->tid)) {
+        if (session_skip(session, frame->length))       /* killed in the midst of its call */
+            return -1;
+        session_accept(session, frame);
+        return 0;
+    }
     if (frame->kind != FRAME_REPLY || frame->length < sizeof r || !t || session_read(session, &r, sizeof r))
         goto nonsense;
     size_t left = frame->length - sizeof r;
@@ -494,6 +510,7 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
         t->calls = 1;
         t->process_clock.as_of = t->thread_clock.as_of = 0;
         t->tid = tid;
+        t->former = 0;
         t->host_tid = host_tid;
         pthread_mutex_unlock(&a->lock);
         return 0;
@@ -534,6 +551,7 @@ void away_remove_thread(struct away *a, int host_tid) {
     away_direct_left(a, host_tid);
     pthread_mutex_lock(&a->lock);
     t->state = IDLE;
+    t->former = t->tid;
     t->host_tid = t->tid = 0;
     pthread_mutex_unlock(&a->lock);
 }

@@ -83,10 +83,10 @@ class Running:
     def host_pids(self) -> list[int]:
         """The processes of its name on all nodes, as the machine that carries the lab numbers them."""
         found = []
-        for status in Path("/proc").glob("[0-9]*/comm"):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                if status.read_text().strip() == self.name:
-                    found.append(int(status.parent.name))
+                if Path(f"/proc/{pid}/comm").read_text().strip() == self.name:
+                    found.append(int(pid))
             except (FileNotFoundError, ProcessLookupError):
                 continue
         return found

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kernel_helpers.link import Event, HomeLink, Kind, SessionLink
+from kernel_helpers.link import AwayLink, Event, HomeLink, Kind, SessionLink
 from remote.intercept_ptrace import PtraceLink
 
 pytestmark = pytest.mark.timeout(60)
 FRAME = struct.Struct("<IHHIIQQ")
 CALL = struct.Struct("<QiI6QIIQIIII")
-RESUME, HEARTBEAT, CALL_KIND, ABANDON, CONTROL = 1, 2, 3, 5, 40
+REPLY_BODY = struct.Struct("<QqII")
+RESUME, HEARTBEAT, CALL_KIND, REPLY, ABANDON, CONTROL = 1, 2, 3, 4, 5, 40
 
 
 @pytest.fixture
@@ -184,6 +185,21 @@ def test_a_call_of_a_thread_that_has_ended_meanwhile_breaks_nothing(ends: tuple[
     assert (control(events), home.connected) == ([b"alive"], True)
     assert not [event for event in events if event.kind == Kind.CONNECTION_LOST]
     two.close()
+
+
+def test_a_reply_to_a_thread_that_has_ended_meanwhile_breaks_nothing() -> None:
+    never = os.eventfd(0)  # no call of the guest is ever told
+    with AwayLink(never, os.getpid(), {1: 1, 2: 2}) as away:
+        away.remove_thread(2, 2)
+        one, two = socket.socketpair()
+        away.attach(one.detach())
+        two.sendall(frame(RESUME) + frame(REPLY, REPLY_BODY.pack(1, 0, 0, 0), 1, tid=2) + frame(CONTROL, b"alive", 2))
+        events = collect(away, lambda events: bool(control(events)))
+        assert control(events) == [b"alive"]
+        assert not [event for event in events if event.kind == Kind.CONNECTION_LOST]
+        two.sendall(frame(REPLY, REPLY_BODY.pack(1, 0, 0, 0), 3, tid=77))
+        collect(away, lambda events: any(event.kind == Kind.CONNECTION_LOST for event in events))
+        two.close()
 
 
 def test_closing_with_everything_under_way_ends() -> None:
