@@ -65,7 +65,7 @@ REVIVAL = 0.2
 class Gossip:
     """One node's part in it: datagrams in, datagrams out. The caller sends what tick() and receive() return.
 
-    tick() is due at `due`, which receive() and update_self() may bring forward; to call it ten times a second will do.
+    tick() is due at `due` (seconds of `clock`), which receive() and update_self() may bring forward.
     """
 
     def __init__(self, name: str, clock: Clock, rng: random.Random, forget_after: float = FORGET_AFTER) -> None:
@@ -75,7 +75,7 @@ class Gossip:
         self.freshest = Freshest()
         self.membership = Membership(self.id, clock, rng, LIMIT, self.freshest.born)
         self.allowance = Allowance(clock)
-        self._clock = clock
+        self.clock = clock
         self._rng = rng
         self._vector: LoadVector | None = None
         self._updated = 0.0
@@ -108,7 +108,7 @@ class Gossip:
             card = replace(card, incarnation=self.incarnation + 1)
         if card != self._card:
             self._introduce(card)
-        before, self._vector, self._updated = self._vector, vector, self._clock()
+        before, self._vector, self._updated = self._vector, vector, self.clock()
         if before is not None and is_urgent(before, vector):
             self._urgent_at = min(self._urgent_at, max(self._updated, self._urgent_last + URGENT_PERIOD))
 
@@ -127,7 +127,7 @@ class Gossip:
 
     def _own_entry(self) -> bytes:
         own = self._own()
-        return pack_entry(self._clock() - self._updated, self.id, own) if own is not None else b""
+        return pack_entry(self.clock() - self._updated, self.id, own) if own is not None else b""
 
     def own_vector(self) -> LoadVector:
         """Return what this node says of itself now, newer than what it has told. Errors: ValueError if it knows nothing yet."""
@@ -150,7 +150,7 @@ class Gossip:
 
     def view(self) -> View:
         """Return what is known now, each entry with its age; who is dead or gone, or was not heard of for long, is not in it."""
-        now = self._clock()
+        now = self.clock()
         entries: dict[str, Entry] = {}
         if self._vector is not None:
             own = replace(self._vector, incarnation=self.incarnation, sequence=self._sequence)
@@ -180,20 +180,20 @@ class Gossip:
 
     def hear_of(self, vector: LoadVector) -> None:
         """Take what a node said of itself just now, such as with its refusal of a guest."""
-        self._take(self._clock(), node_id(vector.name), pack_body(vector))
+        self._take(self.clock(), node_id(vector.name), pack_body(vector))
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
     @property
     def due(self) -> float:
-        """When tick() has something to do next."""
-        return min(self._next_round, self._urgent_at, self.membership.due)
+        """When tick() has something to do next; never, once this node has left."""
+        return math.inf if self._left else min(self._next_round, self._urgent_at, self.membership.due)
 
     def tick(self) -> Sent:
         """Let time pass; returns what to send now."""
         if self._left:
             return []
-        now = self._clock()
+        now = self.clock()
         target, probes = self.membership.tick()
         sent = [datagram for node, probe in probes for datagram in self._short(node, [probe])]
         if now >= self._urgent_at:
@@ -227,7 +227,7 @@ class Gossip:
         return sent
 
     def _windows(self) -> list[bytes]:
-        now = self._clock()
+        now = self.clock()
         many = len(self.membership.alive()) + 1 >= MANY
         own = self._own_entry()
         entries = [own] if own else []
@@ -253,7 +253,7 @@ class Gossip:
 
     def _own_urgent(self) -> Urgent:
         hops = math.ceil(math.log2(len(self.membership.alive()) + 1)) + 2
-        return Urgent(hops, self._clock() - self._updated, self.id, self._own() or b"")
+        return Urgent(hops, self.clock() - self._updated, self.id, self._own() or b"")
 
     def _push(self, urgent: Urgent | None, without: bytes) -> Sent:
         peers = self.membership.sample(URGENT_PEERS, without)
@@ -325,7 +325,7 @@ class Gossip:
                 refuted |= self._refute(update)
             elif self._apply(update) and update.word is Word.LEFT:
                 sent += self._push(None, without=sender)
-        now = self._clock()
+        now = self.clock()
         known, ill, kept = self.freshest.known, self.membership.ill, self._kept()
         for age, node, body in entries_of(datagram.entries):
             old = known.get(node)
@@ -360,7 +360,7 @@ class Gossip:
                 self._outdo(version_of(body)[0])
             return False
         known = self.freshest.get(node)
-        if (known is not None and body <= known[2]) or self._clock() - born > self._kept():
+        if (known is not None and body <= known[2]) or self.clock() - born > self._kept():
             return False
         incarnation, _ = version_of(body)
         member = self.membership.members.get(node)

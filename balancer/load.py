@@ -196,9 +196,12 @@ class LoadEstimator:
         self._second: list[float] = []
         self._second_began = clock()
 
-    def sample(self, runnable: float, memory_free: int, memory_total: int | None = None, guests: float = 0.0) -> None:
-        """Take one sample: threads that run or want to, of which so many are of guests, and bytes of memory free to use."""
-        now = self._clock()
+    def sample(
+        self, runnable: float, memory_free: int, memory_total: int | None = None, guests: float = 0.0, at: float | None = None
+    ) -> None:
+        """Take one sample: threads that run or want to, of which so many are of guests, and bytes of memory free to use; `at`: when
+        that was, if not now."""
+        now = self._clock() if at is None else at
         passed = math.inf if self._sampled is None else max(0.0, now - self._sampled)
         self._average = _approach(self._average, float(runnable), passed)
         self._forecast(float(runnable), now)

@@ -1,13 +1,16 @@
-/* Threads that run or want to, of the processes that /proc shows: for nodes whose kernel counts more than their own (virtual ones), ten times
- * a second. */
+/* Threads that run or want to: what the kernel counts, or, on nodes whose kernel counts more than their own (virtual ones), those of the
+ * processes that /proc shows. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "runnable.h"
 
 #define TEXT 512   /* bytes of a `stat` file that are looked at: all that comes before the count of threads */
 #define THREADS 17 /* words between the state and the count of threads */
@@ -64,21 +67,68 @@ static int of_process(int proc, const char *name)
 	return atoi(word) == 1 ? *state == 'R' : of_threads(proc, name);
 }
 
-/* How many there are, those of the `count` processes `without` not among them; -errno. */
-int farhome_runnable(const int *without, int count)
+static void note(struct runnable *found, int pid, int threads)
 {
-	DIR *proc = opendir("/proc");
-	int found = 0;
-
-	if (!proc)
-		return -errno;
-	for (struct dirent *one; (one = readdir(proc));) {
-		int pid = atoi(one->d_name), i = 0;
-		while (i < count && without[i] != pid)
-			i++;
-		if (pid > 0 && i == count)
-			found += of_process(dirfd(proc), one->d_name);
+	if (found->count == MOST_RUNNING) {
+		found->rest += threads;
+		return;
 	}
-	closedir(proc);
-	return found;
+	found->of[found->count].pid = pid;
+	found->of[found->count++].threads = threads;
+}
+
+static bool is_among(int pid, const int *pids, int count)
+{
+	for (int i = 0; i < count; i++)
+		if (pids[i] == pid)
+			return true;
+	return false;
+}
+
+int find_runnable_of_processes(struct proc *proc, struct runnable *found, const int *without, int count)
+{
+	int own = getpid();
+
+	found->count = found->rest = 0;
+	if (proc->directory)
+		seekdir(proc->directory, proc->processes);
+	else if ((proc->directory = opendir("/proc")))
+		proc->processes = -1;
+	else
+		return -errno;
+	for (;;) {
+		long before = proc->processes < 0 ? telldir(proc->directory) : 0;
+		struct dirent *one = readdir(proc->directory);
+		if (!one)
+			return 0;
+		int pid = atoi(one->d_name);
+		if (pid <= 0)
+			continue;
+		if (proc->processes < 0)
+			proc->processes = before;
+		if (pid == own || is_among(pid, without, count))
+			continue;
+		int threads = of_process(dirfd(proc->directory), one->d_name);
+		if (threads > 0)
+			note(found, pid, threads);
+	}
+}
+
+int find_runnable_of_machine(struct runnable *found)
+{
+	char text[TEXT];
+	int fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+	ssize_t size = fd < 0 ? -1 : read(fd, text, TEXT - 1);
+	int error = errno, running = 0;
+
+	if (fd >= 0)
+		close(fd);
+	if (size < 0)
+		return -error;
+	text[size] = 0;
+	if (sscanf(text, "%*f %*f %*f %d/", &running) != 1)
+		return -EINVAL;
+	found->count = 0;
+	found->rest = running - 1;
+	return 0;
 }

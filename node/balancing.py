@@ -15,7 +15,7 @@ from balancer.admission import recheck
 from balancer.decide import PERIOD, decide, next_interval
 from balancer.gossip import Gossip
 from balancer.journal import Journal
-from balancer.load import SAMPLES_PER_SECOND, LoadEstimator
+from balancer.load import LoadEstimator
 from balancer.owner import Stage
 from balancer.placement import place, placings
 from balancer.process import Decision, Process, Settings
@@ -35,10 +35,8 @@ from node.pressure import Waits
 from node.processors import Processors
 from node.registry import HOME, HomeProcess, Registry
 
-REST = 5
-"""How many times as long as a sample takes there is none."""
-SPEAKS_WITHIN = 0.2
-"""Seconds after which gossip is told how it is here, if nothing is to be sent before."""
+TOLD_WITHIN, SPEAKS_WITHIN = 0.2, 0.5
+"""Seconds after which gossip is told how it is here, if something is to be sent, and if nothing is."""
 LENDS_PERIOD = 0.5
 """Seconds between two looks at whether the node lends, if nothing has happened."""
 PRESSURE_PERIOD = 1.0
@@ -104,10 +102,10 @@ class Balancer:
         self._rng = random.Random(seed)
         self._clock = time.monotonic
         self.gossip = Gossip(config().name, self._clock, self._rng)
-        self.gossiping = Gossiping(self.gossip, peers)
+        self.gossiping = Gossiping(self.gossip, peers, self._speak_again)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
         self._incarnation = life
-        self._counter = sampling.RunnableCounter(own)
+        self._threads = sampling.RunnableThreads(own)
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
@@ -115,8 +113,7 @@ class Balancer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lent_in: tuple[int, bool, Stage] | None = None
         self._lent_at, self._is_lent = 0.0, False
-        self._sampling_took = 0.0
-        self._speaks_at = 0.0
+        self._told_at = float("-inf")
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
         self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
@@ -128,15 +125,15 @@ class Balancer:
         """Their runnable threads, as far as they stay."""
 
     def start(self) -> None:
-        """Runs the loops until close()."""
-        self._sample()
+        """Runs the loops until close(). Errors: OSError."""
+        self._threads.start()
         self._feel()
         self._tell_gossip()
-        self._spawn(periodically("the load", self._sample_and_speak, lambda: max(1 / SAMPLES_PER_SECOND, REST * self._sampling_took)))
+        self._spawn(periodically("the load", self.speak, lambda: SPEAKS_WITHIN))
         self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
         self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
         self._spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
-        self._spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True))
+        self._spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True, shared=False))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -145,28 +142,20 @@ class Balancer:
 
     # -- senses --------------------------------------------------------------------------------------------------------
 
-    def _sample(self) -> None:
-        begun = self._clock()
+    def _take_samples(self) -> None:
+        """What has been counted since the last time."""
         guests = sum(guest.runnable for guest in self._guests.all())
-        self.estimator.sample(self._counter.count(), self.memory_free, self.memory_total, guests)
-        # Where very many processes are counted one by one, the daemon has something else to do too.
-        self._sampling_took = self._clock() - begun
-
-    def _sample_and_speak(self) -> None:
-        """Both at once: to wake up is dearer than what is done then."""
-        self._sample()
-        now = self._clock()
-        if now >= self._speaks_at or now >= self.gossip.due:
-            self._speaks_at = now + SPEAKS_WITHIN
-            self.speak()
+        for at, runnable in self._threads.take():
+            self.estimator.sample(runnable, self.memory_free, self.memory_total, guests, at)
 
     def _feel(self) -> None:
         self.memory_free, self.memory_total = sampling.memory()
         self.estimator.feel(self._waits.look())
 
     def _tell_gossip(self) -> None:
-        config = self._config()
-        self.gossip.update_self(
+        self._take_samples()
+        config, self._told_at = self._config(), self._clock()
+        self.gossiping.update_self(
             self.estimator.vector(
                 name=config.name, incarnation=self._incarnation, address=config.address, port=config.port,
                 guests=len(self._guests.all()), lending=self._lends(), blocked=self._guests.blocked,
@@ -192,6 +181,12 @@ class Balancer:
         if not self._tasks:
             return                               # nothing has been seen of this node yet
         self._tell_gossip()
+        self.gossiping.tick()
+
+    def _speak_again(self) -> None:
+        """Sends what is due."""
+        if self._clock() - self._told_at > TOLD_WITHIN:
+            self._tell_gossip()
         self.gossiping.tick()
 
     def greet(self, name: str) -> None:
@@ -413,4 +408,5 @@ class Balancer:
         """Stops the loops."""
         for task in self._tasks:
             task.cancel()
+        self._threads.stop()
         self.gossiping.close()

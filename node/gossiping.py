@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from balancer.datagram import Word
 from balancer.gossip import Gossip
 from balancer.letters import Letter, Sent
+from balancer.load import LoadVector
 from node.gossip_socket import GossipSocket
 from node.peers import PeerError, Peers
 from node.pki import KeyStore
@@ -22,6 +24,8 @@ CALL_TIMEOUT = 3.0
 LEAVE_TIMEOUT = 1.0
 CALLS = 32
 """Calls that are under way at most; further ones are lost as datagrams may be."""
+LATER = 0.01
+"""Seconds: what is due soon after goes with it."""
 
 _WORDS = {
     Word.ALIVE: "is there again", Word.SUSPECT: "does not answer", Word.DEAD: "counts as dead", Word.LEFT: "has left",
@@ -33,9 +37,12 @@ log = logging.getLogger("mosd.gossip")
 class Gossiping:
     """Carries the letters of one node's gossip."""
 
-    def __init__(self, gossip: Gossip, peers: Peers) -> None:
+    def __init__(self, gossip: Gossip, peers: Peers, due: Callable[[], None]) -> None:
+        """due: is called when tick() has something to do."""
         self.gossip = gossip
         self._peers = peers
+        self._due = due
+        self._timer: tuple[float, asyncio.TimerHandle] | None = None
         self._socket: GossipSocket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaf: set[str] = set()
@@ -59,6 +66,34 @@ class Gossiping:
         self.send(self.gossip.tick())
         self._tell_of_changes()
         self._tell_of_the_deaf()
+        self._set_timer()
+
+    def update_self(self, vector: LoadVector) -> None:
+        """Takes this node's newest load vector."""
+        self.gossip.update_self(vector)
+        self._set_timer()
+
+    def _receive(self, name: str, data: bytes, surely: bool = False) -> Sent:
+        """What to send because of what another node says. Errors: ValueError."""
+        letters = self.gossip.receive(data, name, surely)
+        self._set_timer()
+        return letters
+
+    def _set_timer(self) -> None:
+        """To the moment at which there is something to do."""
+        due = self.gossip.due
+        if self._timer is not None:
+            if self._timer[0] == due:
+                return
+            self._timer[1].cancel()
+            self._timer = None
+        if due < math.inf:
+            pause = max(0.0, due - self.gossip.clock()) + LATER
+            self._timer = due, asyncio.get_running_loop().call_later(pause, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._due()
 
     def send(self, letters: Sent) -> None:
         """Sends letters of our gossip."""
@@ -77,16 +112,16 @@ class Gossiping:
         try:
             answer = await self._peers.call(letter.to, "gossip", {"payload": letter.data}, CALL_TIMEOUT)
             for payload in answer if isinstance(answer, list) else ():
-                self.send(self.gossip.receive(payload if isinstance(payload, bytes) else b"", letter.to, surely=True))
+                self.send(self._receive(letter.to, payload if isinstance(payload, bytes) else b"", surely=True))
         except (PeerError, ValueError) as error:
             log.debug("gossip to %s: %s", letter.to, error)
 
     def _hear_datagram(self, name: str, data: bytes) -> None:
-        self.send(self.gossip.receive(data, name))
+        self.send(self._receive(name, data))
 
     def hear(self, name: str, payload: bytes) -> list[bytes]:
         """Takes what a peer says in a call; returns what to answer. Errors: ValueError, one sentence."""
-        letters = self.gossip.receive(payload, name, surely=True)
+        letters = self._receive(name, payload, surely=True)
         self.send([letter for letter in letters if letter.to != name])
         return [letter.data for letter in letters if letter.to == name]
 
@@ -112,6 +147,8 @@ class Gossiping:
 
     def close(self) -> None:
         """Says and hears nothing any more."""
+        if self._timer is not None:
+            self._timer[1].cancel()
         for task in self._tasks:
             task.cancel()
         if self._socket is not None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from balancer.load import CALIBRATION_SECONDS, effective_cores, speed_of, yardstick_round
-from kernel_helpers.library import functions
+from balancer.load import CALIBRATION_SECONDS, SAMPLES_PER_SECOND, effective_cores, speed_of, yardstick_round
+from kernel_helpers.sampler import Sampler
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""
@@ -50,33 +47,33 @@ def cores() -> float:
     return float(cpus)
 
 
-class RunnableCounter:
-    """Counts threads that run or want to, the daemon's own not among them, nor, where they can be told apart, those of farhome's other
-    programs: what they do in moves, and for files, is no load that could be elsewhere."""
+class RunnableThreads:
+    """Counts threads that run or want to, SAMPLES_PER_SECOND times a second, the daemon's own not among them, nor, where they can be told
+    apart, those of farhome's other programs: what they do in moves, and for files, is no load that could be elsewhere."""
 
     def __init__(self, own: Callable[[], Iterable[int]]) -> None:
         """own: process ids of those."""
-        self._programs = own
-        self._whole_machine = os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
-        self._own = os.getpid()
+        self._own = own
+        self._known: frozenset[int] = frozenset()
+        self._sampler: Sampler | None = None
 
-    def count(self) -> int:
-        """Runnable threads now."""
-        if self._whole_machine:
-            with open("/proc/stat", "rb") as source:
-                for line in source:
-                    if line.startswith(b"procs_running"):
-                        return max(0, int(line.split()[1]) - 1)
-            return 0
-        # procs_running and loadavg are of the whole machine; a virtual node sees its own processes only in /proc.
-        without = [self._own, *self._programs()]
-        return max(0, int(_runnable()((ctypes.c_int * len(without))(*without), len(without))))
+    def start(self) -> None:
+        """Begins with a sample at once. Errors: OSError."""
+        # What the kernel counts is of the whole machine; a virtual node sees its own processes only in /proc.
+        is_machine = os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+        self._sampler = Sampler(is_machine, 1 / SAMPLES_PER_SECOND)
 
+    def take(self) -> list[tuple[float, int]]:
+        """When (of time.monotonic) and how many, of each sample since the last call."""
+        if self._sampler is None:
+            return []
+        before, self._known = self._known, frozenset(self._own())
+        return self._sampler.take(before | self._known)        # who has ended since may be in a sample
 
-@functools.cache
-def _runnable() -> Any:
-    """kernel_helpers/runnable.c."""
-    return functions(("farhome_runnable", ctypes.c_int, [ctypes.POINTER(ctypes.c_int), ctypes.c_int])).farhome_runnable
+    def stop(self) -> None:
+        """Counts no more."""
+        if self._sampler is not None:
+            self._sampler.stop()
 
 
 def memory() -> tuple[int, int]:

@@ -29,11 +29,14 @@ class Talker:
         self.gossip.learn(seed[0], seed[1], PORT)
         self.peers = Peers(keys, self.hello, self.gossip.membership.address_of, lambda name, hello: None)
         self.peers.reload()
-        self.gossiping = Gossiping(self.gossip, self.peers)
+        self.gossiping = Gossiping(self.gossip, self.peers, self.tick)
         self.server = PeerServer(keys, self.answer, self.answer)  # type: ignore[arg-type]
         self.server.start(self.address, PORT)
         self.calls = 0
         self.task: asyncio.Task[None] | None = None
+
+    def tick(self) -> None:
+        self.gossiping.tick()
 
     def hello(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -73,6 +76,25 @@ def cluster(base: Path, authority: KeyStore, count: int) -> list[Talker]:
     network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
     keys = {"n1": authority} | {f"n{number}": member(base, authority, f"n{number}") for number in range(2, count + 1)}
     return [Talker(name, network, store, ("n1", f"{network}.1")) for name, store in keys.items()]
+
+
+def test_what_is_due_is_said_without_being_asked_for(tmp_path: Path, first: KeyStore) -> None:
+    """Nobody ticks but the gossip itself."""
+
+    async def work() -> None:
+        nodes = cluster(tmp_path, first, 2)
+        for one in nodes:
+            one.gossiping.open(one.keys, 1, one.address, PORT)
+            one.gossiping.update_self(node(one.name, 1.0, address=one.address))
+        try:
+            await until(lambda: all(len(one.gossip.view().entries) == 2 for one in nodes))
+            heard = nodes[0].gossip.view().entries["n2"].vector.sequence
+            await until(lambda: nodes[0].gossip.view().entries["n2"].vector.sequence > heard)
+        finally:
+            for one in nodes:
+                await one.close()
+
+    run(work())
 
 
 def test_nodes_that_know_one_seed_get_to_know_all_without_one_call(tmp_path: Path, first: KeyStore) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 COUNT = """
 import subprocess, sys, time
-from node.sampling import RunnableCounter
+from node.sampling import RunnableThreads
 
 THREADS = '''
 import threading, zlib
@@ -25,11 +25,18 @@ subprocess.Popen(["sleep", "60"])
 subprocess.Popen([sys.executable, "-c", THREADS])
 one = subprocess.Popen(["sh", "-c", "while :; do :; done"])
 other = subprocess.Popen(["perl", "-e", "$0 = 'a ) R 1'; 1 while 1"])
-counter, without = RunnableCounter(lambda: []), RunnableCounter(lambda: [one.pid])
-end = time.monotonic() + 10
-while (found := (counter.count(), without.count())) != (4, 3) and time.monotonic() < end:
+counters = RunnableThreads(lambda: []), RunnableThreads(lambda: [one.pid])
+for counter in counters:
+    counter.start()
+end, found = time.monotonic() + 10, [0, 0]
+while found != [4, 3] and time.monotonic() < end:
     time.sleep(0.05)
-print(found)
+    for number, counter in enumerate(counters):
+        for _, found[number] in counter.take():
+            pass
+for counter in counters:
+    counter.stop()
+print(*found)
 """
 
 
@@ -42,4 +49,4 @@ def test_runnable_threads_of_a_virtual_node_are_its_own() -> None:
         ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", COUNT],
         capture_output=True, text=True, timeout=25, check=False,
     )  # fmt: skip
-    assert made.stdout == "(4, 3)\n", made.stderr
+    assert made.stdout == "4 3\n", made.stderr

@@ -1,0 +1,86 @@
+"""Samples of runnable threads are made while nobody asks, and kept until somebody does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kernel_helpers.sampler import MOST, Sampler
+from tests.node.nodes import wait_for
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    """A process that computes."""
+    program = subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"])
+    yield program.pid
+    program.kill()
+    program.wait(10)
+
+
+def test_samples_wait_until_they_are_taken_each_once_and_in_order() -> None:
+    begun = time.monotonic()
+    sampler = Sampler(True, 0.002)
+    try:
+        taken: list[float] = []
+
+        def take() -> int:
+            taken.extend(at for at, _ in sampler.take([]))
+            return len(taken)
+
+        assert take() >= 1                       # one is made at once
+        wait_for(lambda: take() > 20, message="more samples")
+    finally:
+        sampler.stop()
+    assert taken == sorted(set(taken))
+    assert begun <= taken[0]
+    assert taken[-1] <= time.monotonic()
+
+
+def test_of_samples_that_nobody_takes_the_newest_are_kept() -> None:
+    sampler, late = Sampler(True, 0.0001), Sampler(True, 0.0001)
+    try:
+        made = 0
+
+        def others() -> int:
+            nonlocal made
+            made += len(sampler.take([]))
+            return made
+
+        wait_for(lambda: others() > 4 * MOST, message="more samples than are kept")
+        wait_for(lambda: time.monotonic() - late.take([])[-1][0] < 10, message="a sample")
+        assert len(late.take([])) <= MOST
+    finally:
+        sampler.stop()
+        late.stop()
+
+
+@pytest.mark.parametrize("is_machine", [True, False])
+def test_who_computes_is_counted(busy: int, is_machine: bool) -> None:
+    sampler = Sampler(is_machine, 0.01)
+    try:
+        wait_for(lambda: any(threads for _, threads in sampler.take([])), message="a runnable thread")
+    finally:
+        sampler.stop()
+
+
+def test_who_is_left_out_is_not_counted_in_samples_that_were_made_before(busy: int) -> None:
+    """Both count at the same pace what is on the machine; others may run there as well."""
+    everybody = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {busy}
+    sampler = Sampler(False, 0.01)
+    try:
+        wait_for(lambda: any(threads == 1 for _, threads in sampler.take(everybody)), message="one that is counted")
+        wait_for(lambda: any(threads == 0 for _, threads in sampler.take(everybody | {busy})), message="one that is not")
+    finally:
+        sampler.stop()
+
+
+def test_nothing_comes_after_the_end() -> None:
+    sampler = Sampler(False, 0.01)
+    sampler.stop()
+    sampler.stop()
+    assert sampler.take([]) == []
