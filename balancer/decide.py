@@ -9,7 +9,6 @@ node would be idle beside a fast one on which two have half of the processor eac
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,24 +105,31 @@ def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: r
     # All in seconds of a core of home, in which the process's age is (mostly) measured too.
     absolute = slowdown(max(here.contending, process.runnable), here.cores, here.speed)
     nodes = len(view.entries)
-    stretched = absolute * stretch(process, process.where, settings) - memory_price(here, -process.memory, nodes)
+    stretch_here = stretch(process, process.where, settings)
+    stretched = absolute * stretch_here - memory_price(here, -process.memory, nodes)
     slowdown_here = stretched * own.speed
     candidates: list[_Candidate] = []
-    best_no: tuple[float, str] = (-math.inf, "no other node is known")
+    nearest: tuple[_Candidate, str | None] | None = None
+    """of those where it does not go, the one where it would be best off, and what stands against that node if something does"""
     for target, vector, refusal in _targets(view, own, process, rng, settings):
         there = price(vector, process.runnable, process.memory, nodes) * stretch(process, target, settings)
         gain = slowdown_here - there * own.speed
         relieved = relief(here, process.runnable) * own.speed if _goes_for_others(vector, process, gain, settings) else 0.0
         saved = process.cpu_seconds * (gain + relieved) - settings.cost.of(process.memory)
         candidate = _Candidate(target, vector, gain, relieved, saved)
-        against = refusal or _why_no_gain(candidate, process, slowdown_here, settings)
-        against = against or why_not_again(process, gain / slowdown_here, now, settings)
-        if against is None:
-            candidates.append(candidate)
-        elif gain > best_no[0]:
-            best_no = (gain, against)
+        against = refusal
+        if against is None and _pays(candidate, settings):
+            against = why_not_again(process, gain / slowdown_here, now, settings)
+            if against is None:
+                candidates.append(candidate)
+                continue
+        if nearest is None or gain > nearest[0].gain:
+            nearest = candidate, against
+    if not candidates and nearest is not None:
+        reason = nearest[1] or _why_no_gain(nearest[0], process, slowdown_here, settings)
+        return Decision(process.pid, None, reason, max(nearest[0].gain, 0.0))
     if not candidates:
-        return Decision(process.pid, None, best_no[1], max(best_no[0], 0.0))
+        return Decision(process.pid, None, "no other node is known")
     best = max(candidates, key=lambda found: (found.saved, found.target == HOME, -found.vector.load, found.target))
     place_here = "at home" if process.where == HOME else f"on {process.where}"
     reason = (
@@ -132,7 +138,7 @@ def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: r
     )
     # The target knows how busy it is, and neither what the process reads and writes nor who stays: so much slower it may be, as that is
     # nearer there, and as they gain.
-    worth = (absolute * stretch(process, process.where, settings) + best.relief / own.speed) / stretch(process, best.target, settings)
+    worth = (absolute * stretch_here + best.relief / own.speed) / stretch(process, best.target, settings)
     return Decision(process.pid, best.target, reason, best.gain, best.saved, worth)
 
 
@@ -150,17 +156,22 @@ def _goes_for_others(vector: LoadVector, process: Process, gain: float, settings
     return -settings.sacrifice <= gain <= settings.margin and has_room(vector, process.runnable)
 
 
-def _why_no_gain(candidate: _Candidate, process: Process, slowdown_here: float, settings: Settings) -> str | None:
-    margin = settings.home_margin if candidate.target == HOME else settings.margin
-    if candidate.gain + candidate.relief <= margin:
+def _gains(candidate: _Candidate, settings: Settings) -> bool:
+    return candidate.gain + candidate.relief > (settings.home_margin if candidate.target == HOME else settings.margin)
+
+
+def _pays(candidate: _Candidate, settings: Settings) -> bool:
+    return _gains(candidate, settings) and candidate.saved > 0
+
+
+def _why_no_gain(candidate: _Candidate, process: Process, slowdown_here: float, settings: Settings) -> str:
+    """Why it does not pay."""
+    if not _gains(candidate, settings):
         there = f"{slowdown_here - candidate.gain:.2f} {_at(candidate.target)}"
         near = told(process, candidate.target, settings)
         return f"a slowdown of {slowdown_here:.2f} here and {there}{near} is too little to gain"
-    if candidate.saved <= 0:
-        cost = settings.cost.of(process.memory)
-        used = f"{process.cpu_seconds:.1f} s of cpu"
-        return f"it has used {used}, too little to pay a move of {cost:.1f} s {_to(candidate.target)}"
-    return None
+    cost, used = settings.cost.of(process.memory), f"{process.cpu_seconds:.1f} s of cpu"
+    return f"it has used {used}, too little to pay a move of {cost:.1f} s {_to(candidate.target)}"
 
 
 def _for_others(relief: float) -> str:

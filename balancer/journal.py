@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from balancer.process import Decision
 
 LIMIT = 2000
 PER_PROCESS = 20
+_FIGURE = re.compile(r"(?<!\S)\d\S*\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Journal:
         self._notes.move_to_end(decision.pid)
         last = notes[-1] if notes else None
         if last is not None and (last.where, last.target, last.outcome) == (where, decision.target, "") and _same(last, decision):
-            notes[-1] = replace(last, last=now, reason=decision.reason, times=last.times + 1)
+            notes[-1] = Note(last.first, now, decision.pid, where, decision.target, decision.reason, last.times + 1)
             return
         notes.append(Note(now, now, decision.pid, where, decision.target, decision.reason))
         self._count += 1
@@ -87,9 +89,8 @@ def _is_about(note: Note, name: str) -> bool:
 
 
 def _same(note: Note, decision: Decision) -> bool:
-    return _without_figures(note.reason) == _without_figures(decision.reason)
+    return note.reason == decision.reason or _without_figures(note.reason) == _without_figures(decision.reason)
 
 
 def _without_figures(reason: str) -> str:
-    words = (word for word in reason.split() if not word[:1].isdigit())
-    return " ".join(words)
+    return _FIGURE.sub("", reason)

@@ -24,6 +24,9 @@ def memory_price(vector: LoadVector, more: int, nodes: int) -> float:
 
     `nodes` is the base of the exponential: the more nodes there are to choose from, the sooner a full one is left alone.
     """
+    used = vector.memory_total - vector.memory_free
+    if max(used, used + more) <= FREE_OF_CHARGE * vector.memory_total:
+        return 0.0
     return _price(vector, more, nodes) - _price(vector, 0, nodes)
 
 

@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Processor:
             raise ValueError("what it tells of its processor makes no sense")
         return cls(vendor, frozenset(flags), xcr0, xsave)
 
-    @property
+    @cached_property
     def digest(self) -> int:
         """A number of 32 bits, never 0, that differs where anything here does."""
         told = f"{self.vendor} {' '.join(sorted(self.flags))} {self.xcr0} {self.xsave}"

@@ -272,13 +272,13 @@ class Balancer:
     def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
         """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
         offset = self._clock() - time.time()
-        stat = process.read_stat(entry.pid) if entry.where == HOME else None
-        resident, habit = stat.resident if stat else entry.resident, self.habits.of(entry)
+        stat, habit = process.read_stat(entry.pid), self.habits.of(entry)
+        resident = stat.resident if stat and entry.where == HOME else entry.resident
         return Process(
-            pid=entry.pid, cpu_seconds=self._registry.cpu_seconds(entry, time.time()), memory=max(entry.memory, resident),
+            pid=entry.pid, cpu_seconds=self._registry.cpu_seconds(entry, time.time(), stat), memory=max(entry.memory, resident),
             where=entry.where,
             arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
-            runnable=entry.runnable(), moving=self._mover.is_moving(entry.pid),
+            runnable=entry.runnable(stat), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
             unfit=unfit, files=habit.files, calls=habit.calls,
         )  # fmt: skip
@@ -305,8 +305,11 @@ class Balancer:
         if not self._config().balance:
             # What its user wants is done even where nothing is balanced.
             entries = [entry for entry in entries if entry.wanted]
+        if not entries:
+            self.decisions = {}
+            return
         view = self.view()
-        unfit = self._processors.unfit(view) if entries else {}
+        unfit = self._processors.unfit(view)
         mine = [self._figures(entry, unfit) for entry in entries]
         made = decide(view, mine, self._clock(), self._rng, self.settings())
         self.decisions = {decision.pid: decision for decision in made}

@@ -94,6 +94,8 @@ class GuestGroups:
         """points: where the hierarchies of the node are mounted, if not as this program sees them."""
         self._counters: dict[str, tuple[Path, float]] = {}
         """By the name of a group: where its use of processors is told."""
+        self._memory_files: dict[str, str] = {}
+        """By the key of a guest: where its memory is."""
         self._points = sorted(set(hierarchies().values() if points is None else points))
 
     def directories(self, name: str) -> list[Path]:
@@ -235,6 +237,7 @@ class GuestGroups:
     def remove(self, key: str) -> bool:
         """Removes the group of a guest that has gone; False while something is still in it."""
         self._counters.pop(f"{BASE}/{key}", None)
+        self._memory_files.pop(key, None)
         removed = True
         for directory in self.directories(f"{BASE}/{key}"):
             removed = _remove_tree(directory) and removed
@@ -242,13 +245,21 @@ class GuestGroups:
 
     def memory(self, key: str) -> int:
         """Bytes that a guest uses here, 0 if nothing tells."""
-        for directory in self.directories(f"{BASE}/{key}"):
-            for file in ("memory.current", "memory.usage_in_bytes"):
-                try:
-                    return int((directory / file).read_text())
-                except (OSError, ValueError):
-                    continue
+        known = self._memory_files.get(key)
+        for file in (known,) if known is not None else self._memory_counters(key):
+            try:
+                used = int(kernelfiles.read(file))
+            except (OSError, ValueError):
+                self._memory_files.pop(key, None)
+                continue
+            self._memory_files[key] = file
+            return used
         return 0
+
+    def _memory_counters(self, key: str) -> Iterator[str]:
+        """Files that may tell how much memory a guest uses."""
+        for directory in self.directories(f"{BASE}/{key}"):
+            yield from (f"{directory}/{file}" for file in ("memory.current", "memory.usage_in_bytes"))
 
     def remove_all(self) -> None:
         """Removes the groups above the guests' too, if no guest is left."""

@@ -7,6 +7,7 @@ who it is; how often strangers are answered, and their certificates looked at, i
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import logging
 import socket
@@ -120,10 +121,8 @@ class GossipSocket:
 
     def _number_of(self, host: str) -> str | None:
         """The numeric address of a host; None while it is looked up."""
-        try:
-            return str(ipaddress.ip_address(host))
-        except ValueError:
-            pass
+        if (numeric := _numeric(host)) is not None:
+            return numeric
         now = asyncio.get_running_loop().time()
         number, until = self._hosts.get(host, (None, 0.0))
         if now >= until:
@@ -205,3 +204,12 @@ class GossipSocket:
         news = self.dropped - self._told
         self._told = Counter(self.dropped)
         log.warning("dropped datagrams: %s; such as from %s", ", ".join(f"{count} {what}" for what, count in sorted(news.items())), example)
+
+
+@functools.lru_cache(maxsize=4096)
+def _numeric(host: str) -> str | None:
+    """An address that is one already, None of a name."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return None

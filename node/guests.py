@@ -62,6 +62,7 @@ class Guests:
         self._left = left
         self._accepted = accepted
         self._recheck = recheck
+        self._blocked = (paths.run / "blocked").exists()
         self._guests: dict[str, Guest] = {}
         self._remotes: dict[str, Program] = {}
         self._arriving: set[str] = set()
@@ -75,7 +76,7 @@ class Guests:
     @property
     def blocked(self) -> bool:
         """Whether the owner has blocked the node; kept until it is unblocked or the node goes down."""
-        return (self._paths.run / "blocked").exists()
+        return self._blocked
 
     def block(self, blocked: bool) -> None:
         """Takes no guests any more, or takes them again. Errors: OSError."""
@@ -84,6 +85,7 @@ class Guests:
             path.touch()
         else:
             path.unlink(missing_ok=True)
+        self._blocked = blocked
 
     def remotes(self) -> dict[int, str]:
         """Process id of each remote, and the key of its guest."""

@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from node import kernelfiles
+
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _MOSRUN = frozenset({"mosrun", "mosrun-private"})
@@ -28,8 +30,7 @@ class ProcessStat:
 def read_stat(pid: int) -> ProcessStat | None:
     """None if there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as source:
-            data = source.read()
+        data = kernelfiles.read(f"/proc/{pid}/stat")
     except OSError:
         return None
     # The command may hold spaces and parentheses: what counts comes after the last one.
@@ -90,8 +91,8 @@ def children(pid: int) -> list[int]:
 def read_traffic(pid: int) -> tuple[int, int] | None:
     """How many calls a process has made that read or write, and how many bytes those were; None if it is gone."""
     try:
-        with open(f"/proc/{pid}/io", "rb") as source:
-            values = {name: int(value) for name, _, value in (line.partition(b":") for line in source)}
+        lines = kernelfiles.read(f"/proc/{pid}/io").splitlines()
+        values = {name: int(value) for name, _, value in (line.partition(b":") for line in lines)}
         return values[b"syscr"] + values[b"syscw"], values[b"rchar"] + values[b"wchar"]
     except (OSError, KeyError, ValueError):
         return None

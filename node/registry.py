@@ -19,6 +19,7 @@ from typing import Any
 from node import history, process
 from node.history import History
 from node.paths import write_atomically
+from node.process import ProcessStat
 
 HOME = "home"
 KEPT_ENDED = 200
@@ -78,9 +79,10 @@ class HomeProcess:
     checkpoint_why: str = ""
     history: History = field(default_factory=History)
 
-    def runnable(self) -> float:
-        """How many threads it adds to those that want to run: one that sleeps at this moment counts half, unless it is about to begin."""
-        stat = process.read_stat(self.pid) if self.where == HOME and self.state != "starting" else None
+    def runnable(self, stat: ProcessStat | None = None) -> float:
+        """How many threads it adds to those that want to run: one that sleeps at this moment counts half, unless it is about to begin.
+        stat: what /proc tells of it, if that has been read already."""
+        stat = stat or process.read_stat(self.pid) if self.where == HOME and self.state != "starting" else None
         return 1.0 if stat is None or stat.state == "R" else 0.5
 
     def is_as_it_was(self, then: HomeProcess) -> bool:
@@ -217,9 +219,9 @@ class Registry:
         since, cpu = self._usage.get(entry.pid, (0.0, 0.0))
         return cpu if since == entry.since else max(0.0, now - entry.since)
 
-    def cpu_seconds(self, entry: HomeProcess, now: float) -> float:
-        """Seconds of cpu that it has used in all, here and away."""
-        stat = process.read_stat(entry.pid)
+    def cpu_seconds(self, entry: HomeProcess, now: float, stat: ProcessStat | None = None) -> float:
+        """Seconds of cpu that it has used in all, here and away. stat: what /proc tells of it, if that has been read already."""
+        stat = stat or process.read_stat(entry.pid)
         return (stat.cpu if stat else 0.0) + entry.cpu_away + self.cpu_of_stay(entry, now)
 
     def forget(self, pid: int) -> None:
