@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from balancer.owner import AT_ONCE, OwnerState, Sight, Stage, step
@@ -41,6 +42,17 @@ CLOSED_PERIOD = 0.5
 log = logging.getLogger("mosd.lending")
 
 
+@dataclass(frozen=True)
+class _Glance:
+    """What may change from one moment to the next: when the owner last used the node (seconds since the epoch, None: nothing tells), the
+    rest as in Sight."""
+
+    used: float | None
+    load: float | None
+    surge: float | None
+    is_pressed: bool
+
+
 class Lending:
     """What the policy comes to at any moment, and what is done about it."""
 
@@ -57,14 +69,18 @@ class Lending:
         self._changed = changed
         self.state = OwnerState()
         self.sight = Sight()
+        self._is_called = (paths.run / "owner").exists()
         self._wake = asyncio.Event()
         self._input = InputWatch(self._used)
         self._pressure: PressureWatch | None = None
         self._own_load = OwnLoad(self._cpu_of_node, self._cpu_of_guests, Programs(own).cpu)
+        self._figures_in = directory()
         self._figures: dict[str, float | None] = {}
         self._figures_at = float("-inf")
         self._battery: tuple[bool | None, float | None] = (None, None)
         self._cores = sampling.cores()
+        self._looked = float("-inf")
+        self._used_at: float | None = None
         self._closed_at = float("-inf")
         self._closed_why: str | None = None
         self._bounds: Bounds | None = None
@@ -88,7 +104,7 @@ class Lending:
                     await self._wake.wait()
             self._wake.clear()
             try:
-                self.look()
+                self._look_again()
             except Exception:
                 log.exception("the look at the owner met a fault")
 
@@ -108,7 +124,7 @@ class Lending:
             self._pressure.close()
             self._pressure = None
         self._own_load.forget()
-        self._closed_at = float("-inf")
+        self._looked = self._closed_at = float("-inf")
         self._bounds = None
         self._bound()
         self._guests.bound_memory()
@@ -133,12 +149,13 @@ class Lending:
     @property
     def is_called(self) -> bool:
         """Whether the owner has said that he is back; kept until he says that he is away, or the node goes down."""
-        return (self._paths.run / "owner").exists()
+        return self._is_called
 
     def call(self, back: bool) -> None:
         """mosctl owner back, or away. Errors: OSError."""
         path = self._paths.run / "owner"
         path.touch() if back else path.unlink(missing_ok=True)
+        self._is_called = back
         self.look()
 
     # -- senses ------------------------------------------------------------------------------------------------------------
@@ -153,9 +170,9 @@ class Lending:
         now = time.monotonic()
         if now - self._figures_at < SLOW_SENSES:
             return
-        self._figures_at, self._battery, self._cores, at = now, battery(), sampling.cores(), directory()
+        self._figures_at, self._battery, self._cores = now, battery(), sampling.cores()
         for resource in ("cpu", "memory", "io"):
-            told = figures(file_of(resource, at))
+            told = figures(file_of(resource, self._figures_in))
             self._figures[f"pressure_{resource}"] = told[0] if told is not None else None
 
     def surroundings(self, memory: tuple[int, int], load: float) -> Surroundings:
@@ -170,19 +187,29 @@ class Lending:
         }  # fmt: skip
         return Surroundings(memory[0], on_battery, self.state.withholds, values)
 
-    def _look_around(self) -> Sight:
-        guests, policy = self._guests, self._policy()
-        used = self._input.last_use()
+    def _glance(self) -> _Glance:
         load, surge = self._own_load.sample(time.monotonic())
+        return _Glance(self._input.last_use(), load, surge, self._pressure is not None and self._pressure.is_pressed())
+
+    def _is_calm(self, seen: _Glance) -> bool:
+        """Whether nothing follows from what is seen: the node lends still, and all the rest has been looked at a moment ago."""
+        limit = self._policy().owner.busy_load
+        return (
+            self.state.stage is Stage.LENDING and time.monotonic() - self._looked < CLOSED_PERIOD
+            and seen.used == self._used_at and not seen.is_pressed
+            and (limit is None or max(seen.load or 0.0, seen.surge or 0.0) <= limit)
+        )  # fmt: skip
+
+    def _sight(self, seen: _Glance) -> Sight:
         self._slow_senses()
         return Sight(
-            idle=max(0.0, time.time() - used) if used is not None else None,
-            load=load,
-            surge=surge,
-            is_pressed=self._pressure is not None and self._pressure.is_pressed(),
+            idle=max(0.0, time.time() - seen.used) if seen.used is not None else None,
+            load=seen.load,
+            surge=seen.surge,
+            is_pressed=seen.is_pressed,
             is_called=self.is_called,
-            closed=self._closed(policy),
-            guests=len(guests.all()),
+            closed=self._closed(self._policy()),
+            guests=len(self._guests.all()),
         )
 
     def _closed(self, policy: LendingPolicy) -> str | None:
@@ -196,8 +223,19 @@ class Lending:
 
     def look(self) -> None:
         """Senses the owner, and does at once what follows."""
+        self._follow(self._glance())
+
+    def _look_again(self) -> None:
+        """The same, if anything may follow: many times a second nothing does."""
+        seen = self._glance()
+        if self._is_calm(seen):
+            self.sight = replace(self.sight, load=seen.load, surge=seen.surge)
+        else:
+            self._follow(seen)
+
+    def _follow(self, seen: _Glance) -> None:
         policy, now = self._policy(), time.monotonic()
-        self.sight = self._look_around()
+        self._looked, self._used_at, self.sight = now, seen.used, self._sight(seen)
         before, self.state = self.state, step(self.state, self.sight, policy.owner, policy.idle_after, now)
         if self.state.stage is not before.stage:
             self._tell(before)

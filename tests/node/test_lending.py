@@ -20,6 +20,7 @@ from balancer.owner import Stage
 from balancer.policy import LendingPolicy
 from kernel_helpers import seizing
 from kernel_helpers.numbers import NUMBERS
+from node import lending
 from node.cgroups import BASE, GuestGroups, hierarchies
 from node.config import Config
 from node.guest import Guest
@@ -92,6 +93,29 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
     process.wait(10)
     wait_for(lambda: GuestGroups().remove(KEY), message="the group is empty")
     GuestGroups().remove_all()
+
+
+def test_while_all_is_calm_a_glance_is_enough(tmp_path: Path, burner: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending, "CLOSED_PERIOD", 1e9)
+
+    async def scene() -> None:
+        node = Node(tmp_path, burner)
+        node.guests._guests[KEY] = Guest("test", 4194303, 0, "root", 0, 0.0, group=KEY)
+        node.lending.apply_policy()
+        node.lending.look()
+        seen, used = node.lending.sight, os.stat(node.input).st_mtime
+        node.lending._look_again()
+        assert node.lending.sight.idle == seen.idle
+        os.utime(node.input, (used + 1, used + 1))
+        node.lending._look_again()
+        assert node.lending.sight.idle != seen.idle
+        assert node.lending.state.stage is Stage.LENDING
+        node.use(0.0)
+        node.lending._look_again()
+        assert node.lending.state.stage is Stage.THROTTLED
+        node.lending.close()
+
+    asyncio.run(scene())
 
 
 def test_input_has_guests_stand_still_and_another_policy_lets_them_go_on(tmp_path: Path, burner: subprocess.Popen[bytes]) -> None:
