@@ -28,7 +28,7 @@ TICK = 1.0 / SAMPLES_PER_SECOND
 GIB = 1 << 30
 BEGUN = 8 << 20
 """Bytes of memory of a program that has just begun."""
-USAGE_TICKS = SAMPLES_PER_SECOND
+USAGE_TICKS = 2 * SAMPLES_PER_SECOND
 """Between two times that home asks what its processes that are away have used."""
 
 

@@ -40,7 +40,7 @@ TOLD_WITHIN, SPEAKS_WITHIN = 0.2, 0.5
 LENDS_PERIOD = 0.5
 """Seconds between two looks at whether the node lends, if nothing has happened."""
 PRESSURE_PERIOD = 1.0
-USAGE_PERIOD = 1.0
+USAGE_PERIOD = 2.0
 USAGE_TIMEOUT = 3.0
 BEST = "best"
 PLACED_AT_ONCE = 3

@@ -21,6 +21,8 @@ from node.programs import ProgramError
 from node.registry import HomeProcess, Registry
 
 PERIOD = 2.0
+NEW, LATER = 10.0, 5.5
+"""Seconds for which a process is looked at each time, and between two looks at it from then on."""
 REST = 20
 """How many times as long as the daemon computes during a look there is none."""
 TIMEOUT = 2.0
@@ -56,12 +58,18 @@ class Habits:
         entries = [entry for entry in self._registry if entry.state in ("home", "away") and not entry.home_only]
         self._known = {entry.pid: self._known[entry.pid] for entry in entries if entry.pid in self._known}
         self._reads_there = {entry.pid: self._reads_there[entry.pid] for entry in entries if entry.pid in self._reads_there}
+        entries = [entry for entry in entries if self._is_due(entry)]
         away = [entry for entry in entries if entry.where != HOME]
         for entry in entries:
             if entry.where == HOME and (done := process.read_traffic(entry.pid)) is not None:
                 self._read(entry, *done)
         await asyncio.gather(*(self._ask(entry) for entry in away))
         self._took = time.thread_time() - begun
+
+    def _is_due(self, entry: HomeProcess) -> bool:
+        """What has been watched for a while changes its habits slowly, or rather what is known of them does."""
+        habit = self.of(entry)
+        return habit.known is None or habit.watched < NEW or time.time() - habit.known.at >= LATER
 
     def has_read_there(self, entry: HomeProcess, done: int) -> None:
         """The node that it is on says how many bytes it has read by its own calls in this stay."""

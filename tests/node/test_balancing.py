@@ -14,7 +14,7 @@ import pytest
 
 from balancer.view import Entry, View
 from kernel_helpers.errors import MoveRefused
-from node import process
+from node import habits, process
 from node.balancing import PLACED_AT_ONCE
 from node.config import load
 from node.daemon import Daemon
@@ -298,6 +298,23 @@ async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Da
             assert habits.of(own).calls < habit.calls
         finally:
             reader.kill()
+
+
+async def test_what_has_been_watched_for_a_while_is_looked_at_less_often(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, looker = add(daemon, os.getpid()), daemon.balancer.habits
+    monkeypatch.setattr(habits, "LATER", 1e9)
+    for _ in range(3):
+        await looker.look()
+    known = looker.of(entry).known
+    await looker.look()
+    assert looker.of(entry).known != known               # it is new
+    monkeypatch.setattr(habits, "NEW", 0.0)
+    known = looker.of(entry).known
+    await looker.look()
+    assert looker.of(entry).known == known
+    monkeypatch.setattr(habits, "LATER", 0.0)
+    await looker.look()
+    assert looker.of(entry).known != known
 
 
 def test_what_of_it_were_files_of_other_nodes_is_theirs() -> None:
