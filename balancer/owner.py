@@ -19,7 +19,7 @@ from balancer.values import Table
 LAST_STEPS = ("checkpoint", "keep", "kill")
 GOES_AS_FAR_AS = ("nothing", "throttle", "freeze", "evict")
 SUSPICION = 0.2
-"""Seconds for which it lasts at least, so that guests are not held back and let go forty times a second."""
+"""Seconds for which it lasts at least, so that guests are not held back and let go many times a second."""
 AT_ONCE = 2
 """Guests that leave at a time: they share the network."""
 
