@@ -1,9 +1,9 @@
 """`python -m deputy.mending JOURNAL`: puts right a process whose deputy, or whoever took a checkpoint of it, was killed while it had the
 process make calls; started by mosd.
 
-A thread that is in its refuge (kernel_helpers/refuge.py) gets back what it had; what was opened in the meantime is closed, and copies of
-the process are ended. Memory that was used and signals that were taken come back in any case. If we are killed, too, the next one finds the
-same.
+A thread that is in its refuge (kernel_helpers/refuge.py) gets back what it had; memory that was used is as it was, what was opened in the
+meantime is closed, and copies of the process are ended. Signals that were taken come back in any case. If we are killed, too, the next one
+finds the same.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def mend(path: Path) -> None:
         ours = Journal(path)
         ours.memory, ours.signals = dict(entry.memory), signals
         frozen.keep(ours)
-        for address, content in entry.memory.items():
-            frozen.write(address, content)
-        ours.memory = {}
-        if frozen.pid in threads:  # then they all have waited
+        if frozen.pid in threads:  # then they all have waited, and nothing has run
+            for address, content in entry.memory.items():
+                frozen.write(address, content)
+            ours.memory = {}
             _end_copies(frozen, journal.children(entry.pid) - entry.children)
             for number in journal.descriptors(entry.pid) - entry.descriptors:
                 frozen.call(SYS.close, number)

@@ -63,7 +63,7 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
     maps = read_mappings_quickly(frozen.pid)
     for thread in frozen.threads.values():
         _abort_restartable_sequence(frozen, thread)
-    with scratch_page(frozen) as scratch:
+    with scratch_page(frozen, size=2 * PAGE) as scratch:
         actions = _signal_actions(frozen, scratch) if has_run else _first_actions(frozen.pid)
         brk = frozen.call(SYS.brk, 0)
         threads = tuple(
@@ -174,8 +174,9 @@ def scratch_page(frozen: Frozen, address: int = 0, size: int = PAGE) -> Iterator
 
 def _signal_actions(frozen: Frozen, scratch: int) -> dict[int, bytes]:
     numbers = [number for number in range(1, SIGNALS + 1) if number not in _UNCATCHABLE]
-    for number in numbers:
-        frozen.call(SYS.rt_sigaction, number, 0, scratch + (number - 1) * ACTION_BYTES, 8)
+    calls = [(SYS.rt_sigaction, number, 0, scratch + (number - 1) * ACTION_BYTES, 8) for number in numbers]
+    for result in frozen.leader.calls(calls, scratch + PAGE):
+        check(result, f"rt_sigaction in {frozen.pid}")
     data = frozen.read(scratch, SIGNALS * ACTION_BYTES)
     return {number: data[(number - 1) * ACTION_BYTES : number * ACTION_BYTES] for number in numbers}
 

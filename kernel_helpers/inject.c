@@ -249,3 +249,81 @@ long inject_write(int pid, uint64_t address, const void *buffer, long size)
     long r = guest_memory_writev(pid, &local, 1, &remote, 1);
     return r < 0 ? -errno : r;
 }
+
+#define NOT_MADE INT64_MIN
+
+/* Stops a thread that waits in its refuge. 0, or a negative errno. */
+static int stop_in_refuge(int tid, struct deferred_signal *deferred)
+{
+    int status, error;
+    if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
+        return -errno;
+    for (int stops = 0; stops < 64; stops++) {
+        if ((error = inject_wait(tid, 2000000, &status)))
+            return error;
+        if (!WIFSTOPPED(status))
+            return -ESRCH;
+        if (status >> 16 == EVENT_STOP)
+            return 0;
+        deferred->signal = WSTOPSIG(status); /* it cannot be blocked: SIGSTOP */
+        if ((error = inject_get_signal_info(tid, &deferred->info)) || (error = inject_continue(tid, 0)))
+            return error;
+    }
+    return -ELOOP;
+}
+
+/* Several calls of a thread that has a refuge at `batch`, without a stop in between; the table has room in its memory at `room`. It stands in
+ * the refuge afterwards, in a stop that is none of a call. 0, results beside the calls; or -(INJECT_FAILED + errno). */
+long inject_batch(int tid, uint64_t batch, const struct user_regs_struct *base, int64_t timeout_us, struct deferred_signal *deferred,
+                  uint64_t room, struct injected *calls, long count)
+{
+    struct user_regs_struct r = *base;
+    struct injected *last = &calls[count - 1];
+    uint64_t last_result = room + (char *)&last->result - (char *)calls;
+    long size = count * sizeof *calls, pause_ns = 5000;
+    int64_t end = now_us() + timeout_us;
+    int status, error;
+
+    for (long i = 0; i < count; i++)
+        calls[i].result = NOT_MADE;
+    if (inject_write(tid, room, calls, size) != size)
+        return -INJECT_FAILED - EFAULT;
+    r.rip = batch, r.rbx = room, r.rbp = count, r.rax = 0, r.orig_rax = -1;
+    if ((error = inject_set_registers(tid, &r)) || (error = inject_continue(tid, 0)))
+        return -INJECT_FAILED + error;
+    for (long tries = 0;; tries++) {
+        int found = waitpid(tid, &status, __WALL | WNOHANG);
+        if (found < 0 && errno != EINTR)
+            return -INJECT_FAILED - errno;
+        if (found == tid) { /* a trap that was waiting, or SIGSTOP */
+            if (!WIFSTOPPED(status))
+                return -INJECT_FAILED - ESRCH;
+            if (!(status >> 16)) {
+                if (WSTOPSIG(status) != SIGSTOP && WSTOPSIG(status) != SIGTRAP)
+                    return -INJECT_FAILED - EFAULT;
+                deferred->signal = WSTOPSIG(status) == SIGSTOP ? SIGSTOP : deferred->signal;
+                if ((error = inject_get_signal_info(tid, &deferred->info)))
+                    return -INJECT_FAILED + error;
+            }
+            if ((error = inject_continue(tid, 0)))
+                return -INJECT_FAILED + error;
+        }
+        if (inject_read(tid, last_result, &last->result, sizeof last->result) != sizeof last->result)
+            return -INJECT_FAILED - ESRCH;
+        if (last->result != NOT_MADE)
+            break;
+        if (now_us() > end)
+            return -INJECT_FAILED - ETIMEDOUT;
+        if (tries < 40) {
+            sched_yield();
+            continue;
+        }
+        struct timespec pause = {0, pause_ns};
+        nanosleep(&pause, NULL);
+        if (pause_ns < 1000000)
+            pause_ns += pause_ns / 2;
+    }
+    if ((error = stop_in_refuge(tid, deferred)))
+        return -INJECT_FAILED + error;
+    return inject_read(tid, room, calls, size) == size ? 0 : -INJECT_FAILED - EFAULT;
+}

@@ -19,6 +19,12 @@ struct deferred_signal {
 long inject_call(int tid, uint64_t instruction, int refuge, const struct user_regs_struct *base, int64_t timeout_us,
                  struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                  uint64_t e, uint64_t f);
+/* One of several calls, as the batch of refuge.py reads it. */
+struct injected {
+    int64_t number, result;
+    uint64_t arguments[6];
+};
+
 long inject_write(int pid, uint64_t address, const void *buffer, long size);
 
 #endif

@@ -42,6 +42,10 @@ class Deferred(ctypes.Structure):
     _fields_ = [("signal", ctypes.c_int32), ("pad", ctypes.c_int32), ("info", ctypes.c_ubyte * SIGINFO_SIZE)]
 
 
+class _Injected(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_int64), ("result", ctypes.c_int64), ("arguments", ctypes.c_uint64 * 6)]
+
+
 class RseqConfiguration(ctypes.Structure):
     """struct ptrace_rseq_configuration."""
 
@@ -76,6 +80,7 @@ def functions() -> ctypes.CDLL:
         ("inject_set_signal_info", i, [i, pointer]),
         ("inject_rseq", i, [i, pointer]),
         ("inject_call", long, [i, u64, i, pointer, ctypes.c_int64, pointer, long, u64, u64, u64, u64, u64, u64]),
+        ("inject_batch", long, [i, u64, pointer, ctypes.c_int64, pointer, u64, pointer, long]),
         ("inject_read", long, [i, u64, pointer, long]),
         ("inject_write", long, [i, u64, pointer, long]),
         ("farhome_guest_memory_write", ctypes.c_int64, [i, ctypes.c_char_p, u64, u64]),
@@ -267,6 +272,27 @@ class Thread:
 
     def _has_stepped(self) -> None:
         self._is_in_call, self._can_inject_signal = True, not self.has_refuge
+
+    def calls(self, wanted: Sequence[tuple[int, ...]], room: int) -> list[int]:
+        """call() for each of them (number, then arguments); with a refuge without a stop in between. room: an address at which 64 bytes
+        for each can be used. Errors: as call()."""
+        if not self.has_refuge:
+            return [self.call(*one) for one in wanted]
+        self.block_signals()
+        deferred = Deferred()
+        made = (_Injected * len(wanted))()
+        for one, (number, *arguments) in zip(made, wanted, strict=True):
+            one.number = number
+            one.arguments[: len(arguments)] = [argument & U64 for argument in arguments]
+        result = functions().inject_batch(
+            self.tid, self.instruction - refuge.ONE, ctypes.byref(self.registers), int(self.call_timeout * 1e6),
+            ctypes.byref(deferred), room, made, len(made),
+        )  # fmt: skip
+        self._keep_deferred(deferred)
+        if result <= -_FAILED:
+            check(result, f"calls in {self.tid}")
+        self._is_in_call = self._can_inject_signal = False
+        return [one.result for one in made]
 
     def has_called(self, deferred: Deferred) -> None:
         """Others have made calls in it, after block_signals(), as call() does."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.refuge import ONE
 
 if TYPE_CHECKING:
     from kernel_helpers.inject import Thread
@@ -74,7 +75,7 @@ class Journal:
         if self._had is None:
             self._had = sorted(descriptors(pid)), sorted(children(pid))
         threads = {tid: _was(thread) for tid, thread in frozen.threads.items()}
-        data = msgpack.packb([pid, started(pid), frozen.instruction, threads, *self._had, self.memory, self.signals, self.towards])
+        data = msgpack.packb([pid, started(pid), frozen.instruction - ONE, threads, *self._had, self.memory, self.signals, self.towards])
         fresh = self.path.with_name(f".{self.path.name}")
         fresh.write_bytes(data)
         fresh.rename(self.path)

@@ -57,7 +57,7 @@ class Frozen:
         word where there is no refuge for it. Errors: OSError."""
         address = refuge.make(self)
         if address:
-            self.instruction = address
+            self.instruction = address + refuge.ONE
             journal.write(self)
             self._journal = journal
             self._give_refuge(True)
@@ -92,12 +92,12 @@ class Frozen:
         return True
 
     def _note_memory(self, address: int, was: bytes | None) -> None:
-        """None: it is as it was."""
+        """None: it is as it was, which the next word in the journal may tell: as long as nothing runs it does no harm to put it back."""
         if self._journal is not None:
             self._journal.memory.pop(address, None)
             if was is not None:
                 self._journal.memory[address] = was
-            self._journal.write(self)
+                self._journal.write(self)
 
     def read(self, address: int, size: int) -> bytes:
         """Errors: OSError EFAULT when not all of it can be read."""

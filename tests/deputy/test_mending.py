@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -102,8 +103,9 @@ def killed(pid: int, journal: Path, work: Callable[[Frozen], object]) -> None:
             frozen = seizing.seize(pid)
             frozen.keep(Journal(journal))
             work(frozen)
-        finally:
             die()
+        finally:
+            os._exit(1)
     assert os.waitpid(tracer, 0)[1] == signal.SIGKILL
 
 
@@ -148,6 +150,19 @@ def dies_in(step: str) -> Callable[[Frozen], None]:
     return work
 
 
+def killed_soon() -> None:
+    if not os.fork():
+        time.sleep(0.3)
+        os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(0)
+
+
+def many_calls(frozen: Frozen, wanted: list[tuple[int, ...]]) -> None:
+    with frozen.scratch(4096) as room:
+        assert frozen.leader.calls(wanted, room) == [os.getppid()] * len(wanted)
+        die()
+
+
 def open_things(frozen: Frozen) -> None:
     with frozen.scratch(64) as room:
         frozen.call(SYS.pipe2, room, 0)
@@ -159,7 +174,9 @@ WORK: dict[str, Callable[[Frozen], object]] = {
     "signals are blocked": block,
     "one has made a call": one_calls,
     "all have made calls": all_call,
-    "in a call that waits": lambda frozen: (os.fork() or (time.sleep(0.3), os.kill(os.getppid(), signal.SIGKILL)), frozen.call(SYS.pause)),
+    "in a call that waits": lambda frozen: (killed_soon(), frozen.call(SYS.pause)),
+    "many calls have been made": lambda frozen: many_calls(frozen, [(SYS.getppid,)] * 20),
+    "in the midst of many calls": lambda frozen: (killed_soon(), many_calls(frozen, [(SYS.getppid,), (SYS.pause,), (SYS.getppid,)])),
     "memory is in use": use_memory,
     "descriptors are open": open_things,
     "parked again": lambda frozen: (all_call(frozen), frozen.park()),
@@ -201,6 +218,28 @@ def test_signals_that_were_taken_come_back(again: bool, program: Program, tmp_pa
     mend(journal)
     assert program.is_as_it_was()
     assert program.signals_heard() == 1
+
+
+def test_memory_of_one_that_went_on_is_left_alone(program: Program, tmp_path: Path) -> None:
+    """It was parked: nobody used it any more."""
+    journal, places = tmp_path / "1.journal", tmp_path / "place"
+
+    def work(frozen: Frozen) -> None:
+        with frozen.scratch(4096) as address:
+            frozen.write(address, b"\xaa" * 4096)
+            frozen.call(SYS.getpid)
+        places.write_text(str(address))
+        frozen.park()
+
+    killed(program.pid, journal, work)
+    place = int(places.read_text())
+    with open(f"/proc/{program.pid}/mem", "r+b", buffering=0) as memory:
+        memory.seek(place)
+        memory.write(b"\xbb" * 16)
+        mend(journal)
+        memory.seek(place)
+        assert memory.read(16) == b"\xbb" * 16
+    assert program.is_as_it_was()
 
 
 def test_a_signal_that_a_thread_was_stopped_with_comes_back(program: Program, tmp_path: Path) -> None:
@@ -266,7 +305,22 @@ def test_the_refuge_is_made_once_and_is_no_part_of_the_kernel_s_code(program: Pr
         with open("/proc/self/mem", "rb") as memory:
             memory.seek(start)
             ours = memory.read(end - start)
-        assert refuge.without(frozen.read(address + 16 - len(ours), len(ours))) == refuge.without(ours)
+        assert refuge.without(frozen.read(address + 64 - len(ours), len(ours))) == refuge.without(ours)
+
+
+def test_many_calls_are_made_in_order_and_tell_their_results(program: Program, tmp_path: Path) -> None:
+    with seizing.seize(program.pid) as frozen:
+        frozen.keep(Journal(tmp_path / "1.journal"))
+        with frozen.scratch(8192) as room:
+            wanted: list[tuple[int, ...]] = [
+                (SYS.getpid,), (SYS.close, -1), (SYS.dup3, 0, 50, 0), (SYS.dup3, 0, 50, 1 << 30), (SYS.close, 50)
+            ]  # fmt: skip
+            for thread in frozen.threads.values():
+                assert thread.calls(wanted, room) == [program.pid, -errno.EBADF, 50, -errno.EINVAL, 0]
+                assert thread.call(SYS.gettid) == thread.tid
+                assert thread.calls([(SYS.gettid,)] * 60, room) == [thread.tid] * 60
+    assert program.is_as_it_was()
+    assert program.signals_heard() == 0
 
 
 def test_a_process_that_is_let_go_leaves_no_journal(program: Program, tmp_path: Path) -> None:
