@@ -128,6 +128,7 @@ class Program:
             await program._connect(APPEAR_TIMEOUT)
         except BaseException:
             program.kill()
+            path.unlink(missing_ok=True)  # if it had got that far
             raise
         return program
 
