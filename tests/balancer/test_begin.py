@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,31 +143,6 @@ def test_one_that_is_killed_while_it_waits_or_leaves_leaves_nothing(home: Node, 
     for delay in (hundredths / 100 for hundredths in range(0, 32, 2)):  # it waits, leaves, is away
         script = f"mosrun -b /bin/sleep 100 & sleep {delay}; kill -{int(number)} $!; wait $!"
         assert home.run(["sh", "-c", script], timeout=30).returncode == 128 + number
-
-
-def deputy(home: Node) -> tuple[int, str] | None:
-    """As this machine numbers it, and the process that it is for."""
-    node = os.readlink(home.root.parent / "ns/pid")
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            if "deputy" in words and os.readlink(f"/proc/{pid}/ns/pid") == node:
-                return int(pid), words[words.index("--pid") + 1]
-        except (OSError, ValueError):
-            continue
-    return None
-
-
-@pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.03, 0.05, 0.08])
-def test_one_whose_deputy_is_killed_begins_at_home_unless_it_has_left(home: Node, lab: Lab, delay: float) -> None:
-    process = start(home, "/bin/sh", "-c", "read line; exit 7")
-    found, pid = until(lambda: deputy(home), "its deputy")
-    time.sleep(delay)
-    os.kill(found, signal.SIGKILL)
-    process.communicate("\n", timeout=60)
-    if process.returncode != 7:
-        assert process.returncode == 128 + signal.SIGKILL
-        assert f"guest n1-{pid} runs here" in (lab.node("n2").root / "run/farhome/mosd.log").read_text()
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2])
