@@ -252,7 +252,18 @@ long inject_write(int pid, uint64_t address, const void *buffer, long size)
 
 #define NOT_MADE INT64_MIN
 
-/* Stops a thread that waits in its refuge. 0, or a negative errno. */
+/* What stops a thread in a batch, all signals being blocked: a trap that was on its way before, which is dropped, or SIGSTOP, which is kept. */
+static int keep_signal(int tid, int number, struct deferred_signal *deferred)
+{
+    if (number == SIGTRAP)
+        return 0;
+    if (number != SIGSTOP)
+        return -EFAULT;
+    deferred->signal = number;
+    return inject_get_signal_info(tid, &deferred->info);
+}
+
+/* Stops a thread that makes a batch, or has made it and waits in its refuge. 0, or a negative errno. */
 static int stop_in_refuge(int tid, struct deferred_signal *deferred)
 {
     int status, error;
@@ -265,8 +276,7 @@ static int stop_in_refuge(int tid, struct deferred_signal *deferred)
             return -ESRCH;
         if (status >> 16 == EVENT_STOP)
             return 0;
-        deferred->signal = WSTOPSIG(status); /* it cannot be blocked: SIGSTOP */
-        if ((error = inject_get_signal_info(tid, &deferred->info)) || (error = inject_continue(tid, 0)))
+        if ((!(status >> 16) && (error = keep_signal(tid, WSTOPSIG(status), deferred))) || (error = inject_continue(tid, 0)))
             return error;
     }
     return -ELOOP;
@@ -295,25 +305,20 @@ long inject_batch(int tid, uint64_t batch, const struct user_regs_struct *base, 
         int found = waitpid(tid, &status, __WALL | WNOHANG);
         if (found < 0 && errno != EINTR)
             return -INJECT_FAILED - errno;
-        if (found == tid) { /* a trap that was waiting, or SIGSTOP */
+        if (found == tid) {
             if (!WIFSTOPPED(status))
                 return -INJECT_FAILED - ESRCH;
-            if (!(status >> 16)) {
-                if (WSTOPSIG(status) != SIGSTOP && WSTOPSIG(status) != SIGTRAP)
-                    return -INJECT_FAILED - EFAULT;
-                deferred->signal = WSTOPSIG(status) == SIGSTOP ? SIGSTOP : deferred->signal;
-                if ((error = inject_get_signal_info(tid, &deferred->info)))
-                    return -INJECT_FAILED + error;
-            }
-            if ((error = inject_continue(tid, 0)))
+            if ((!(status >> 16) && (error = keep_signal(tid, WSTOPSIG(status), deferred))) || (error = inject_continue(tid, 0)))
                 return -INJECT_FAILED + error;
         }
         if (inject_read(tid, last_result, &last->result, sizeof last->result) != sizeof last->result)
             return -INJECT_FAILED - ESRCH;
         if (last->result != NOT_MADE)
             break;
-        if (now_us() > end)
-            return -INJECT_FAILED - ETIMEDOUT;
+        if (now_us() > end) { /* as inject_call(), it leaves the thread stopped */
+            error = stop_in_refuge(tid, deferred);
+            return -INJECT_FAILED + (error ? error : -ETIMEDOUT);
+        }
         if (tries < 40) {
             sched_yield();
             continue;

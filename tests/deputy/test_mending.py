@@ -323,6 +323,30 @@ def test_many_calls_are_made_in_order_and_tell_their_results(program: Program, t
     assert program.signals_heard() == 0
 
 
+def test_many_calls_of_which_one_takes_too_long_leave_it_stopped(program: Program, tmp_path: Path) -> None:
+    with seizing.seize(program.pid) as frozen:
+        frozen.keep(Journal(tmp_path / "1.journal"))
+        frozen.leader.call_timeout = 0.3
+        with frozen.scratch(4096) as room, pytest.raises(TimeoutError):
+            frozen.leader.calls([(SYS.getpid,), (SYS.pause,)], room)
+    assert program.is_as_it_was()
+    assert program.signals_heard() == 0
+
+
+def test_a_stop_signal_that_comes_before_many_calls_is_not_lost(program: Program, tmp_path: Path) -> None:
+    with seizing.seize(program.pid) as frozen:
+        frozen.keep(Journal(tmp_path / "1.journal"))
+        os.kill(program.pid, signal.SIGSTOP)
+        with frozen.scratch(4096) as room:
+            assert frozen.leader.calls([(SYS.getpid,)] * 9, room) == [program.pid] * 9
+    end = time.monotonic() + 10
+    while Path(f"/proc/{program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    os.kill(program.pid, signal.SIGCONT)
+    assert program.signals_heard() == 0
+
+
 def test_a_process_that_is_let_go_leaves_no_journal(program: Program, tmp_path: Path) -> None:
     with seizing.seize(program.pid) as frozen:
         frozen.keep(Journal(tmp_path / "1.journal"))
