@@ -9,8 +9,9 @@ One that only reads, at random, is moved with `--memory postcopy`: `lost` is how
 two seconds from the move's begin, the freeze included; `rate` how much it reads in the first of them, against the second before the move.
 
 `ahead` is at what rate memory goes ahead of the process while it runs, against bare TCP streams from n1 to n2 (stream.py), one of a
-megabyte again and again, and one of as much memory into fresh memory: through virtual cables, which are as fast as the processors that
-both nodes share, and over links of 10 Gbit/s.
+megabyte again and again, and one of as much memory into fresh memory, both as the machine has its streams and, where its congestion control
+paces them (bbr), without that, as moves go: through virtual cables, which are as fast as the processors that both nodes share, and over
+links of 10 Gbit/s.
 
 A virtual machine's host may have taken back memory that was free, and gives it again page by page: as much as a move needs is used once
 before it.
@@ -47,7 +48,10 @@ READER = (1024, 5)
 """Megabytes, rounds."""
 STREAM = 1 << 30
 """Bytes of a bare stream."""
-STREAMS = {"piece": "one megabyte", "memory": "memory to memory"}
+STREAMS = {
+    "piece": "one megabyte", "memory": "memory to memory",
+    "piece-unpaced": "one megabyte, not paced", "memory-unpaced": "memory to memory, not paced",
+}  # fmt: skip
 LINK = ("10gbit", 1024, 5)
 """Rate, megabytes, rounds."""
 MOVES = (("out", "n2"), ("hop", "n3"), ("home", "home"))
@@ -184,7 +188,7 @@ def plain(lab: Lab, program: str, megabytes: int, rate: int, pid: int = PLAIN_PI
 
 
 def stream(lab: Lab, what: str) -> float:
-    """MiB/s of a bare TCP stream from n1 to n2 (`piece` or `memory`). Errors: BenchFailed."""
+    """MiB/s of a bare TCP stream from n1 to n2 (of STREAMS). Errors: BenchFailed."""
     home, away, script = lab.node("n1"), lab.node("n2"), f"{INSIDE}/bench/stream.py"
     have_memory(2 * STREAM)
     with away.popen([PYTHON, script, "take", what, away.address, str(STREAM)], stdout=subprocess.PIPE, text=True) as taker:

@@ -2,7 +2,8 @@
 seconds that they took.
 
 WHAT is `piece`: one megabyte, which stays in the processors' caches, again and again, and read into another one; or `memory`: that many
-bytes of memory into as much fresh memory, which is what a move has to do as well.
+bytes of memory into as much fresh memory, which is what a move has to do as well. With `-unpaced` behind it the stream has a congestion
+control that does not pace (kernel_helpers/pacing.h), as a move's has; else the machine's.
 """
 
 from __future__ import annotations
@@ -17,14 +18,25 @@ PATIENCE = 60
 """Seconds."""
 
 
+UNPACED = b"reno"
+"""Every kernel has it, and lets everybody have it."""
+
+
+def _choose(fresh: socket.socket, what: str) -> None:
+    """Before it is connected: a connection that has been paced once is paced for good."""
+    if what.endswith("-unpaced"):
+        fresh.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
+
+
 def _room(what: str, size: int) -> memoryview:
-    return memoryview(mmap.mmap(-1, size if what == "memory" else PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    return memoryview(mmap.mmap(-1, size if what.startswith("memory") else PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def take(what: str, address: str, size: int) -> None:
     """Reads that many bytes of one caller, and says so in a byte."""
     room = _room(what, size)
     with socket.create_server((address, 0)) as listener:
+        _choose(listener, what)
         listener.settimeout(PATIENCE)
         print(listener.getsockname()[1], flush=True)
         connection, _ = listener.accept()
@@ -41,7 +53,10 @@ def give(what: str, address: str, size: int, port: int) -> None:
     room = _room(what, size)
     for at in range(0, len(room), PIECE):
         room[at : at + PIECE] = bytes([at // PIECE % 255 + 1]) * PIECE
-    with socket.create_connection((address, port), timeout=PATIENCE) as connection:
+    with socket.socket() as connection:
+        _choose(connection, what)
+        connection.settimeout(PATIENCE)
+        connection.connect((address, port))
         begun = time.monotonic()
         for at in range(0, size, PIECE):
             connection.sendall(room[at % len(room) :][: min(PIECE, size - at)])

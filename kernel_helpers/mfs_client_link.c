@@ -3,6 +3,7 @@
  * under the same number: the server knows which of them it has done. */
 #define _GNU_SOURCE
 #include "mfs_client.h"
+#include "pacing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -140,6 +141,7 @@ static int reach(void)
 	if (getaddrinfo(mfs_options.address, mfs_options.port, &hints, &found))
 		return -EHOSTUNREACH;
 	watched.fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	farhome_unpaced(watched.fd);
 	if (watched.fd < 0 || (connect(watched.fd, found->ai_addr, found->ai_addrlen) && errno != EINPROGRESS))
 		error = errno;
 	freeaddrinfo(found);

@@ -11,6 +11,7 @@
  * Started by mosd, as root; ends with it (when its standard input does). Complaints go to standard error, a line each. */
 #define _GNU_SOURCE
 #include "mfs_server.h"
+#include "pacing.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -116,6 +117,7 @@ static int listen_at(const char *address, const char *port)
 	if (getaddrinfo(address, port, &hints, &found))
 		return errno = EADDRNOTAVAIL, -1;
 	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	farhome_unpaced(fd);
 	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, found->ai_addr, found->ai_addrlen) ||
 			listen(fd, 64))) {
 		int reason = errno;

@@ -1,6 +1,7 @@
 /* Connections between mfs-client and mfs-server; see mfs_wire.h. */
 #define _GNU_SOURCE
 #include "mfs_wire.h"
+#include "pacing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -107,8 +108,10 @@ static int begin(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeou
 		SSL_set_default_read_buffer_len(stream->tls, GATHERED);
 	if (!result && (is_server ? SSL_accept(stream->tls) : SSL_connect(stream->tls)) != 1)
 		result = -EPROTO;
-	if (!result)
+	if (!result) {
+		farhome_settle_pace(fd);
 		result = take_name(stream);
+	}
 	if (!result)
 		result = gather_records(stream->tls);
 	ERR_clear_error();

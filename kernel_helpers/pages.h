@@ -69,8 +69,6 @@ struct checksum {
 void checksum_add(struct checksum *sum, const void *data, size_t size);
 uint64_t checksum_value(const struct checksum *sum);
 
-/* A congestion control that paces (bbr) costs a sender half as much again, and is of no use between neighbours: another one there. */
-void send_unpaced(int socket);
 /* On a socket, never without progress for longer than timeout_ms. Return 0 or -errno. */
 int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms);
 int receive_all(int socket, void *buffer, size_t size, int timeout_ms);

@@ -300,7 +300,6 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer, .packed = buffer + BATCH_BYTES,
 				  .history = history, .splicer = history ? NULL : splicer, .told = totals, .runs_on = history && !last};
 	result = 0;
-	send_unpaced(socket);
 	if (sender->splicer)
 		before = begin_splicing(socket);
 	if (history)

@@ -13,7 +13,6 @@
 #include <time.h>
 
 #define WAKE_AT (128 << 10) /* bytes */
-#define NEAR_US 1000        /* microseconds there and back */
 
 __attribute__((target("sse4.2"))) void checksum_add(struct checksum *sum, const void *data, size_t size)
 {
@@ -56,19 +55,6 @@ static int wait_ready(int socket, short events, int timeout_ms)
 		if (errno != EINTR)
 			return -errno;
 	}
-}
-
-void send_unpaced(int socket)
-{
-	static const char other[] = "cubic";
-	char now[16] = "";
-	struct tcp_info info;
-	socklen_t size = sizeof info, name_size = sizeof now - 1;
-
-	if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) || info.tcpi_rtt > NEAR_US ||
-	    getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, now, &name_size) || strncmp(now, "bbr", 3))
-		return;
-	setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, other, sizeof other - 1); /* a kernel without it goes on as it is */
 }
 
 int begin_splicing(int socket)

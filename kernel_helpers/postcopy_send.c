@@ -195,7 +195,6 @@ int farhome_postcopy_send(int pid, int socket, int timeout_ms, int stop, uint64_
 	source.memory = open_proc(pid, "mem", O_RDONLY);
 	if (source.memory < 0)
 		result = source.memory == -ENOENT ? -ESRCH : source.memory;
-	send_unpaced(socket);
 	setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
 	if (!result)
 		result = receive_lacking(&source);

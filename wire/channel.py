@@ -22,6 +22,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kernel_helpers.pacing import settle_pace, unpaced
 from wire import frames
 from wire.frames import Message, WireError
 
@@ -57,12 +58,25 @@ def _watch(connection: socket.socket, role: str) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENCE - SILENCE // 2)
 
 
+def _reach(address: tuple[str, int], timeout: float) -> socket.socket:
+    family, kind, protocol, _, found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, kind, protocol)
+    try:
+        connection.settimeout(timeout)
+        unpaced(connection)
+        connection.connect(found)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float = 10.0) -> socket.socket:
     """A proven connection of that role, blocking, with timeout (seconds) on every operation.
 
     Errors: OSError if nobody is there, WireError if the listener does not hold the secret.
     """
-    connection = socket.create_connection(address, timeout=min(timeout, HELLO_TIMEOUT))
+    connection = _reach(address, min(timeout, HELLO_TIMEOUT))
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if frames.receive_exactly(connection, len(MAGIC)) != MAGIC:
@@ -74,6 +88,7 @@ def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float =
         expected = _proof(secret, b"listener", name, listener_nonce, caller_nonce)
         if not hmac.compare_digest(frames.receive_exactly(connection, PROOF), expected):
             raise WireError("the peer does not hold the secret of this move")
+        settle_pace(connection)
         _watch(connection, role)
         connection.settimeout(timeout)
         return connection
@@ -84,7 +99,9 @@ def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float =
 
 def listen(address: str) -> socket.socket:
     """Where the home of a guest connects; a free port. Errors: OSError."""
-    return socket.create_server((address, 0), backlog=8)
+    listener = socket.create_server((address, 0), backlog=8)
+    unpaced(listener)
+    return listener
 
 
 def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> str:
@@ -107,6 +124,7 @@ def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> st
         if not hmac.compare_digest(given, expected) or role not in ROLES:
             raise WireError("the caller does not hold the secret of this guest")
         connection.sendall(_proof(secret, b"listener", name, listener_nonce, caller_nonce))
+        settle_pace(connection)
         _watch(connection, role)
         connection.settimeout(timeout)
         return role

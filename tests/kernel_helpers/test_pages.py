@@ -10,8 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 
@@ -115,23 +114,3 @@ def test_what_is_no_such_stream_is_refused(sent: bytes) -> None:
         near.shutdown(socket.SHUT_WR)
         with pytest.raises(OSError, match="Protocol error"):
             receive_own_pages(target, [PageRange(ADDRESS, ADDRESS + SIZE)], far.fileno(), 5.0)
-
-
-@pytest.mark.parametrize(("before", "after"), [("bbr", "cubic"), ("reno", "reno")])
-def test_a_stream_between_neighbours_is_not_paced(before: str, after: str) -> None:
-    """Whatever else was chosen stays."""
-    offered = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
-    if not {before, after} <= set(offered):
-        pytest.skip(f"this kernel offers {' and '.join(offered)} only")
-    with ExitStack() as stack:
-        source, target = stack.enter_context(process(b"x" * 4096)), stack.enter_context(process(b""))
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        ours = stack.enter_context(socket.create_connection(listener.getsockname()))
-        theirs = stack.enter_context(listener.accept()[0])
-        ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, before.encode())
-        ranges = [PageRange(ADDRESS, ADDRESS + 65536)]
-        sending = threading.Thread(target=send_own_pages, args=(source, ranges, ours.fileno(), 10))
-        sending.start()
-        receive_own_pages(target, ranges, theirs.fileno(), 10)
-        sending.join(10)
-        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode() == after

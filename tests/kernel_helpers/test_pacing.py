@@ -1,0 +1,58 @@
+"""Connections to neighbours are not paced: in a network of their own, of which the kernel's choice of congestion control is ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CHOICE = "/proc/sys/net/ipv4/tcp_congestion_control"
+#: A queue that what is sent meets, where it is far: at 256 kbit/s a packet of a handshake takes 2 ms.
+AFAR = """
+subprocess.run(["ip", "link", "set", "lo", "mtu", "1500"], check=True)
+subprocess.run("tc qdisc add dev lo root tbf rate 256kbit burst 1600 limit 100000".split(), check=True)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    for _ in range(20):
+        sender.sendto(bytes(1000), ("127.0.0.1", 9))
+"""
+MEET = """
+import socket, subprocess, sys, threading
+from pathlib import Path
+from wire import channel
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+Path("{choice}").write_text(sys.argv[1])
+{far}
+listener, accepted = channel.listen("127.0.0.1"), []
+def serve():
+    connection = listener.accept()[0]
+    channel.greet(connection, b"secret")
+    accepted.append(connection)
+serving = threading.Thread(target=serve, daemon=True)
+serving.start()
+called = channel.connect(listener.getsockname(), "move", b"secret")
+serving.join(10)
+for connection in (called, *accepted):
+    print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+"""
+
+
+def _chosen(choice: str, afar: bool) -> list[str]:
+    """Both ends' congestion control, of a data connection on a machine with that choice."""
+    if choice not in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split():
+        pytest.skip(f"this kernel has no {choice}")
+    code = MEET.format(choice=CHOICE, far=AFAR if afar else "")
+    told = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", code, choice], cwd=ROOT, timeout=60, check=True, capture_output=True, text=True
+    )
+    return told.stdout.split()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
+@pytest.mark.parametrize(("choice", "near", "afar"), [("bbr", "cubic", "bbr"), ("reno", "reno", "reno"), ("cubic", "cubic", "cubic")])
+def test_who_is_near_is_not_paced_and_who_is_far_as_the_machine_has_it(choice: str, near: str, afar: str) -> None:
+    assert _chosen(choice, False) == [near, near]
+    assert _chosen(choice, True) == [afar, afar]
