@@ -26,7 +26,7 @@ class Mender:
     def __init__(self, deputies: Path, recall: Callable[[int, str], Awaitable[None]]) -> None:
         self._deputies = deputies
         self._recall = recall
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._under_way: dict[int, asyncio.Task[bool]] = {}
 
     def start(self, pid: int) -> None:
         """Its deputy, or who has taken a checkpoint of it, has gone. If that has left a journal, it is dealt with."""
@@ -41,16 +41,18 @@ class Mender:
             if path.stem.isdigit() and int(path.stem) not in but:
                 self.start(int(path.stem))
 
-    async def wait(self, pid: int) -> None:
-        """Until it is done, if it is under way."""
-        if (task := self._under_way.get(pid)) is not None:
-            await asyncio.wait([task])
+    async def wait(self, pid: int) -> bool:
+        """Until it is done, if it is under way. Whether the process goes on by that."""
+        if (task := self._under_way.get(pid)) is None:
+            return False
+        await asyncio.wait([task])
+        return not task.cancelled() and task.exception() is None and task.result()
 
     def journal(self, pid: int) -> Path:
         """Where it is kept what a process was, while it is made to make calls."""
         return self._deputies / f"{pid}{SUFFIX}"
 
-    async def _mend(self, pid: int, path: Path) -> None:
+    async def _mend(self, pid: int, path: Path) -> bool:
         with suppress(OSError, NoJournal):
             if towards := read(path).towards:
                 await self._recall(pid, towards)
@@ -61,7 +63,7 @@ class Mender:
             )  # fmt: skip
         except OSError as error:
             log.error("process %d may stand still, for its deputy was killed: %s", pid, error)
-            return
+            return False
         try:
             async with asyncio.timeout(TIMEOUT):
                 _, said = await child.communicate()
@@ -73,6 +75,7 @@ class Mender:
             log.error("process %d may stand still, for its deputy was killed: %s", pid, words[-1])
         else:
             log.info("process %d goes on without its deputy, which was killed", pid)
+        return not child.returncode
 
     def close(self) -> None:
         """What is under way goes on by itself."""

@@ -297,7 +297,8 @@ class Mover:
         except BaseException as error:
             if isinstance(error, ProgramError) and not deputy.gone.is_set():
                 await self._abort(deputy)
-            await self._cancel(target, place)
+            # A deputy that was killed, and may have been so just after the commit: then the guest has no home any more.
+            await self._cancel(target, place, ended=deputy.gone.is_set())
             raise
 
     async def _why_unfit(self, target: str) -> str | None:
@@ -342,10 +343,11 @@ class Mover:
         except ProgramError:
             pass
 
-    async def _cancel(self, target: str, place: Any) -> None:
+    async def _cancel(self, target: str, place: Any, ended: bool = False) -> None:
+        """Calls a place off, and if the process has `ended`, a guest that is there already."""
         key = place.get("key") if isinstance(place, dict) else None
         try:
-            await self._peers.call(target, "cancel", {"key": key}, 3.0)
+            await self._peers.call(target, "cancel", {"key": key, "ended": ended}, 3.0)
         except PeerError as error:
             log.info("the place on %s ends by itself: %s", target, error)
 
@@ -530,6 +532,8 @@ class Mover:
     async def _end_orphan(self, entry: HomeProcess, deputy: Program | None) -> None:
         """Ends a stub whose deputy died, if the kernel has not: nothing can bring its memory back, and it must not wait for ever. A
         process that was on its way out may have been a stub already, and then the kernel has ended it."""
+        if await self.mender.wait(entry.pid) and entry.where == HOME:
+            return                                                  # it went on there, and its end is its own affair
         await asyncio.sleep(ORPHAN_TIME)
         if deputy is not None:
             await self._last_word(entry, deputy)

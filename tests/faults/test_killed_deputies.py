@@ -6,12 +6,15 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.faults import stops
 from tests.faults.running import HOME, Running, log_lines
+from tests.faults.stops import Stop
 from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(600)
@@ -80,3 +83,50 @@ def goes_on_after(process: Running, delay: float, with_mosd: bool) -> bool:
     assert process.said.endswith("status 137\n"), f"{delay * 1e3:.1f} ms: {process.said}"
     assert log_lines(process.cluster, "n2", f"guest {HOME}-{process.pid} runs here"), f"{delay * 1e3:.1f} ms"
     return False
+
+
+@pytest.fixture(scope="module")
+def stoppable() -> Iterator[Cluster]:
+    """Whose moves can be stopped, and whose nodes wait long for one another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*stops.ENVIRONMENT)
+        cluster = Cluster(2, configuration="link_timeout = 60\n")
+        try:
+            stops.prepare(cluster)
+            for name in cluster.names:
+                cluster.lab.node(name).stop_mosd(signal.SIGKILL)
+                cluster.lab.node(name).start_mosd()
+            yield cluster
+        finally:
+            cluster.down()
+
+
+def kill_at(process: Running, node: str, step: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Kills its deputy when its way out has come to that step, of whoever is at it, after `meanwhile`."""
+    with Stop(process.cluster, node, step) as stop:
+        waiting = process.cluster.home.popen(["migrate", str(process.pid), "n2"], "", stdout=-1, stderr=-1)
+        stop.wait(lambda: None if waiting.poll() is None else waiting.communicate())
+        meanwhile()
+        os.kill(deputy_of(process), signal.SIGKILL)
+        waiting.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(("node", "step"), [("n2", "arrival: run"), (HOME, "out: start there")])
+def test_the_guest_of_one_that_has_just_left_ends_with_it(stoppable: Cluster, node: str, step: str) -> None:
+    """At once, and not when its node has waited for its home long enough."""
+    with Running(stoppable, "kinds", "beats 8 20") as process:
+        until("it moves", lambda: process.move("n2").done and process.move(HOME).done, seconds=30, every=0.5)
+        kill_at(process, node, step)
+        assert process.end().endswith("status 137\n")
+    place = stoppable.place("n2")
+    until("the guest has ended", lambda: '"pid"' not in place.run("mosps", "--json", "--guests").stdout, seconds=15)
+
+
+def test_one_that_goes_on_and_ends_is_not_lost(stoppable: Cluster) -> None:
+    with Running(stoppable, "kinds", "beats 8 20") as process:
+        until("it moves", lambda: process.move("n2").done and process.move(HOME).done, seconds=30, every=0.5)
+        kill_at(process, HOME, "out: capture", meanwhile=(process.directory / "enough").touch)  # it looks for it as soon as it runs
+        assert process.end().endswith("status 0\n")
+    until("it has gone on", lambda: log_lines(stoppable, HOME, f"process {process.pid} goes on without its deputy"))
+    time.sleep(2.5)  # for the daemon to make up its mind
+    assert not log_lines(stoppable, HOME, f"process {process.pid} is lost")
