@@ -40,7 +40,8 @@ class Away(_Away):
             number, serial, _, is_placed = READ.unpack(event.data)
             try:
                 file = os.open(f"/proc/{self.stub}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
+            except OSError as error:
+                print(f"descriptor {number} of {self.stub} is not opened here: {error}", file=sys.stderr, flush=True)
                 self.table.refuse(number, serial)
                 return
             if self.is_shared and not is_placed:
