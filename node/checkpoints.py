@@ -76,7 +76,7 @@ class Checkpoints:
             if where != HOME:
                 frozen_ms = (await self._mover.move_held(pid, HOME, REASON, manner=WHOLE)).frozen_ms
             try:
-                await self._mover.await_whole(pid)
+                await self._mover.deputies.await_whole(pid)
                 answer = await self._checkpoint(entry, asker, directory)
             except FarhomeError as error:
                 self._registry.update(pid, checkpoint_why=str(error))
@@ -125,12 +125,12 @@ class Checkpoints:
     async def _checkpoint(self, entry: HomeProcess, asker: int, directory: Path) -> dict[str, Any]:
         images = self._paths.run / "images" / f"checkpoint-{entry.pid}"
         words = ["--pid", str(entry.pid), "--asker", str(asker), "--directory", str(directory), "--images", str(images)]
-        words += ["--journal", str(self._mover.mender.journal(entry.pid))]
+        words += ["--journal", str(self._mover.deputies.mender.journal(entry.pid))]
         stat = process.read_stat(entry.pid)
         try:
             return await self._run("checkpoint.take", words, entry.pid, TIMEOUT + (stat.resident if stat is not None else 0) / SLOWEST)
         finally:
-            self._mover.mender.start(entry.pid)
+            self._mover.deputies.mender.start(entry.pid)
 
     async def restart(self, parent: int, started: int, uid: int, directory: Path) -> dict[str, Any]:
         """What is said of it: pid, command, notes. The parent waits for our answer. Errors: FarhomeError: there is no such process."""

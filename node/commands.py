@@ -124,7 +124,7 @@ class Commands:
             raise BadRequest("pid must be a process id")
         entry = self._node.registry.get(pid) or self._node.registry.adopt(pid)
         if entry is None:
-            own = adoption.own_processes(self._node.mover.deputies(), self._node.guests.remotes())
+            own = adoption.own_processes(self._node.mover.deputies.pids(), self._node.guests.remotes())
             return adoption.candidate(pid, client, own)
         if not client.may_act_on(entry.uid):
             raise NotPermitted(f"process {pid} belongs to {process.user_name(entry.uid)}")

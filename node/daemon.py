@@ -116,7 +116,7 @@ class Daemon:
         self.paths.make_run_directories()
         try:
             self.registry.load()
-            await self.mover.restore()
+            await self.mover.deputies.restore()
             await self.guests.restore()
             starting.hosts.alone = self.config.own_programs
             self._recall_peers()
@@ -168,7 +168,7 @@ class Daemon:
         self.lending.close()
         await self.peer_server.close()
         self.peers.close()
-        self.mover.close()
+        self.mover.deputies.close()
         self.guests.close()
         starting.hosts.close()
         starting.zygote.close()
@@ -267,7 +267,7 @@ class Daemon:
 
     def _own_programs(self) -> list[int]:
         """Pids of deputies and remotes, and of the programs that they share."""
-        return [*self.mover.deputies(), *self.guests.remotes(), *self.files.pids()]
+        return [*self.mover.deputies.pids(), *self.guests.remotes(), *self.files.pids()]
 
     def _surroundings(self) -> Surroundings:
         return self.lending.surroundings((self.balancer.memory_free, self.balancer.memory_total), self.balancer.estimator.load)

@@ -77,7 +77,7 @@ class Habits:
 
     async def _ask(self, entry: HomeProcess) -> None:
         try:
-            status = await self._mover.deputy_status(entry.pid, TIMEOUT)
+            status = await self._mover.deputies.status(entry.pid, TIMEOUT)
             if status.get("where") == entry.where:
                 self._read(entry, int(status["calls"]), int(status["carried"]))
         except (ProgramError, KeyError, TypeError, ValueError):
