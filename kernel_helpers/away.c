@@ -5,10 +5,8 @@
 #include <stdio.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -19,6 +17,7 @@
 #include "area.h"
 #include "direct.h"
 #include "guest_memory.h"
+#include "hub.h"
 #include "link.h"
 
 #define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
@@ -60,19 +59,6 @@ struct away {
     pthread_mutex_t lock;       /* states and ledger */
     unsigned char *results;     /* the receiver's own */
     size_t results_room;
-};
-
-/* A process hands its filter on to its children, and all of them have one listener: what it tells is given to the guest whose thread
- * it is about. The members change only while the listener stands. */
-struct hub {
-    int listener, wake;
-    pthread_t listening;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    unsigned pauses;            /* how many want the listener to stand */
-    int paused, stopping;
-    struct away **members;
-    unsigned count;
 };
 
 static struct guest_thread *by_host_tid(struct away *a, int tid) {
@@ -260,7 +246,8 @@ static int takes_directly(struct away *a, struct guest_thread *t, const struct s
     return waits;
 }
 
-static void take(struct away *a, const struct seccomp_notif *n) {
+static void take(void *member, const struct seccomp_notif *n) {
+    struct away *a = member;
     uint64_t arguments[6];
     for (int i = 0; i < 6; i++)
         arguments[i] = n->data.args[i];
@@ -290,127 +277,15 @@ static void take(struct away *a, const struct seccomp_notif *n) {
         forward(a, t, n, entry);    /* an exit too: the stub's thread ends, and Python lets the guest's do so */
 }
 
-static void hub_take(struct hub *h, const struct seccomp_notif *n) {
-    struct away *whose = h->members[0];
-    for (unsigned i = 0; i < h->count; i++)
-        if (by_host_tid(h->members[i], n->pid)) {
-            whose = h->members[i];
-            break;
-        }
-    take(whose, n);
+static int has(void *member, int tid) { return by_host_tid(member, tid) != NULL; }
+
+static void ended(void *member) {
+    struct away *a = member;
+    struct event event = {.kind = EVENT_GUEST_GONE};
+    session_event(a->session, &event, "");
 }
 
-static void *listen_loop(void *argument) {
-    struct hub *h = argument;
-    pthread_setname_np(pthread_self(), "link-listen");
-    struct pollfd watched[2] = {{h->listener, POLLIN, 0}, {h->wake, POLLIN, 0}};
-    for (;;) {
-        if (poll(watched, 2, -1) < 0)
-            continue;
-        if (watched[1].revents) {
-            eventfd_t count;
-            eventfd_read(h->wake, &count);
-            pthread_mutex_lock(&h->lock);
-            while (h->pauses && !h->stopping) {
-                h->paused = 1;
-                pthread_cond_broadcast(&h->changed);
-                pthread_cond_wait(&h->changed, &h->lock);
-            }
-            h->paused = 0;
-            int stopping = h->stopping;
-            pthread_mutex_unlock(&h->lock);
-            if (stopping)
-                return NULL;
-            continue;
-        }
-        if (watched[0].revents & POLLIN) {
-            struct seccomp_notif n;
-            memset(&n, 0, sizeof n);
-            if (!ioctl(h->listener, SECCOMP_IOCTL_NOTIF_RECV, &n))
-                hub_take(h, &n);    /* else ENOENT: withdrawn, there will be others */
-            continue;
-        }
-        if (watched[0].revents & (POLLHUP | POLLERR | POLLNVAL)) {
-            struct event event = {.kind = EVENT_GUEST_GONE};
-            for (unsigned i = 0; i < h->count; i++)
-                session_event(h->members[i]->session, &event, "");
-            watched[0].fd = -1;
-        }
-    }
-}
-
-/* Returns when the listener stands. */
-static void hub_pause(struct hub *h) {
-    pthread_mutex_lock(&h->lock);
-    h->pauses++;
-    eventfd_write(h->wake, 1);
-    while (!h->paused)
-        pthread_cond_wait(&h->changed, &h->lock);
-    pthread_mutex_unlock(&h->lock);
-}
-
-static void hub_unpause(struct hub *h) {
-    pthread_mutex_lock(&h->lock);
-    h->pauses--;
-    pthread_cond_broadcast(&h->changed);
-    pthread_mutex_unlock(&h->lock);
-}
-
-static void hub_close(struct hub *h) {
-    if (h->listener >= 0)
-        close(h->listener);
-    if (h->wake >= 0)
-        close(h->wake);
-    free(h->members);
-    free(h);
-}
-
-/* With one member, whose session has to be there when it is started. NULL: no memory. */
-static struct hub *hub_new(int listener, struct away *member) {
-    struct hub *h = calloc(1, sizeof *h);
-    if (!h)
-        return NULL;
-    h->listener = fcntl(listener, F_DUPFD_CLOEXEC, 0);
-    h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    h->members = malloc(sizeof *h->members);
-    if (h->listener < 0 || h->wake < 0 || !h->members) {
-        hub_close(h);
-        return NULL;
-    }
-    h->members[h->count++] = member;
-    pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->changed, NULL);
-    return h;
-}
-
-/* 0, or -ENOMEM. */
-static int hub_join(struct hub *h, struct away *member) {
-    hub_pause(h);
-    struct away **members = realloc(h->members, (h->count + 1) * sizeof *members);
-    if (members) {
-        h->members = members;
-        members[h->count++] = member;
-    }
-    hub_unpause(h);
-    return members ? 0 : -ENOMEM;
-}
-
-/* The last one to go takes the hub with it. */
-static void hub_leave(struct hub *h, struct away *member) {
-    hub_pause(h);
-    for (unsigned i = 0; i < h->count; i++)
-        if (h->members[i] == member)
-            h->members[i--] = h->members[--h->count];
-    pthread_mutex_lock(&h->lock);
-    h->stopping = !h->count;
-    pthread_mutex_unlock(&h->lock);
-    hub_unpause(h);
-    if (h->stopping) {
-        eventfd_write(h->wake, 1);
-        pthread_join(h->listening, NULL);
-        hub_close(h);
-    }
-}
+static const struct hub_uses uses = {.has = has, .take = take, .ended = ended};
 
 /* Whether it has ended. */
 static int is_gone(struct away *a, uint32_t tid) {
@@ -590,13 +465,11 @@ struct away *away_new(int listener, const int *host_tids, const int *tids, unsig
     struct away *a = new_away(host_tids, tids, count, event_fd);
     if (!a)
         return NULL;
-    struct hub *h = hub_new(listener, a);
-    if (h) {
-        a->hub = h;
-        a->listener = h->listener;
-        if (!pthread_create(&h->listening, NULL, listen_loop, h))
+    a->hub = hub_new(listener, &uses, a);
+    if (a->hub) {
+        a->listener = hub_listener(a->hub);
+        if (!hub_start(a->hub))
             return a;
-        hub_close(h);
     }
     free_away(a);
     return NULL;

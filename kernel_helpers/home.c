@@ -5,9 +5,7 @@
  * restart block, user pointer included, for restart_syscall(2). Such a call can go on after a move: when the guest makes
  * it again, and even at home when the stub has become the process again. So that the pointer is right then as well, the
  * buffer is put at the guest's own address in the stub.
- *
- * Deadlines. Of epoll_wait and semtimedop the kernel keeps nothing: when such a call is interrupted by a move, its deadline is kept
- * here, and the call made again gets what is left. */
+ * What is known of an interrupted call until then is in suspended.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -20,81 +18,16 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
-#include "link.h"
-#include "looking.h"
+#include "home.h"
 
 #define RELEASE_AT (4u << 20)   /* bytes: a data area that grew beyond is given back to the system after the call */
 #define RESTART_SYSCALL 219
-#define PLACES 64
 #define PLACE_LIMIT (8u * PAGE)
 #define PLACED UINT32_MAX
 #define PAGE 4096u
 #define THREADS_LIMIT 32768u
 #define WAIT_LIMIT_NS 200000
 #define QUICK_CYCLES 500000u
-#define TIMEOUT_ARGUMENT 3          /* of all calls that have a deadline */
-#define TIMEOUT_LIMIT_S (1ll << 31)
-
-enum state { IDLE, BUSY };
-/* Of a call by which the process may have sent itself a signal, or after which a timer's does not come any more: its reply waits until
- * our owner has told the guest of what has come. */
-enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED };
-
-struct home_thread {
-    uint32_t tid;               /* 0: it has ended */
-    uint32_t former;            /* what it was before that */
-    enum state state;
-    unsigned index;             /* of the slot */
-    struct slot *slot;
-    struct call call;
-    struct out outs[OUTS_LIMIT];
-    uint64_t sequence;          /* of the last call taken */
-    int quick;                  /* its last call ended soon: the receiver stays with the next one */
-    uint64_t begun;             /* cycles */
-    int placed;                 /* the call's place is in use: the buffer is there and not in the slot */
-    uint32_t placing;           /* bytes of the place that have been mapped or found mapped; PLACED: all */
-    enum signalling signalling;
-    int64_t deadline;           /* of the call, if it has one: CLOCK_MONOTONIC, nanoseconds */
-    /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. Or one with a
-     * deadline. */
-    struct call resumable;
-    unsigned char *resumable_image;     /* NULL: of the time before the process left, known by its arguments */
-    int resumable_placed;               /* the restart block points to the place, not into the slot */
-    int64_t resumable_deadline;
-    int resuming;
-};
-
-struct home {
-    struct session *session;
-    int memory;
-    unsigned count;             /* grows, also while other threads of ours go through the list */
-    struct control_page *control;
-    uint64_t stub;              /* where the same memory is in the stub */
-    int stub_pid;
-    uint32_t spin;
-    uint64_t places[PLACES];    /* pages of the stub known to be mapped, the newest over the oldest */
-    unsigned places_count;
-    int places_held;
-    struct home_thread **threads;
-    pthread_mutex_t lock;
-    pthread_t finisher;
-    pthread_cond_t answered;
-    unsigned answering;         /* threads of ours that are sending a reply */
-    int stopping, event_fd;
-    struct looking looking;         /* the receiver's */
-    int follows;
-    uint32_t processor;             /* where follow() has put the receiver */
-    uint64_t calls, quick;
-};
-
-static uint64_t slot_offset(unsigned i) { return CONTROL_PAGE + (uint64_t)i * SLOT_STRIDE; }
-
-static uint64_t size(struct home *h) { return slot_offset(h->count); }
-
-/* Where the stub has the data area of a thread's slot. */
-static uint64_t data_in_stub(struct home *h, struct home_thread *t) { return h->stub + slot_offset(t->index) + SLOT_HEADER; }
-
-static unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
 
 static unsigned char *place_data(struct home_thread *t) {
     return data_of(t) + t->call.arguments[t->call.place_argument];
@@ -104,7 +37,7 @@ static long futex(uint32_t *word, int operation, uint32_t value) {
     return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
 }
 
-static struct home_thread *by_tid(struct home *h, uint32_t tid) {
+struct home_thread *home_thread_of(struct home *h, uint32_t tid) {
     unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < count && tid; i++)
         if (h->threads[i]->tid == tid)
@@ -209,50 +142,6 @@ static int executes(struct home *h) {
     return 0;
 }
 
-static int64_t monotonic(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
-
-/* Whether the time-out of the call is a number of milliseconds, or a struct timespec, relative to now. */
-static int in_milliseconds(const struct call *c) { return c->number == SYS_epoll_wait || c->number == SYS_epoll_pwait; }
-
-static int in_timespec(const struct call *c) { return c->number == SYS_epoll_pwait2 || c->number == SYS_semtimedop; }
-
-/* Nanoseconds that the call may wait; 0: it does not wait, has no limit, or the kernel keeps it itself. */
-static int64_t patience(struct home_thread *t) {
-    uint64_t value = t->call.arguments[TIMEOUT_ARGUMENT];
-    if (in_milliseconds(&t->call))
-        return (int32_t)value > 0 ? (int32_t)value * 1000000ll : 0;
-    if (!in_timespec(&t->call) || !(t->call.offsets >> TIMEOUT_ARGUMENT & 1) || value + sizeof(struct timespec) > t->call.image)
-        return 0;
-    struct timespec limit;
-    memcpy(&limit, data_of(t) + value, sizeof limit);
-    if (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1000000000)
-        return 0;
-    return (limit.tv_sec < TIMEOUT_LIMIT_S ? limit.tv_sec : TIMEOUT_LIMIT_S) * 1000000000ll + limit.tv_nsec;
-}
-
-/* Milliseconds, not less than what is left. */
-static int64_t milliseconds_to(int64_t deadline) {
-    int64_t left = deadline - monotonic();
-    return left > 0 ? (left + 999999) / 1000000 : 0;
-}
-
-/* Has the call in the slot wait only to its deadline. A struct timespec goes behind what the call has in the slot. */
-static void shorten(struct home *h, struct home_thread *t) {
-    uint64_t free = (t->call.area + 7ull) & ~7ull;
-    if (in_milliseconds(&t->call))
-        t->slot->arguments[TIMEOUT_ARGUMENT] = milliseconds_to(t->deadline);
-    else if (free + sizeof(struct timespec) <= SLOT_DATA) {
-        int64_t left = t->deadline - monotonic();
-        left = left > 0 ? left : 0;
-        memcpy(data_of(t) + free, &(struct timespec){left / 1000000000, left % 1000000000}, sizeof(struct timespec));
-        t->slot->arguments[TIMEOUT_ARGUMENT] = data_in_stub(h, t) + free;
-    }
-}
-
 /* Gives the call to the loop. Called with the lock held. */
 static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
     struct slot *slot = t->slot;
@@ -270,7 +159,7 @@ static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
     if (t->placed)
         slot->arguments[t->call.place_argument] = t->call.place;
     if (t->resuming && t->deadline)
-        shorten(h, t);
+        home_shorten(h, t);
     else if (t->resuming && t->placed == t->resumable_placed) {
         slot->number = RESTART_SYSCALL;
         memset(slot->arguments, 0, sizeof slot->arguments);
@@ -372,45 +261,9 @@ static void look_on(struct home *h, struct home_thread *t, int others_wait) {
     follow(h, slot->processor);
 }
 
-/* Whether this is the suspended call made again: the same number, arguments and bytes. */
-static int resumes(struct home_thread *t) {
-    const struct call *a = &t->call, *b = &t->resumable;
-    if (a->number != b->number || a->place_argument != b->place_argument || a->place != b->place)
-        return 0;
-    if (!t->resumable_image) {  /* it came from the process's registers: pointers are the guest's there, offsets here */
-        for (int i = 0; i < 6; i++)
-            if (!(a->offsets >> i & 1) && a->arguments[i] != b->arguments[i])
-                return 0;
-        return 1;
-    }
-    return a->offsets == b->offsets && a->image == b->image && !memcmp(a->arguments, b->arguments, sizeof a->arguments) &&
-           !memcmp(t->resumable_image, data_of(t), a->image);
-}
-
 static int settles_signals(long number) {
     return number == SYS_timer_delete || number == SYS_timer_settime || number == SYS_alarm || number == SYS_kill || number == SYS_tgkill || number == SYS_tkill || number == SYS_rt_sigqueueinfo ||
            number == SYS_rt_tgsigqueueinfo || number == SYS_pidfd_send_signal;
-}
-
-static void forget_resumable(struct home_thread *t) {
-    t->resumable.number = -1;
-    free(t->resumable_image);
-    t->resumable_image = NULL;
-    t->resumable_deadline = 0;
-}
-
-/* Notes how a suspended call is to be gone on with, if it is made again. */
-static void remember(struct home_thread *t, int64_t code) {
-    if (code != -516 && !t->deadline)
-        return;
-    if (t->call.image && !(t->resumable_image = malloc(t->call.image)))
-        return;
-    /* With what the interrupted call has written: the guest gets that too, and sends it again. */
-    if (t->call.image)
-        memcpy(t->resumable_image, data_of(t), t->call.image);
-    t->resumable = t->call;
-    t->resumable_placed = t->placed;
-    t->resumable_deadline = t->deadline;
 }
 
 static void start(struct home *h, struct home_thread *t) {
@@ -422,10 +275,10 @@ static void start(struct home *h, struct home_thread *t) {
     if (!place)
         t->call.place_length = 0;
     t->signalling = settles_signals(t->call.number) ? SIGNALS : SIGNALS_NOBODY;
-    t->resuming = resumes(t);
-    int64_t limit = patience(t);
-    t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : monotonic() + limit;
-    forget_resumable(t);
+    t->resuming = home_resumes(t);
+    int64_t limit = home_patience(t);
+    t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : home_now() + limit;
+    home_forget(t);
     t->state = BUSY;
     t->begun = __builtin_ia32_rdtsc();
     launch(h, t, WATCHED_NOT);
@@ -436,7 +289,7 @@ static int take_call(void *owner, struct session *session, const struct frame *f
     struct home *h = owner;
     struct call call;
     uint32_t relocations[RELOCATIONS_LIMIT];
-    struct home_thread *t = by_tid(h, frame->tid);
+    struct home_thread *t = home_thread_of(h, frame->tid);
     if (!t && (frame->kind == FRAME_CALL || frame->kind == FRAME_ABANDON) && is_gone(h, frame->tid)) {
         if (session_skip(session, frame->length))       /* killed here, which they have not heard there: nobody waits for a reply */
             return -1;
@@ -446,7 +299,7 @@ static int take_call(void *owner, struct session *session, const struct frame *f
     if (frame->kind == FRAME_ABANDON && t && !frame->length) {
         session_accept(session, frame);
         pthread_mutex_lock(&h->lock);
-        forget_resumable(t);
+        home_forget(t);
         pthread_mutex_unlock(&h->lock);
         return 0;
     }
@@ -528,7 +381,7 @@ static int make_thread(struct home *h, int tid) {
 
 static void free_threads(struct home *h) {
     for (unsigned i = 0; i < h->count; i++) {
-        forget_resumable(h->threads[i]);
+        home_forget(h->threads[i]);
         munmap(h->threads[i]->slot, SLOT_STRIDE);
         free(h->threads[i]);
     }
@@ -583,7 +436,7 @@ int home_add_thread(struct home *h) {
 void home_name_thread(struct home *h, unsigned index, int tid) {
     struct home_thread *t = h->threads[index];
     pthread_mutex_lock(&h->lock);
-    forget_resumable(t);
+    home_forget(t);
     t->state = IDLE;
     t->sequence = 0;
     t->placed = 0;
@@ -634,7 +487,7 @@ struct standing { uint64_t sequence; int64_t number; uint32_t busy, done; };
 
 /* How a thread's call stands. 0, or -ESRCH. */
 int home_standing(struct home *h, int tid, struct standing *standing) {
-    struct home_thread *t = by_tid(h, tid);
+    struct home_thread *t = home_thread_of(h, tid);
     if (!t)
         return -ESRCH;
     pthread_mutex_lock(&h->lock);
@@ -665,7 +518,7 @@ unsigned home_signallers(struct home *h, struct signaller *found, unsigned room)
 
 /* The guest has been told of what such a thread's call has sent. */
 void home_told(struct home *h, int tid) {
-    struct home_thread *t = by_tid(h, tid);
+    struct home_thread *t = home_thread_of(h, tid);
     if (!t)
         return;
     pthread_mutex_lock(&h->lock);
@@ -677,7 +530,7 @@ void home_told(struct home *h, int tid) {
 /* The thread was taken out of its call (ptrace) with a restart code: says so to the guest. The resident loop must be
  * begun anew afterwards. 0, -ENOENT: no call under way or it has ended. */
 int home_suspend(struct home *h, int tid, int64_t code) {
-    struct home_thread *t = by_tid(h, tid);
+    struct home_thread *t = home_thread_of(h, tid);
     if (!t)
         return -ESRCH;
     struct outgoing *o = NULL;
@@ -686,55 +539,13 @@ int home_suspend(struct home *h, int tid, int64_t code) {
         o = make_reply(h, t, code, REPLY_SUSPENDED);
         t->slot->done = t->slot->request;
         t->state = IDLE;
-        remember(t, code);
+        home_remember(t, code);
     }
     pthread_mutex_unlock(&h->lock);
     if (!o)
         return -ENOENT;
     session_post(h->session, o, SEND_LATER);
     return 0;
-}
-
-/* The stub's thread was interrupted in this call (raw arguments of its registers) before it left: when the guest makes it
- * for the first time, the kernel goes on with it, or it is made to wait to its deadline, if that is not 0 (nanoseconds).
- * `place_argument`: which of them is its place. */
-int home_expect(struct home *h, int tid, int number, const uint64_t arguments[6], unsigned place_argument, int64_t deadline) {
-    struct home_thread *t = by_tid(h, tid);
-    if (!t || place_argument > NO_PLACE || (place_argument == NO_PLACE && !deadline))
-        return -ESRCH;
-    pthread_mutex_lock(&h->lock);
-    forget_resumable(t);
-    t->resumable = (struct call){.number = number};
-    memcpy(t->resumable.arguments, arguments, link_entry(number, arguments)->count * sizeof *arguments);
-    t->resumable.place = place_argument < NO_PLACE ? arguments[place_argument] : 0;
-    t->resumable.place_argument = t->resumable.place ? place_argument : NO_PLACE;
-    t->resumable_deadline = deadline;
-    t->resumable_placed = t->resumable.place_argument < NO_PLACE;
-    pthread_mutex_unlock(&h->lock);
-    return 0;
-}
-
-/* The number of the suspended call that restart_syscall(2) in this thread would go on with, at home as well; or -ENOENT. */
-int home_resumable(struct home *h, int tid) {
-    struct home_thread *t = by_tid(h, tid);
-    int number = -ENOENT;
-    pthread_mutex_lock(&h->lock);
-    if (t && t->resumable.number >= 0 && !t->resumable_deadline &&
-        (t->resumable_placed || t->resumable.place_argument == NO_PLACE || !t->resumable.image))
-        number = t->resumable.number;
-    pthread_mutex_unlock(&h->lock);
-    return number;
-}
-
-/* Milliseconds that are left of the suspended call `number` of this thread, if it takes them in a register; or -ENOENT. */
-int64_t home_milliseconds_left(struct home *h, int tid, int number) {
-    struct home_thread *t = by_tid(h, tid);
-    int64_t left = -ENOENT;
-    pthread_mutex_lock(&h->lock);
-    if (t && t->resumable.number == number && t->resumable_deadline && in_milliseconds(&t->resumable))
-        left = milliseconds_to(t->resumable_deadline);
-    pthread_mutex_unlock(&h->lock);
-    return left;
 }
 
 /* While held, no new places are made; the ones in use: how many, page addresses. */

@@ -1,0 +1,88 @@
+/* What the files of the home side share: its threads, and what is known of their calls (home.c, suspended.c). */
+#ifndef FARHOME_HOME_H
+#define FARHOME_HOME_H
+#include <pthread.h>
+#include <stdint.h>
+#include "link.h"
+#include "looking.h"
+
+#define PLACES 64
+
+enum state { IDLE, BUSY };
+/* Of a call by which the process may have sent itself a signal, or after which a timer's does not come any more: its reply waits until
+ * our owner has told the guest of what has come. */
+enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED };
+
+struct home_thread {
+    uint32_t tid;               /* 0: it has ended */
+    uint32_t former;            /* what it was before that */
+    enum state state;
+    unsigned index;             /* of the slot */
+    struct slot *slot;
+    struct call call;
+    struct out outs[OUTS_LIMIT];
+    uint64_t sequence;          /* of the last call taken */
+    int quick;                  /* its last call ended soon: the receiver stays with the next one */
+    uint64_t begun;             /* cycles */
+    int placed;                 /* the call's place is in use: the buffer is there and not in the slot */
+    uint32_t placing;           /* bytes of the place that have been mapped or found mapped; PLACED: all */
+    enum signalling signalling;
+    int64_t deadline;           /* of the call, if it has one: CLOCK_MONOTONIC, nanoseconds */
+    /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. Or one with a
+     * deadline. */
+    struct call resumable;
+    unsigned char *resumable_image;     /* NULL: of the time before the process left, known by its arguments */
+    int resumable_placed;               /* the restart block points to the place, not into the slot */
+    int64_t resumable_deadline;
+    int resuming;
+};
+
+struct home {
+    struct session *session;
+    int memory;
+    unsigned count;             /* grows, also while other threads of ours go through the list */
+    struct control_page *control;
+    uint64_t stub;              /* where the same memory is in the stub */
+    int stub_pid;
+    uint32_t spin;
+    uint64_t places[PLACES];    /* pages of the stub known to be mapped, the newest over the oldest */
+    unsigned places_count;
+    int places_held;
+    struct home_thread **threads;
+    pthread_mutex_t lock;
+    pthread_t finisher;
+    pthread_cond_t answered;
+    unsigned answering;         /* threads of ours that are sending a reply */
+    int stopping, event_fd;
+    struct looking looking;         /* the receiver's */
+    int follows;
+    uint32_t processor;             /* where follow() has put the receiver */
+    uint64_t calls, quick;
+};
+
+static inline uint64_t slot_offset(unsigned i) { return CONTROL_PAGE + (uint64_t)i * SLOT_STRIDE; }
+
+static inline uint64_t size(struct home *h) { return slot_offset(h->count); }
+
+/* Where the stub has the data area of a thread's slot. */
+static inline uint64_t data_in_stub(struct home *h, struct home_thread *t) { return h->stub + slot_offset(t->index) + SLOT_HEADER; }
+
+static inline unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
+
+/* NULL: there is none, or it has ended. */
+struct home_thread *home_thread_of(struct home *h, uint32_t tid);
+
+/* suspended.c; all with the lock held. */
+
+/* CLOCK_MONOTONIC, nanoseconds. */
+int64_t home_now(void);
+/* Nanoseconds that the call may wait; 0: it does not wait, has no limit, or the kernel keeps it itself. */
+int64_t home_patience(struct home_thread *t);
+/* Has the call in the slot wait only to its deadline. */
+void home_shorten(struct home *h, struct home_thread *t);
+/* Whether this is the suspended call made again: the same number, arguments and bytes. */
+int home_resumes(struct home_thread *t);
+/* Notes how a suspended call is to be gone on with, if it is made again. */
+void home_remember(struct home_thread *t, int64_t code);
+void home_forget(struct home_thread *t);
+#endif
