@@ -32,6 +32,8 @@ LOW_WEIGHT = {"cpu.weight": "5", "cpu.shares": "51"}
 """A twentieth of an ordinary group: where the owner's own programs want all of a processor, guests take no more than that of it."""
 
 FULL_WEIGHT = {"cpu.weight": "100", "cpu.shares": "1024"}
+FIRST_WEIGHT = {"cpu.weight": "1000", "cpu.shares": "10240"}
+"""Ten times that of another guest: one that arrives or leaves stands still for as long as it waits for a processor."""
 REMOTES_WEIGHT = {"cpu.weight": "20", "cpu.shares": "205"}
 """A fifth: guests are to go soon, even where the owner wants all processors."""
 
@@ -162,6 +164,13 @@ class GuestGroups:
             for file, none in (("memory.high", "max"), ("memory.soft_limit_in_bytes", "-1")):
                 if (directory / file).exists():
                     _write(directory / file, none if most is None else str(most))
+
+    def put_first(self, key: str, first: bool) -> None:
+        """Has a guest get a processor before the others, or not any more. What all of them have together stays as it is."""
+        for directory in self.directories(f"{BASE}/{key}"):
+            for file, value in (FIRST_WEIGHT if first else FULL_WEIGHT).items():
+                if (directory / file).exists():
+                    _write(directory / file, value)
 
     def freeze(self, key: str, frozen: bool) -> bool:
         """Has the processes of one guest stand still, or go on; False if nothing here can.

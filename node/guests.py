@@ -166,6 +166,7 @@ class Guests:
         config, paths, key = self._config(), self._paths, guest.key
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         cgroup = self.groups.create(key)
+        self.groups.put_first(key, True)
         self.groups.bound_memory(key, self.census.kind(guest, self._policy()).max_memory)
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
@@ -214,6 +215,7 @@ class Guests:
         elif event == "running":
             log.info("guest %s runs here", key)
             self.stillness.runs(key)
+            self.groups.put_first(key, False)
         elif event == "moving":
             self.on_its_way(key, message.get("moving") is True)
         elif event == "born" and key in self._guests:
@@ -287,6 +289,7 @@ class Guests:
         """A guest is about to be moved, or to end, and must run for that; or it is not any more."""
         if (guest := self._guests.get(key)) is not None:
             self.stillness.on_its_way(guest, moving)
+            self.groups.put_first(guest.group, moving)
 
     async def end(self, key: str) -> None:
         """Kills a guest: its process ends at home as by SIGKILL. Errors: ProgramError."""
