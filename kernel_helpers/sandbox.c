@@ -62,6 +62,7 @@ struct mount_attributes { /* struct mount_attr */
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
 #endif
+#define CGROUPS 32 /* hierarchies */
 #define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
 #define MAX_REQUEST (16 << 20)
 #define MAX_BINDS 20000
@@ -80,7 +81,8 @@ static void die_with_parent(pid_t parent)
         exit(125); /* it died before */
 }
 
-static void join_cgroup(const char *directory)
+/* A descriptor for enter_cgroup(). */
+static int open_cgroup(const char *directory)
 {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/cgroup.procs", directory) >= (int)sizeof path) {
@@ -88,8 +90,15 @@ static void join_cgroup(const char *directory)
         fail(directory);
     }
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0 || write(fd, "0", 1) != 1)
+    if (fd < 0)
         fail(path);
+    return fd;
+}
+
+static void enter_cgroup(int fd)
+{
+    if (write(fd, "0", 1) != 1)
+        fail("cgroup");
     close(fd);
 }
 
@@ -404,15 +413,16 @@ static void shift_clocks(const char *ahead)
     close(fd);
 }
 
+/* Only process 1 is in the guest's cgroups, and not before it is ready: there it has to wait for its turn among other guests. */
 static int create(char **cgroups)
 {
-    int up[2];
+    int up[2], groups[CGROUPS], count = 0;
     char ok;
     struct requests q = read_requests();
     die_with_parent(0);
-    for (; *cgroups; cgroups++)
-        join_cgroup(*cgroups);
-    if (unshare(NAMESPACES | CLONE_NEWCGROUP))
+    for (; *cgroups && count < CGROUPS; cgroups++)
+        groups[count++] = open_cgroup(*cgroups);
+    if (unshare(NAMESPACES))
         fail("unshare");
     if (q.clocks)
         shift_clocks(q.clocks);
@@ -438,6 +448,10 @@ static int create(char **cgroups)
         int orphans = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
         if (last_pid < 0 || orphans < 0)
             fail("process 1");
+        for (int i = 0; i < count; i++)
+            enter_cgroup(groups[i]);
+        if (unshare(CLONE_NEWCGROUP))
+            fail("unshare");
         if (write(up[1], "+", 1) != 1)
             fail("pipe");
         /* Nothing else stays open: first out of the way, for what is needed may have one of these numbers. */
@@ -542,7 +556,7 @@ static int run(char **arguments)
     char **program = arguments + 4;
     int status;
     for (; *program && strcmp(*program, "--"); program++)
-        join_cgroup(*program);
+        enter_cgroup(open_cgroup(*program));
     if (!*program || !*++program) {
         errno = EINVAL;
         fail("run");

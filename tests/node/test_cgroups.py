@@ -92,6 +92,17 @@ def test_who_supervises_guests_has_less_weight_than_the_owner(groups: GuestGroup
     wait_for(lambda: groups.remove_all() or not any((point / REMOTES).exists() for point in set(hierarchies().values())))
 
 
+def test_one_guest_has_more_weight_than_others_while_it_is_put_first(groups: GuestGroups) -> None:
+    group = f"{BASE}/{KEY}"
+    usual = _read("cpu.shares", group) or _read("cpu.weight", group)
+    if not usual:
+        pytest.skip("no cpu controller here")
+    groups.put_first(KEY, True)
+    assert (_read("cpu.shares", group) or _read("cpu.weight", group)) in ("10240", "1000")
+    groups.put_first(KEY, False)
+    assert (_read("cpu.shares", group) or _read("cpu.weight", group)) == usual
+
+
 def _read(name: str, group: str = TOP) -> str:
     return next((path.read_text().strip() for point in set(hierarchies().values()) if (path := point / group / name).exists()), "")
 
