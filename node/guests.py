@@ -250,6 +250,7 @@ class Guests:
         guest = self._guests.pop(key, None)
         program = self._remotes.pop(key, None)
         self.stillness.forget(key)
+        self.groups.put_first(guest.group if guest is not None else key, False)     # others may have been born in it
         if program is not None:
             program.kill() if not program.gone.is_set() else None
         for left in {key, guest.group if guest is not None else key}:
@@ -385,6 +386,7 @@ class Guests:
         self._guests[key] = guest
         self._remotes[key] = program
         self.stillness.runs(key)
+        self.groups.put_first(guest.group, False)
         self.groups.freeze(guest.group, False)    # a daemon that was killed could not
         log.info("guest %s is still here", key)
 

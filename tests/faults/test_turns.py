@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ from node.cgroups import BASE, FIRST_WEIGHT, FULL_WEIGHT, hierarchies
 from tests.faults import stops
 from tests.faults.running import HOME, Running
 from tests.faults.stops import Stop
-from tests.moves.cluster import Cluster
+from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,10 +55,33 @@ def weight_at(process: Running, target: str, node: str, step: str) -> tuple[str,
 def test_who_arrives_or_leaves_comes_first_and_who_is_there_does_not(stoppable: Cluster) -> None:
     with Running(stoppable, "kinds", "beats 8 20") as process:
         arriving = weight_at(process, "n2", "n2", "arrival: vessel")
-        there = weight(process)
-        if there is None:
+        if arriving is None:
             pytest.skip("no cpu controller in the nodes")
+        file, _ = arriving
+        until("it is one of them", lambda: weight(process) == (file, FULL_WEIGHT[file]))
         leaving = weight_at(process, "home", HOME, "home: refill")
-        assert (arriving, there, leaving) == tuple((there[0], weights[there[0]]) for weights in (FIRST_WEIGHT, FULL_WEIGHT, FIRST_WEIGHT))
+        assert arriving == leaving == (file, FIRST_WEIGHT[file])
+        (process.directory / "enough").touch()
+        assert process.end().endswith("status 0\n")
+
+
+def guests(cluster: Cluster) -> set[int]:
+    """Those on n2, by their numbers at home."""
+    return {one["pid"] for one in json.loads(cluster.place("n2").run("mosps", "--guests", "--json").stdout)}
+
+
+FAMILY = "until [ -e go ]; do sleep 0.05; done; (until [ -e enough ]; do sleep 0.05; done) & until [ -e enough ]; do sleep 0.05; done; wait"
+
+
+def test_children_that_stay_do_not_come_first_for_good(stoppable: Cluster) -> None:
+    """They are in the group of the one that has left."""
+    with Running(stoppable, "kinds", "", command=f"sh -c '{FAMILY}'") as process:
+        process.moved("n2")
+        (process.directory / "go").touch()
+        until("it has a child", lambda: len([one for one in stoppable.processes(process.job) if one["where"] == "n2"]) > 1)
+        process.moved(HOME)
+        until("it has left", lambda: process.pid not in guests(stoppable))
+        until("its child does not come first", lambda: (weight(process) or ("", ""))[1] not in FIRST_WEIGHT.values())
+        assert guests(stoppable)
         (process.directory / "enough").touch()
         assert process.end().endswith("status 0\n")
