@@ -18,7 +18,9 @@ def figures(cluster: Cluster, node: str) -> dict[str, int]:
     """Of its daemon, and in all. Zombies count as processes."""
     root = cluster.place(node).root
     processes = list((root / "proc").glob("[0-9]*"))
-    (daemon,) = (process for process in processes if b"cli.mosd" in read(process / "cmdline"))
+    daemons = {process.name: process for process in processes if b"cli.mosd" in read(process / "cmdline")}
+    # What it starts has its words for a moment, too.
+    (daemon,) = (process for process in daemons.values() if (by := parent(process)) and by not in daemons)
     status = dict(line.split(":", 1) for line in read(daemon / "status").decode().splitlines())
     sockets = [line.split() for line in read(root / "proc/1/net/tcp").decode().splitlines()[1:]]
     return {
@@ -32,6 +34,12 @@ def figures(cluster: Cluster, node: str) -> dict[str, int]:
         "unix sockets": len(read(root / "proc/1/net/unix").splitlines()) - 1,
         "files": sum(1 for path in (root / "run/farhome").rglob("*") if path.suffix != ".log"),
     }  # fmt: skip
+
+
+def parent(process: Path) -> str:
+    """Its number; nothing when the process has gone."""
+    fields = read(process / "stat").rpartition(b")")[2].split()
+    return fields[1].decode() if fields else ""
 
 
 def read(path: Path) -> bytes:
