@@ -16,8 +16,6 @@ import time
 PIECE = 1 << 20
 PATIENCE = 60
 """Seconds."""
-
-
 UNPACED = b"reno"
 """Every kernel has it, and lets everybody have it."""
 

@@ -422,6 +422,10 @@ static int create(char **cgroups)
     die_with_parent(0);
     for (; *cgroups && count < CGROUPS; cgroups++)
         groups[count++] = open_cgroup(*cgroups);
+    if (*cgroups) {
+        errno = E2BIG;
+        fail(*cgroups);
+    }
     if (unshare(NAMESPACES))
         fail("unshare");
     if (q.clocks)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
+from tests.faults import stops
 from tests.moves.cluster import Cluster
 
 LINK_TIMEOUT = 8
@@ -17,3 +19,19 @@ def cluster() -> Iterator[Cluster]:
     cluster = Cluster(configuration=f"link_timeout = {LINK_TIMEOUT}\n")
     yield cluster
     cluster.down()
+
+
+@pytest.fixture(scope="module")
+def stoppable() -> Iterator[Cluster]:
+    """Whose moves can be stopped, and whose nodes wait long for one another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*stops.ENVIRONMENT)
+        cluster = Cluster(2, configuration="link_timeout = 60\n")
+        try:
+            stops.prepare(cluster)
+            for name in cluster.names:
+                cluster.lab.node(name).stop_mosd(signal.SIGKILL)
+                cluster.lab.node(name).start_mosd()
+            yield cluster
+        finally:
+            cluster.down()

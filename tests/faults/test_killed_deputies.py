@@ -6,13 +6,12 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.faults import stops
 from tests.faults.running import HOME, Running, log_lines
 from tests.faults.stops import Stop
 from tests.moves.cluster import Cluster, until
@@ -83,22 +82,6 @@ def goes_on_after(process: Running, delay: float, with_mosd: bool) -> bool:
     assert process.said.endswith("status 137\n"), f"{delay * 1e3:.1f} ms: {process.said}"
     assert log_lines(process.cluster, "n2", f"guest {HOME}-{process.pid} runs here"), f"{delay * 1e3:.1f} ms"
     return False
-
-
-@pytest.fixture(scope="module")
-def stoppable() -> Iterator[Cluster]:
-    """Whose moves can be stopped, and whose nodes wait long for one another."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(*stops.ENVIRONMENT)
-        cluster = Cluster(2, configuration="link_timeout = 60\n")
-        try:
-            stops.prepare(cluster)
-            for name in cluster.names:
-                cluster.lab.node(name).stop_mosd(signal.SIGKILL)
-                cluster.lab.node(name).start_mosd()
-            yield cluster
-        finally:
-            cluster.down()
 
 
 def kill_at(process: Running, node: str, step: str, meanwhile: Callable[[], None] = lambda: None) -> None:

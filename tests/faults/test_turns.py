@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
 
 import pytest
 
 from node.cgroups import BASE, FIRST_WEIGHT, FULL_WEIGHT, hierarchies
-from tests.faults import stops
 from tests.faults.running import HOME, Running
 from tests.faults.stops import Stop
 from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def stoppable() -> Iterator[Cluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(*stops.ENVIRONMENT)
-        cluster = Cluster(2)
-        try:
-            stops.prepare(cluster)
-            for name in cluster.names:
-                cluster.lab.node(name).stop_mosd(signal.SIGKILL)
-                cluster.lab.node(name).start_mosd()
-            yield cluster
-        finally:
-            cluster.down()
 
 
 def weight(process: Running) -> tuple[str, str] | None:
