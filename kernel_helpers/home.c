@@ -107,6 +107,9 @@ static void request(struct home_thread *t, uint32_t watched) {
         futex(&slot->request, FUTEX_WAKE, 1);
 }
 
+/* A request for the call itself is still to come: what the loop does, or has done, is to map a page of the call's place. */
+static int is_placing(const struct home_thread *t) { return t->placing && t->placing != PLACED; }
+
 static int place_is_known(struct home *h, uint64_t page) {
     for (unsigned i = 0; i < PLACES && i < h->places_count; i++)
         if (h->places[i] == page)
@@ -174,7 +177,7 @@ static int finish(struct home *h, struct home_thread *t) {
     struct session *session = NULL;
     pthread_mutex_lock(&h->lock);
     int ended = t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request;
-    if (ended && t->placing != PLACED && t->placing) {
+    if (ended && is_placing(t)) {
         launch(h, t, WATCHED_AT_CONTROL);
         ended = 0;
     }
@@ -492,7 +495,7 @@ int home_standing(struct home *h, int tid, struct standing *standing) {
         return -ESRCH;
     pthread_mutex_lock(&h->lock);
     *standing = (struct standing){t->sequence, t->call.number, t->state == BUSY,
-                                  __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request};
+                                  !is_placing(t) && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request};
     pthread_mutex_unlock(&h->lock);
     return 0;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import resource
@@ -12,7 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bench.link_pair import wait_for
 from kernel_helpers.link import AwayLink, Event, HomeLink, Kind, SessionLink
+from kernel_helpers.syscalls import SYS
 from remote.intercept_ptrace import PtraceLink
 
 pytestmark = pytest.mark.timeout(60)
@@ -199,6 +202,26 @@ def test_a_reply_to_a_thread_that_has_ended_meanwhile_breaks_nothing() -> None:
         assert not [event for event in events if event.kind == Kind.CONNECTION_LOST]
         two.sendall(frame(REPLY, REPLY_BODY.pack(1, 0, 0, 0), 3, tid=77))
         collect(away, lambda events: any(event.kind == Kind.CONNECTION_LOST for event in events))
+        two.close()
+
+
+DONE, WATCHED, AT_CONTROL = 4, 12, 2
+"""Where a slot has the last request that has ended, and who waits for that (slot.h): the one whom the control page wakes."""
+
+
+def test_a_call_whose_place_is_being_mapped_has_not_ended() -> None:
+    place = 0x10000  # where the guest has what remains of its sleep
+    with HomeLink([1]) as home, mmap.mmap(home.memfd, 0) as slots:
+        home.set_stub(os.getpid(), 1 << 40)
+        one, two = socket.socketpair()
+        home.attach(one.detach())
+        body = call(SYS.nanosleep, 0b11, (0, 16, 0, 0, 0, 0), image=32, area=32, place=(place, 1, 16)) + bytes(32)
+        two.sendall(frame(RESUME) + frame(CALL_KIND, body, 1))
+        slot = home.slot_offset(0)
+        wait_for(lambda: slots[slot + WATCHED] == AT_CONTROL, 10, "no request that is left to the finisher")
+        assert (home.standing(1).busy, home.standing(1).done) == (1, 0)
+        slots[slot + DONE] = 1  # the page is mapped; the finisher, whose turn it is, has not been woken
+        assert (home.standing(1).busy, home.standing(1).done) == (1, 0)
         two.close()
 
 
