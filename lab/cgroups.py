@@ -19,8 +19,8 @@ TOP = "farhome-lab"
 LEAF = "init"
 HELPERS = "helpers"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "pids", "freezer")
-PERIOD_US = 20_000
-"""Of the cpu quota: short, so that a slow node is slow evenly instead of running and standing still."""
+PERIOD = 0.02
+"""Seconds, of the cpu quota: short, so that a slow node is slow evenly instead of running and standing still."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ def process_directories(lab: str, node: str) -> list[Path]:
     ]
 
 
-def create(lab: str, group: str, cpus: float | None = None) -> None:
-    """Make the group in all hierarchies; it may use ``cpus`` processors (fractions too). Errors: OSError."""
+def create(lab: str, group: str, cpus: float | None = None, period: float = PERIOD) -> None:
+    """Make the group in all hierarchies; it may use ``cpus`` processors (fractions too) in each period (seconds). Errors: OSError."""
+    microseconds = round(period * 1e6)
     for one in hierarchies():
         directory = one.path / TOP / lab / group
         directory.mkdir(parents=True, exist_ok=True)
@@ -74,11 +75,11 @@ def create(lab: str, group: str, cpus: float | None = None) -> None:
             for parent in (one.path, one.path / TOP, one.path / TOP / lab):
                 _pass_controllers_on(parent)
         if cpus is not None:
-            quota = max(1000, round(cpus * PERIOD_US))
+            quota = max(1000, round(cpus * microseconds))
             if (directory / "cpu.max").exists():
-                (directory / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+                (directory / "cpu.max").write_text(f"{quota} {microseconds}")
             elif (directory / "cpu.cfs_quota_us").exists():
-                (directory / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                (directory / "cpu.cfs_period_us").write_text(str(microseconds))
                 (directory / "cpu.cfs_quota_us").write_text(str(quota))
 
 

@@ -42,6 +42,7 @@ class Lab:
         name: str = "default",
         *,
         cpus: float = 1.0,
+        period: float = cgroups.PERIOD,
         speed: Mapping[str, float] | None = None,
         clock: Mapping[str, int] | None = None,
         bandwidth: str | None = None,
@@ -51,8 +52,9 @@ class Lab:
     ) -> Lab:
         """Start a lab of ``count`` nodes n1, n2, ….
 
-        ``cpus``: processors that each node may use; ``speed``: share of them by node, 0.5 is half as fast; ``clock``: seconds
-        by node that its monotonic clock and uptime are ahead of the host's, as on machines that were started at other times;
+        ``cpus``: processors that each node may use; ``period``: seconds in each of which it gets that share; ``speed``: share of them by
+        node, 0.5 is half as fast; ``clock``: seconds by node that its monotonic clock and uptime are ahead of the host's, as on
+        machines that were started at other times;
         ``bandwidth``: ``100mbit``, per node and direction; ``processors``: those of the machine that a node runs on, by node, and
         without a quota: nodes on different ones take nothing from each other, as real machines do not; ``mosd``: make the cluster's
         keys and start the daemons;
@@ -60,7 +62,7 @@ class Lab:
         Errors: LabError; nothing is left then.
         """
         lab = cls(name)
-        speeds = lab._check(count, cpus, speed or {}, clock or {}, bandwidth, processors or {})
+        speeds = lab._check(count, cpus, period, speed or {}, clock or {}, bandwidth, processors or {})
         rate = network.parse_rate(bandwidth) if bandwidth else None
         if os.access(ROOT, os.W_OK):
             for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab", "mfs"):
@@ -73,7 +75,7 @@ class Lab:
             try:
                 if mosd and cluster.is_available():
                     configuration = cluster.measured_speed(configuration) + configuration
-                lab._start(directory, cpus, speeds, clock or {}, rate, processors or {}, configuration)
+                lab._start(directory, cpus, period, speeds, clock or {}, rate, processors or {}, configuration)
             except BaseException:
                 lab._remove()
                 raise
@@ -87,7 +89,7 @@ class Lab:
 
     @staticmethod
     def _check(
-        count: int, cpus: float, speed: Mapping[str, float], clock: Mapping[str, int], bandwidth: str | None,
+        count: int, cpus: float, period: float, speed: Mapping[str, float], clock: Mapping[str, int], bandwidth: str | None,
         processors: Mapping[str, Set[int]],
     ) -> dict[str, float]:  # fmt: skip
         names = [f"n{number}" for number in range(1, count + 1)]
@@ -97,6 +99,8 @@ class Lab:
             raise LabError("a lab needs root.")
         if not 0 < cpus <= 1024:
             raise LabError(f"{cpus:g} is no number of processors for a node.")
+        if not 0.001 <= period <= 1:
+            raise LabError(f"a share of the processors is given for 0.001 to 1 s at a time, not for {period:g}.")
         for name in (*speed, *clock, *processors):
             if name not in names:
                 raise LabError(f"something is given for {name}, but the nodes are {names[0]} to {names[-1]}.")
@@ -120,6 +124,7 @@ class Lab:
         self,
         directory: Path,
         cpus: float,
+        period: float,
         speeds: Mapping[str, float],
         clock: Mapping[str, int],
         rate: int | None,
@@ -143,7 +148,7 @@ class Lab:
             (files / "hosts").write_text(hosts)
             seeds = [f"{other}:{PORT}" for other in addresses.values() if other != address]
             (files / "node.toml").write_text(_node_configuration(name, address, seeds, configuration))
-            cgroups.create(self.name, name, None if name in processors else cpus * speeds[name])
+            cgroups.create(self.name, name, None if name in processors else cpus * speeds[name], period)
             starting[name] = self._start_reaper(name, files, clock.get(name, 0), processors.get(name))
         for name, process in starting.items():
             output, errors = process.communicate(timeout=30)

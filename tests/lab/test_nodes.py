@@ -112,6 +112,20 @@ def test_speed_and_cpus_bound_what_a_node_computes(lab_name: LabName) -> None:
         assert 0.1 < used < 0.45
 
 
+def test_a_quota_holds_for_the_period_that_is_asked_for(lab_name: LabName) -> None:
+    with Lab.up(1, name=lab_name(), cpus=0.5, period=0.1, mosd=False) as lab:
+        directories = cgroups.directories(lab.name, "n1")
+        told = [(one / "cpu.max").read_text().split() for one in directories if (one / "cpu.max").exists()]
+        told += [[(one / f"cpu.cfs_{what}_us").read_text().strip() for what in ("quota", "period")]
+                 for one in directories if (one / "cpu.cfs_quota_us").exists()]  # fmt: skip
+        assert told == [["50000", "100000"]]
+
+
+def test_no_quota_holds_for_hours(lab_name: LabName) -> None:
+    with pytest.raises(LabError, match="not for 7200"):
+        Lab.up(1, name=lab_name(), period=7200, mosd=False)
+
+
 def test_a_slow_node_has_fewer_cores_of_the_same_speed(lab_name: LabName) -> None:
     with Lab.up(2, name=lab_name(), speed={"n2": 0.5}) as lab:
         told = {one["name"]: one for one in lab.node("n1").ask_mosd("nodes")["nodes"]}
