@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 2
 """FARHOME_BENCH_ROUNDS says otherwise."""
-BATCHES = 2
-"""Of equal jobs, in each round: what is to be told apart is less than what a machine differs from itself."""
+BATCHES = 3
+"""Of equal jobs, in each round, one with each of the systems first: what is to be told apart is less than a machine differs from itself."""
 DRAWS = 4
 """Of sizes that nobody knows, in each round: who happens to get the longest job first makes more of a difference than all else."""
 JOBS = 16

@@ -14,6 +14,8 @@
 
 #define TEXT 512   /* bytes of a `stat` file that are looked at: all that comes before the count of threads */
 #define THREADS 17 /* words between the state and the count of threads */
+#define ASLEEP 20  /* calls on end in which a process has not run or wanted to, */
+#define SELDOM 4   /* after which only every so manieth looks at it */
 
 /* The `stat` of a process or thread, after the program's name, in `text`; NULL if it has ended. */
 static const char *after_name(int directory, const char *path, char *text)
@@ -85,11 +87,31 @@ static bool is_among(int pid, const int *pids, int count)
 	return false;
 }
 
+/* For how many calls what is found of a process now is to count; 0: it is not looked at. */
+static int weight(struct proc *proc, int pid)
+{
+	if (proc->known[pid % PROCESSES_KNOWN].pid != pid) {
+		proc->known[pid % PROCESSES_KNOWN].pid = pid;
+		proc->known[pid % PROCESSES_KNOWN].asleep = 0;
+	}
+	if (proc->known[pid % PROCESSES_KNOWN].asleep < ASLEEP)
+		return 1;
+	return (proc->calls + (unsigned)pid) % SELDOM ? 0 : SELDOM;
+}
+
+static void learn(struct proc *proc, int pid, int threads)
+{
+	unsigned *asleep = &proc->known[pid % PROCESSES_KNOWN].asleep;
+
+	*asleep = threads ? 0 : *asleep < ASLEEP ? *asleep + 1 : ASLEEP;
+}
+
 int find_runnable_of_processes(struct proc *proc, struct runnable *found, const int *without, int count)
 {
 	int own = getpid();
 
 	found->count = found->rest = 0;
+	proc->calls++;
 	if (proc->directory)
 		seekdir(proc->directory, proc->processes);
 	else if ((proc->directory = opendir("/proc")))
@@ -108,9 +130,13 @@ int find_runnable_of_processes(struct proc *proc, struct runnable *found, const 
 			proc->processes = before;
 		if (pid == own || is_among(pid, without, count))
 			continue;
+		int times = weight(proc, pid);
+		if (!times)
+			continue;
 		int threads = of_process(dirfd(proc->directory), one->d_name);
+		learn(proc, pid, threads);
 		if (threads > 0)
-			note(found, pid, threads);
+			note(found, pid, threads * times);
 	}
 }
 

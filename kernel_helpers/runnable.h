@@ -15,13 +15,22 @@ struct runnable {
 /* All threads of the machine but the one that asks; 0, or -errno. */
 int find_runnable_of_machine(struct runnable *found);
 
-/* That directory, open from one call to the next; NULL at first. */
+#define PROCESSES_KNOWN 1024
+
+/* That directory, open from one call to the next, NULL at first; and who was asleep in how many calls on end, by pid: of two processes for
+ * whom there is one place only the one that was looked at last is known. */
 struct proc {
 	void *directory;
 	long processes; /* where they begin, with number 1, which is always there: much else comes before */
+	unsigned calls;
+	struct {
+		int pid;
+		unsigned asleep;
+	} known[PROCESSES_KNOWN];
 };
 
-/* Threads of the processes that /proc shows, but for the `count` ones `without` and the one that asks; 0, or -errno. */
+/* Threads of the processes that /proc shows, but for the `count` ones `without` and the one that asks; 0, or -errno. A process that has
+ * been asleep for long is looked at now and then only, and what is found counts for the times that it was not: on average it is right. */
 int find_runnable_of_processes(struct proc *proc, struct runnable *found, const int *without, int count);
 
 #endif

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from wire.newborns import Newborn, Newborns
 from wire.waking import Turns, Waker
 
-TICK, CALM = 0.25, 1.0
+TICK, CALM = 0.25, 4.0
 """Seconds between looks at time-outs; as long as all members are at rest. To wake up costs more than the look."""
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from statistics import mode
 
 import pytest
 
@@ -77,6 +79,35 @@ def test_who_is_left_out_is_not_counted_in_samples_that_were_made_before(busy: i
         wait_for(lambda: any(threads == 0 for _, threads in sampler.take(everybody | {busy})), message="one that is not")
     finally:
         sampler.stop()
+
+
+def test_who_has_slept_for_long_is_found_running_again_and_then_counts_once(busy: int) -> None:
+    """Who sleeps is looked at in some of the samples, and counts for the others in the first that finds it running."""
+    sampler, found = Sampler(False, 0.005), []
+
+    def take() -> list[int]:
+        others = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {busy}
+        return [threads for _, threads in sampler.take(others)]
+
+    def sleeps() -> bool:
+        found.extend(take())
+        return len(found) > 100 and not any(found[-30:])
+
+    def runs() -> bool:
+        found.extend(take())
+        return len(found) > 50 and any(found)
+
+    try:
+        os.kill(busy, signal.SIGSTOP)
+        wait_for(sleeps, message="samples of a process that sleeps")
+        found.clear()
+        os.kill(busy, signal.SIGCONT)
+        wait_for(runs, message="samples of it running")
+    finally:
+        sampler.stop()
+    running = found[next(number for number, threads in enumerate(found) if threads):]
+    assert running[0] >= 4
+    assert mode(running[1:]) == 1
 
 
 def test_nothing_comes_after_the_end() -> None:

@@ -39,6 +39,8 @@ REFUSALS = {
     "signalfd": "signalfd",
 }
 """Scenarios that may be kept where they are, and the reason."""
+REFUSALS_WITH_PRIVATE = {"files_of_one_name": "private directories"}
+"""Those that may be kept there in private directories as well: by CRIU alone could they go, which does not take those along."""
 
 ROUTE = ("n2", "n3", "home")
 PATIENCE = 40.0
@@ -192,7 +194,7 @@ def run(
         with Steps(directory / "control") as steps, open(directory / "said", "wb") as said:
             process = cluster.home.popen(argv, user, cwd=f"{inside}/here", stdin=subprocess.DEVNULL, stdout=said, stderr=said)
             try:
-                follow(cluster, steps, process, result, plan or {}, native)
+                follow(cluster, steps, process, result, plan or {}, native, refusals(scenario, private))
                 result.status = process.wait(PATIENCE)
             finally:
                 kill_session(process.pid)
@@ -212,15 +214,22 @@ def built(source: str) -> Path:
     return program(source)
 
 
-def follow(cluster: Cluster, steps: Steps, process: subprocess.Popen[bytes], result: Run, plan: Plan, native: Run | None) -> None:
-    """Goes with the program from step to step until it ends."""
-    refusal = REFUSALS.get(result.scenario, "$^")
+def refusals(scenario: str, private: bool) -> str:
+    """What tells of reasons for which it may be kept where it is."""
+    tables = [REFUSALS, REFUSALS_WITH_PRIVATE] if private else [REFUSALS]
+    return "|".join(["there already", "at home already", *(table[scenario] for table in tables if scenario in table)])
+
+
+def follow(
+    cluster: Cluster, steps: Steps, process: subprocess.Popen[bytes], result: Run, plan: Plan, native: Run | None, refused: str
+) -> None:
+    """Goes with the program from step to step until it ends. refused: what may be said where it does not move."""
     while (pid := steps.next(process)) is not None:
         number = len(result.states)
         for target in plan.get(number, ()):
             move = migrate(cluster, number, pid, target)
             result.moves.append(move)
-            if not move.moved and not re.search(f"there already|at home already|{refusal}", move.said):
+            if not move.moved and not re.search(refused, move.said):
                 result.wrong.append(f"step {number}: not moved to {target}: {move.said}")
         expected = native.states[number] if native is not None and number < len(native.states) else None
         state = settled(cluster.home.root / "proc" / str(pid), expected)
