@@ -43,6 +43,7 @@ from balancer.freshest import LIMIT, Freshest
 from balancer.letters import BYTES_PER_SECOND, Allowance, Letter, Sent
 from balancer.load import Clock, LoadVector, is_urgent
 from balancer.membership import Membership
+from balancer.notes import Notes
 from balancer.view import Entry, View
 
 PERIOD = 1.0
@@ -82,7 +83,7 @@ class Gossip:
         self._card = Card(name, "-", 1)
         self._sequence = 0
         self._renewed: set[bytes] = set()
-        self._noted: dict[bytes, tuple[bytes, float]] = {}
+        self._notes = Notes()
         self._next_round = clock() + rng.uniform(0, PERIOD)
         self._urgent_at = math.inf
         self._urgent_last = -math.inf
@@ -161,8 +162,8 @@ class Gossip:
                 continue
             if member.word in (Word.ALIVE, Word.SUSPECT):
                 vector = unpack_body(member.card, body)
-                if (noted := self._noted.get(node)) is not None and noted[0] == body:
-                    vector = vector.with_more(noted[1])
+                if more := self._notes.more(node, vector.guests, born):
+                    vector = vector.with_more(more)
                 entries[vector.name] = Entry(vector, max(0.0, now - born), member.word is Word.SUSPECT)
         return View(self.name, entries)
 
@@ -170,13 +171,21 @@ class Gossip:
         # With a window of fixed size the age of the oldest entry grows with the number of nodes (about as n / window).
         return self.forget_after * max(1.0, len(self.membership.members) / WINDOW)
 
-    def note(self, name: str, more: float) -> None:
-        """Count so many more runnable threads on a node that this one has just sent there, until it tells its own figures."""
+    def sent(self, name: str, more: float) -> None:
+        """Count so many more runnable threads on a node that this one sends a process, until it counts them itself."""
+        if (guests := self._guests_of(name)) is not None:
+            self._notes.sent(node_id(name), more, guests, self.clock())
+
+    def not_taken(self, name: str, more: float) -> None:
+        """Count them no more: the node has not taken it."""
+        if (guests := self._guests_of(name)) is not None:
+            self._notes.not_taken(node_id(name), more, guests, self.clock())
+
+    def _guests_of(self, name: str) -> int | None:
+        """As the node has told, if it is known."""
         node = node_id(name)
-        known = self.freshest.get(node)
-        if known is not None:
-            before = self._noted.get(node)
-            self._noted[node] = (known[2], more + (before[1] if before is not None and before[0] == known[2] else 0.0))
+        known, member = self.freshest.get(node), self.membership.members.get(node)
+        return unpack_body(member.card, known[2]).guests if known is not None and member is not None else None
 
     def hear_of(self, vector: LoadVector) -> None:
         """Take what a node said of itself just now, such as with its refusal of a guest."""

@@ -308,7 +308,7 @@ class Simulation:
             self._start_move(job, job.home, memory)
             return True
         name, settings = decision.target or "", self._settings[job.home]
-        self.gossips[job.home].note(name, 1.0)
+        self.gossips[job.home].sent(name, 1.0)
         target = self._index[name]
         fresh, coming = self._vector(target), sum(other.coming for other in self._moving if other.moving_to == target)
         refusal = None
@@ -316,6 +316,7 @@ class Simulation:
             refusal = recheck(fresh, decision.slowdown, 1.0, memory, coming, self._settings[target])
         if refusal or not fresh.accepts_guests:
             self.refused += 1
+            self.gossips[job.home].not_taken(name, 1.0)
             job.not_before = self.now + retry_after(fresh.accepts_guests, self.rng, settings)
             self._tell(self.gossips[target])
             self.network.send(name, self.gossips[target].tell(self.names[job.home]))

@@ -45,6 +45,8 @@ USAGE_TIMEOUT = 3.0
 BEST = "best"
 PLACED_AT_ONCE = 3
 """Moves of processes that want the best node: it is the others' turn then, so that the first arrive soon."""
+BEGUN_AT_ONCE = 12
+"""Those of programs that have not begun. They are small, and mostly wait for other nodes to make a place."""
 TURN_WITHIN = 3.0
 """Seconds after which a process that is to be placed begins at home even if it is not its turn yet; mosrun does not wait for longer
 than 5."""
@@ -117,6 +119,7 @@ class Balancer:
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
         self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
+        self._begin_away = asyncio.Semaphore(BEGUN_AT_ONCE)
         self._unplaced = _Crowd()
         """programs that want the best node, of which it is not known yet that they stay"""
         self._beginning: dict[int, asyncio.Event] = {}
@@ -343,8 +346,12 @@ class Balancer:
             """As if it had begun, and those that stay."""
             return self.view_ahead().with_own(sum(self._staying.values()) + (0.0 if begun.is_set() else runnable))
 
-        async with self._unplaced, self._placing:
-            if await self._place(entry, view, None if begun.is_set() else its_turn.set):
+        async with self._unplaced, self._begin_away:
+            if begun.is_set():                       # it has waited too long
+                async with self._placing:
+                    await self._place(entry, view)
+                return
+            if await self._place(entry, view, its_turn.set):
                 its_turn.set()
                 return
         if begun.is_set():
@@ -384,7 +391,7 @@ class Balancer:
         entry, leaving, runnable = self._registry.get(decision.pid), 0.0, 0.0
         if entry is not None:
             runnable = entry.runnable()
-            self.gossip.note(decision.target, runnable)
+            self.gossip.sent(decision.target, runnable)
 
         def starts() -> None:
             """From now on it counts here, and is about to leave."""
@@ -400,6 +407,7 @@ class Balancer:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins and starts))
         except MoveRefused as error:                 # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
+            self.gossip.not_taken(decision.target, runnable)
             return isinstance(error, MoveFailed) and error.no_place
         finally:
             self._leaving -= leaving

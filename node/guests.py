@@ -51,7 +51,7 @@ class Guests:
         recheck: Callable[[float, Guest, int], str | None], cluster: Callable[[], str] = str,
         left: Callable[[Guest], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """accepted is told of guests that have a place now; recheck says why a guest, by the
+        """accepted is told of guests that get a place now; recheck says why a guest, by the
         slowdown of where it is, would be no better off here, and is told of the bytes that are on their way already. cluster: the name of
         the one that all peers are in. left is told of guests that have gone, while their control groups are still there."""
         self._paths = paths
@@ -125,13 +125,12 @@ class Guests:
         try:
             await self._clear_stale(guest.key)
             secret = secrets.token_bytes(SECRET)
-            port = await self._start_remote(guest, secret)
+            port = await self._make_place(guest, secret)
         except (OSError, ProgramError) as error:
             log.error("no remote for guest %s: %s", guest.key, error)
             raise PeerRefused("failed", f"the node could not make a place for it: {error}") from None
         finally:
             self._arriving.discard(guest.key)
-        self._accepted(guest)
         steps.reached("reserved")
         return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
 
@@ -161,6 +160,16 @@ class Guests:
         if not await old.wait_gone(STALE_TIMEOUT):
             raise PeerRefused("refused", "a guest with the same name is still there")
 
+    async def _make_place(self, guest: Guest, secret: bytes) -> int:
+        """The guest counts while its place is made, which takes a while, and from then on. As _start_remote()."""
+        self._guests[guest.key] = guest
+        self._accepted(guest)
+        try:
+            return await self._start_remote(guest, secret)
+        except BaseException:
+            self._gone(guest.key)
+            raise
+
     async def _start_remote(self, guest: Guest, secret: bytes) -> int:
         """The port that the guest's remote listens on. Errors: ProgramError, OSError."""
         config, paths, key = self._config(), self._paths, guest.key
@@ -182,7 +191,6 @@ class Guests:
                 *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
                 *(["--plain"] if config.mfs.is_direct and not config.mfs.encryption else []),
             ]  # fmt: skip
-            self._guests[key] = guest
 
             def on_event(message: Message) -> None:
                 if message.get("event") == "listening" and not listening.done():
@@ -195,11 +203,7 @@ class Guests:
             async with asyncio.timeout(LISTEN_TIMEOUT):
                 port = await listening
         except TimeoutError:
-            self._forget(key)
             raise ProgramError("its remote does not listen") from None
-        except BaseException:
-            self._forget(key)
-            raise
         finally:
             os.close(read_end)
         self._save(guest)

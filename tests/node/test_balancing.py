@@ -15,7 +15,7 @@ import pytest
 from balancer.view import Entry, View
 from kernel_helpers.errors import MoveRefused
 from node import habits, process
-from node.balancing import PLACED_AT_ONCE
+from node.balancing import BEGUN_AT_ONCE, PLACED_AT_ONCE
 from node.config import load
 from node.daemon import Daemon
 from node.guest import Guest
@@ -151,11 +151,11 @@ async def test_programs_that_want_the_best_node_begin_when_their_targets_are_rea
 
     monkeypatch.setattr(daemon.mover, "move", move)
     monkeypatch.setattr("node.balancing.TURN_WITHIN", 30.0)
-    children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 2)]
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(BEGUN_AT_ONCE + 2)]
     try:
         turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
         done, _ = await asyncio.wait(turns, timeout=0.3)
-        assert (len(done), len(placed)) == (0, PLACED_AT_ONCE)
+        assert (len(done), len(placed)) == (0, BEGUN_AT_ONCE)
         ready.set()
         done, _ = await asyncio.wait(turns, timeout=0.3)
         begun = [child.pid for child, turn in zip(children, turns, strict=True) if turn in done]
@@ -193,7 +193,7 @@ async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then
 
     monkeypatch.setattr(daemon.mover, "move", move)
     monkeypatch.setattr("node.balancing.TURN_WITHIN", 0.1)
-    children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 1)]
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(BEGUN_AT_ONCE + 1)]
     try:
         *silent, last = [add(daemon, child.pid, wanted="best") for child in children]
         for entry in (*silent, last):                    # the targets of the first ones are never ready
@@ -218,12 +218,12 @@ async def test_of_very_many_programs_most_begin_at_once(daemon: Daemon, monkeypa
 
     monkeypatch.setattr(daemon.mover, "move", move)
     monkeypatch.setattr("node.balancing.TURN_WITHIN", 30.0)
-    monkeypatch.setattr("node.balancing.MOST_WAITING", PLACED_AT_ONCE + 1)
-    children = [subprocess.Popen(["sleep", "60"]) for _ in range(PLACED_AT_ONCE + 3)]
+    monkeypatch.setattr("node.balancing.MOST_WAITING", BEGUN_AT_ONCE + 1)
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(BEGUN_AT_ONCE + 3)]
     try:
         turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
         _, waiting = await asyncio.wait(turns, timeout=0.3)
-        assert len(waiting) == PLACED_AT_ONCE + 1
+        assert len(waiting) == BEGUN_AT_ONCE + 1
     finally:
         for child in children:
             child.kill()

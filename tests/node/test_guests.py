@@ -30,7 +30,9 @@ def no_groups_left() -> Iterator[None]:
     GuestGroups().remove_all()
 
 
-def guests(tmp_path: Path, asked: list[tuple[float, float, int]]) -> Guests:
+def guests(tmp_path: Path, asked: list[tuple[float, float, int]], told: list[str] | None = None) -> Guests:
+    events: list[str] = [] if told is None else told
+
     def recheck(slowdown: float, guest: Guest, coming: int) -> str:
         asked.append((slowdown, guest.runnable, coming))
         return BUSY
@@ -39,8 +41,9 @@ def guests(tmp_path: Path, asked: list[tuple[float, float, int]]) -> Guests:
     config = Config(name="n2", address="127.0.0.1")
     # No program can be started: whoever comes past admission is told so.
     return Guests(
-        paths, lambda: config, LendingPolicy, Programs(remote=("/nonexistent",)), lambda: Surroundings(1 << 40), lambda _: None, recheck
-    )
+        paths, lambda: config, LendingPolicy, Programs(remote=("/nonexistent",)), lambda: Surroundings(1 << 40),
+        lambda guest: events.append(f"{guest.key} has come"), recheck, left=lambda guest: events.append(f"{guest.key} has left"),
+    )  # fmt: skip
 
 
 def refused(of: Guests, **more: Any) -> PeerRefused:
@@ -66,3 +69,17 @@ def test_a_balancers_guest_is_refused_where_it_would_gain_nothing_but_not_one_th
 @pytest.mark.parametrize("wrong", [{"slowdown": "2"}, {"slowdown": -1}, {"runnable": float("nan")}, {"runnable": True}])
 def test_figures_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     assert "makes no sense" in refusal(guests(tmp_path, []), **wrong)
+
+
+def test_a_guest_counts_while_its_place_is_made_and_no_more_if_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    of = guests(tmp_path, [], told)
+
+    async def starts(guest: Guest, secret: bytes) -> int:
+        told.append(f"a place for {[one.key for one in of.all()]}")
+        raise OSError("no place")
+
+    monkeypatch.setattr(of, "_start_remote", starts)
+    refused(of)
+    assert told == ["n1-7 has come", "a place for ['n1-7']", "n1-7 has left"]
+    assert not of.all()
