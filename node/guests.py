@@ -66,6 +66,8 @@ class Guests:
         self._guests: dict[str, Guest] = {}
         self._remotes: dict[str, Program] = {}
         self._arriving: set[str] = set()
+        self._alone: dict[str, float] = {}
+        """Guests that have been alone in their control groups since they came, and seconds of cpu that those had counted before."""
         self._expelling: set[str] = set()
         self._leaving: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,6 +177,8 @@ class Guests:
         config, paths, key = self._config(), self._paths, guest.key
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         cgroup = self.groups.create(key)
+        if (counted := self.groups.cpu(key)) is not None:
+            self._alone[key] = counted
         self.groups.put_first(key, True)
         self.groups.bound_memory(key, self.census.kind(guest, self._policy()).max_memory)
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -235,6 +239,7 @@ class Guests:
         except ProgramError:
             return                                              # it was short
         self._guests[guest.key], self._remotes[guest.key] = guest, program
+        self._alone.pop(guest.group, None)
         self.stillness.runs(guest.key)
         self._save(guest)
         self._accepted(guest)
@@ -253,6 +258,7 @@ class Guests:
     def _forget(self, key: str) -> None:
         guest = self._guests.pop(key, None)
         program = self._remotes.pop(key, None)
+        self._alone.pop(key, None)
         self.stillness.forget(key)
         self.groups.put_first(guest.group if guest is not None else key, False)     # others may have been born in it
         if program is not None:
@@ -327,17 +333,26 @@ class Guests:
     async def usage(self, caller: Caller, pids: object, reads: bool) -> list[list[float]]:
         """[pid, seconds of cpu since it came, and if wanted bytes that it has read here] of the caller's guests among those pids that
         tell in time."""
-        wanted = pids[:MOST_ASKED] if isinstance(pids, list) else []
-        wanted = [pid for pid in wanted if isinstance(pid, int)]
-        programs = {pid: self._remotes[f"{caller.name}-{pid}"] for pid in wanted if f"{caller.name}-{pid}" in self._remotes}
+        keys = {pid: f"{caller.name}-{pid}" for pid in (pids[:MOST_ASKED] if isinstance(pids, list) else ()) if isinstance(pid, int)}
+        counted = {pid: self._counted(key) for pid, key in keys.items()}
+        programs = {pid: self._remotes[key] for pid, key in keys.items() if counted[pid] is None and key in self._remotes}
         answers = await asyncio.gather(
             *(program.request("status", USAGE_TIMEOUT) for program in programs.values()), return_exceptions=True
         )
-        return [
+        return [[pid, cpu, *([0] if reads else [])] for pid, cpu in counted.items() if cpu is not None] + [
             [pid, float(answer["cpu"]), *([int(answer.get("reads", 0))] if reads else [])]
             for pid, answer in zip(programs, answers, strict=True)
             if not isinstance(answer, BaseException) and isinstance(answer.get("cpu"), (int, float)) and answer.get("running")
         ]  # fmt: skip
+
+    def _counted(self, key: str) -> float | None:
+        """Seconds of cpu of a guest since it came, if nobody has to be woken up for that: of one that reads no files without its home,
+        and whose control group is its own."""
+        guest, before = self._guests.get(key), self._alone.get(key)
+        if guest is None or before is None or self._config().mfs.is_direct or not self.stillness.is_here(guest):
+            return None
+        now = self.groups.cpu(key)
+        return max(0.0, now - before) if now is not None else None
 
     async def expel(self, key: str | None, reason: str, within: float = EXPEL_TIMEOUT) -> dict[str, str]:
         """Sends one guest home, or all at once; returns those that have not gone within so many seconds, and why."""

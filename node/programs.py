@@ -145,8 +145,6 @@ class Program:
             log.warning("%s ended with status %d", self.what, self._child.returncode)
         if self._writer is None:
             self._finish()
-        if self._writer is None:
-            self._finish()
 
     async def _connect(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,3 +86,20 @@ def test_a_guest_counts_while_its_place_is_made_and_no_more_if_that_fails(tmp_pa
     refused(of)
     assert told == ["n1-7 has come", "a place for ['n1-7']", "n1-7 has left"]
     assert not of.all()
+
+
+def test_what_a_guest_that_is_alone_in_its_control_group_uses_is_what_that_counts(tmp_path: Path) -> None:
+    of, guest = guests(tmp_path, []), Guest("n1", 7, 0, "root", 0, time.time(), group="n1-7")
+    of.groups.create("n1-7")
+    burns = "import time\nwhile time.process_time() < 0.3: pass"
+    with subprocess.Popen([sys.executable, "-c", f"input()\n{burns}"], stdin=subprocess.PIPE) as burner:
+        for directory in of.groups.directories("farhome/guests/n1-7"):
+            (directory / "cgroup.procs").write_text(str(burner.pid))
+        of._guests["n1-7"], of._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
+        of.stillness.runs("n1-7")
+        burner.communicate(b"\n", timeout=20)
+    (told,) = asyncio.run(of.usage(Caller("n1", "here"), [7, 8, "x"], reads=True))
+    assert told[0] == 7
+    assert 0.2 < told[1] < 2
+    assert told[2] == 0
+    assert not asyncio.run(of.usage(Caller("n9", "here"), [7], reads=True))
