@@ -160,7 +160,7 @@ static int reach(void)
 static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 {
 	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role, .encrypted = !mfs_options.plain};
-	hello.able = MFS_TAKES_BESIDE | (mfs_fuse_has_epochs() ? MFS_HAS_EPOCHS : 0);
+	hello.able = MFS_TAKES_BESIDE | MFS_TAKES_DATA | (mfs_fuse_has_epochs() ? MFS_HAS_EPOCHS : 0);
 	int fd = reach();
 	int result = fd < 0 ? fd : mfs_stream_connect(stream, context, fd, ATTEMPT);
 
@@ -222,11 +222,19 @@ static void receive(char *buffer)
 	struct mfs_beside beside;
 
 	for (;;) {
-		long size = mfs_stream_frame(&from, buffer, sizeof *header, MFS_FRAME_MOST);
-		if (size < 0)
+		long size = mfs_stream_head(&from, buffer, sizeof *header, MFS_FRAME_MOST), passed = 0;
+		if (size > 0 && header->unique & MFS_DATA) {
+			header->unique &= ~MFS_DATA;
+			passed = mfs_pass(&from, buffer);
+		}
+		if (size > 0 && !passed)
+			passed = mfs_stream_read(&from, header + 1, (size_t)size - sizeof *header);
+		if (size < 0 || passed < 0)
 			return;
 		atomic_fetch_add(&mfs_figures->bytes_in, (unsigned long long)size);
 		__atomic_store_n(&heard_at, mfs_now(), __ATOMIC_RELAXED);
+		if (passed)
+			continue;
 		if (header->unique) {
 			bool has_beside = header->unique & MFS_BESIDE && size >= (long)(sizeof *header + sizeof beside);
 			if (has_beside) {

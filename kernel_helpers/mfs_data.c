@@ -170,9 +170,12 @@ long mfs_read(struct mfs_request *request)
 		return asked ? -errno : -EINVAL;
 	size_t size = asked->size < request->room ? asked->size : request->room, done = 0;
 	mfs_pages_given(session, file, true);
-	if (size >= LARGE)
+	if (size >= LARGE) {
 		mfs_step_down(request);
-	while (done < size) {
+		long lent = mfs_lend(request, file->fd, (off_t)asked->offset, size);
+		done = lent > 0 ? (size_t)lent : 0;
+	}
+	while (!request->lends && done < size) {
 		struct iovec part = {request->reply + done, size - done};
 		/* As long as nobody else takes requests, only what is in memory. */
 		ssize_t count = preadv2(file->fd, &part, 1, (off_t)(asked->offset + done), request->leads ? RWF_NOWAIT : 0);

@@ -54,6 +54,19 @@ static bool is_behind(const struct mfs_session *session)
 	return ioctl(session->out.fd, SIOCOUTQ, &queued) || queued > QUEUE_MOST;
 }
 
+/* Under `writing`. */
+static int send_reply(struct mfs_request *request, size_t size)
+{
+	struct mfs_stream *out = &request->session->out;
+
+	if (!request->lends)
+		return mfs_stream_write(out, request->buffer, size);
+	if (request->session->takes_data)
+		((struct fuse_out_header *)request->buffer)->unique |= MFS_DATA;
+	int result = mfs_stream_write_first(out, request->buffer, sizeof(struct fuse_out_header));
+	return result ? result : mfs_lent_send(out);
+}
+
 void mfs_reply(struct mfs_request *request, long result)
 {
 	struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
@@ -74,8 +87,10 @@ void mfs_reply(struct mfs_request *request, long result)
 		header->len = (uint32_t)size;
 		header->unique |= MFS_BESIDE;
 	}
-	result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, request->buffer, size);
+	result = session->broken ? -ECONNRESET : send_reply(request, size);
 	pthread_mutex_unlock(&session->writing);
+	if (result && request->lends)
+		mfs_lent_end(); /* nobody takes it */
 	if (result)
 		mfs_session_break(session);
 }

@@ -230,6 +230,7 @@ static void *work(void *argument)
 		leads = request.leads;
 	}
 	mfs_thread_end();
+	mfs_lent_end();
 	mfs_session_break(session);
 	free(frame);
 	free(buffer);

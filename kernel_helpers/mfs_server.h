@@ -7,6 +7,7 @@
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_promises.c     what peers may remember
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
+ *   mfs_lent.c         large data, sent from where the kernel has it
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_direct.c       files that processes of ours have open, read where those are
  *   mfs_identity.c     acting as the caller
@@ -192,7 +193,7 @@ struct mfs_session {
 	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
 	bool hurries;            /* the last request came soon after the one before; of whoever holds `reading` */
-	bool has_in, has_out, serving, epochs, takes_beside;
+	bool has_in, has_out, serving, epochs, takes_beside, takes_data;
 	struct mfs_table table;
 	struct mfs_handles handles;
 	struct mfs_locks *locks;
@@ -210,6 +211,7 @@ struct mfs_request {
 	char *reply;             /* within it, after the header */
 	size_t room;             /* for the reply */
 	bool leads;              /* nobody else takes requests until we step down */
+	bool lends;              /* the reply's data is not in `reply`, but in what this thread has been lent (mfs_lend) */
 	bool alone;              /* in a thread of its own: may wait for others */
 	struct mfs_node *told_of; /* a directory that is looked into, and whether its names may be remembered */
 	bool tells_names;
@@ -228,6 +230,12 @@ extern _Thread_local bool mfs_may_wait;
 int mfs_open_patiently(int node, int flags);
 
 /* This thread serves that session until it ends. */
+/* Large data of a file for the reply, without a copy; how much, -EINVAL or another error: it has to be copied. */
+long mfs_lend(struct mfs_request *request, int file, off_t offset, size_t size);
+/* Sends it; 0 or -errno. */
+int mfs_lent_send(struct mfs_stream *stream);
+/* This thread has none any more. */
+void mfs_lent_end(void);
 void mfs_thread_begin(struct mfs_session *session);
 void mfs_thread_end(void);
 struct mfs_session *mfs_thread_serves(int thread); /* NULL: it is none of ours */

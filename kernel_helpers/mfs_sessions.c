@@ -186,6 +186,7 @@ void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 	session->heard = mfs_now();
 	session->epochs = hello->able & MFS_HAS_EPOCHS;
 	session->takes_beside = hello->able & MFS_TAKES_BESIDE;
+	session->takes_data = hello->able & MFS_TAKES_DATA;
 	if (hello->role == MFS_REQUESTS) {
 		session->in = *stream;
 		session->has_in = true;

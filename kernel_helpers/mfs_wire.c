@@ -206,7 +206,7 @@ int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size)
 	return 0;
 }
 
-int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size)
+static int write_all(struct mfs_stream *stream, const void *data, size_t size, int flags)
 {
 	if (stream->tls) {
 		errno = 0;
@@ -216,7 +216,7 @@ int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size)
 		return count > 0 ? 0 : tls_error(stream->tls, count);
 	}
 	while (size) {
-		ssize_t count = send(stream->fd, data, size, MSG_NOSIGNAL);
+		ssize_t count = send(stream->fd, data, size, MSG_NOSIGNAL | flags);
 		if (count < 0 && errno == EINTR)
 			continue;
 		if (count <= 0)
@@ -227,7 +227,17 @@ int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size)
 	return 0;
 }
 
-long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, size_t most)
+int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size)
+{
+	return write_all(stream, data, size, 0);
+}
+
+int mfs_stream_write_first(struct mfs_stream *stream, const void *data, size_t size)
+{
+	return write_all(stream, data, size, MSG_MORE);
+}
+
+long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most)
 {
 	uint32_t length;
 	int result = mfs_stream_read(stream, buffer, least);
@@ -235,10 +245,15 @@ long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, siz
 	if (result)
 		return result;
 	memcpy(&length, buffer, sizeof length);
-	if (length < least || length > most)
-		return -EPROTO;
-	result = mfs_stream_read(stream, (char *)buffer + least, length - least);
-	return result ? result : (long)length;
+	return length < least || length > most ? -EPROTO : (long)length;
+}
+
+long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, size_t most)
+{
+	long length = mfs_stream_head(stream, buffer, least, most);
+	int result = length < 0 ? 0 : mfs_stream_read(stream, (char *)buffer + least, (size_t)length - least);
+
+	return result ? result : length;
 }
 
 bool mfs_stream_is_ready(struct mfs_stream *stream)

@@ -30,6 +30,8 @@
 
 /* In the number of a reply: struct mfs_beside follows it. */
 #define MFS_BESIDE (1ull << 62)
+/* It is data of a file, and large. */
+#define MFS_DATA (1ull << 61)
 
 /* Attributes of a node that the request has changed or opened, beside what its reply tells of. */
 struct mfs_beside {
@@ -51,6 +53,7 @@ struct mfs_hello {
 
 #define MFS_HAS_EPOCHS 1u /* its kernel can be told to look all names up anew (protocol 7.44) */
 #define MFS_TAKES_BESIDE 2u
+#define MFS_TAKES_DATA 4u
 
 struct mfs_stream {
 	int fd;
@@ -71,6 +74,8 @@ void mfs_stream_make_plain(struct mfs_stream *stream);
 /* All of it; 0 or -errno, -ECONNRESET at the end of the stream. One thread at a time. */
 int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size);
 int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size);
+/* The same of what more follows at once: it may go together with that. */
+int mfs_stream_write_first(struct mfs_stream *stream, const void *data, size_t size);
 /* Whether a read would not have to wait. */
 bool mfs_stream_is_ready(struct mfs_stream *stream);
 /* How long a read or a write may wait, in ms; 0: for ever. */
@@ -80,6 +85,8 @@ void mfs_stream_shut(struct mfs_stream *stream);
 void mfs_stream_close(struct mfs_stream *stream);
 /* One frame, which begins with its length, at least `least` bytes of it; its length or -errno. */
 long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
+/* Only those first bytes of one; the length of all of it or -errno. */
+long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
 
 /* Whether whoever opens a file with these flags may change it. */
 bool mfs_is_for_writing(uint32_t flags);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -107,6 +108,19 @@ with open(sys.argv[1], "wb", buffering=0) as file:
             print(number, flush=True)
 """
 
+READ = """
+import hashlib, os, sys, time
+file, end, count = os.open(sys.argv[1], os.O_RDONLY), time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < end:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    told, place, step = hashlib.sha256(), 0, (1 << 20) - count % 3 * 5000
+    while data := os.pread(file, step, place):
+        told.update(data)
+        place += len(data)
+    print(told.hexdigest(), flush=True)
+    count += 1
+"""
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pair]:
@@ -164,3 +178,36 @@ def test_what_breaks_in_the_middle_loses_nothing(pair: Pair, what: str) -> None:
     for _ in range(150):
         expected.update(rng.randbytes(1 << 20))
     assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).digest() == expected.digest()
+
+
+@pytest.fixture
+def large(pair: Pair) -> str:
+    """What the file that n2 shows holds, by its checksum."""
+    data = random.Random(5).randbytes(20_000_001)
+    (pair[2].root / "tmp/file").write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("size", [1500, 3000, 65536])
+def test_what_comes_in_parts_of_any_size_is_read_as_it_is(pair: Pair, large: str, size: int) -> None:
+    pair.sh(2, f"ip link set eth0 gso_max_size {size}")
+    try:
+        assert set(pair.python(1, READ, "/mfs/n2/tmp/file", "1").split()) == {large}
+    finally:
+        pair.sh(2, "ip link set eth0 gso_max_size 65536")
+
+
+@pytest.mark.parametrize("what", ["server", "link"])
+def test_what_is_read_while_it_breaks_is_what_is_there(pair: Pair, large: str, what: str) -> None:
+    reads = pair.start(1, READ, "/mfs/n2/tmp/file", "4")
+    for pause in (0.3, 0.77, 0.91):
+        time.sleep(pause)
+        if what == "link":
+            pair.lab.cut("n1", "n2", 0.2)
+        else:
+            pair[2].run(["kill", "-9", str(pair.pids(pair[2])["server"])], check=True)
+    assert reads.wait(30) == 0
+    assert reads.stdout is not None
+    told = reads.stdout.read().split()
+    assert len(told) > 3
+    assert set(told) == {large}
