@@ -227,6 +227,7 @@ class Guests:
         elif event == "moving":
             self.on_its_way(key, message.get("moving") is True)
         elif event == "born" and key in self._guests:
+            self._alone.pop(self._guests[key].group, None)
             self._spawn(self._take_child(self._guests[key], int(message["pid"])))
 
     async def _take_child(self, parent: Guest, pid: int) -> None:
@@ -239,7 +240,6 @@ class Guests:
         except ProgramError:
             return                                              # it was short
         self._guests[guest.key], self._remotes[guest.key] = guest, program
-        self._alone.pop(guest.group, None)
         self.stillness.runs(guest.key)
         self._save(guest)
         self._accepted(guest)

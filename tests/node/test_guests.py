@@ -103,3 +103,18 @@ def test_what_a_guest_that_is_alone_in_its_control_group_uses_is_what_that_count
     assert 0.2 < told[1] < 2
     assert told[2] == 0
     assert not asyncio.run(of.usage(Caller("n9", "here"), [7], reads=True))
+
+
+def test_a_guest_with_children_tells_itself_what_it_uses(tmp_path: Path) -> None:
+    """Even with one that has ended before anybody could attach to it: the control group is no longer its own."""
+    of, guest = guests(tmp_path, []), Guest("n1", 7, 0, "root", 0, time.time(), group="n1-7")
+    of.groups.create("n1-7")
+    of._guests["n1-7"], of._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
+    of.stillness.runs("n1-7")
+
+    async def asks() -> tuple[int, int]:
+        before = await of.usage(Caller("n1", "here"), [7])
+        of._on_event("n1-7", {"event": "born", "pid": 8})
+        return len(before), len(await of.usage(Caller("n1", "here"), [7]))
+
+    assert asyncio.run(asks()) == (1, 0)
