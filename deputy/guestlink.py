@@ -173,7 +173,8 @@ class GuestLink:
                 self.home.release()
         elif event.kind == Control.STOP_BY_DEFAULT:
             assert deputy.signals is not None
-            deputy.signals.stop_by(int(str(unpack(event.data)["number"])))
+            fields = unpack(event.data)
+            deputy.signals.stop_by(int(fields["number"]), int(fields["continued"]) if "continued" in fields else None)
         elif event.kind == Control.GUEST_DIED:
             deputy.guest_died(int(str(unpack(event.data)["number"])))
         else:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from deputy.stub import Stub, say_on_terminal
-from engine.pending import Pending
+from engine.pending import Pending, number_of
 from kernel_helpers import tracing
 from kernel_helpers.tracing import Cause, Stop
 from wire.control import Control
@@ -39,6 +39,10 @@ class StubSignals:
         self._own_stop: int | None = None
         self._own_death: int | None = None
         self._held: Pending | None = None
+        self._continued = 0
+        """How often SIGCONT has come."""
+        self._carried = 0
+        """How many of those the guest knew of when it last came to a node."""
         self._unborn: set[int] = set()
         stub.on_stop = self.handle
 
@@ -122,13 +126,14 @@ class StubSignals:
             self._unborn.discard(int.from_bytes(info[16:20], "little"))  # si_pid, where si_code is CLD_*
             self._proceed(stop.tid)
             return
+        self._continued += number == signal.SIGCONT
         directed = self._stub.program_tid(stop.tid) if code == tracing.SI_TKILL else 0
         if self._held is not None:
             self._held.append((directed, info))
             self._proceed(stop.tid)
             return
         # Before the stub goes on: the call that caused the signal (kill, a write to a broken pipe) is replied to after it.
-        self._tell(Control.SIGNAL, tid=directed, barrier=True, number=number, info=info)
+        self._pass_on(directed, info)
         self._proceed(stop.tid)
 
     def _proceed(self, tid: int) -> None:
@@ -142,7 +147,7 @@ class StubSignals:
     def hold(self) -> None:
         """From now on signals are kept: the guest is about to stand still for a move."""
         if self._held is None:
-            self._held = []
+            self._held, self._carried = [], self._continued
 
     def held(self) -> Pending:
         """What was kept since hold()."""
@@ -152,12 +157,22 @@ class StubSignals:
         """Sends what was kept to the guest where it is now."""
         kept, self._held = self._held or [], None
         for tid, info in kept:
-            self._tell(Control.SIGNAL, tid=tid, barrier=True, number=int.from_bytes(info[:4], "little"), info=info)
+            self._pass_on(tid, info)
 
-    def stop_by(self, number: int) -> None:
-        """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups)."""
-        self._own_stop = number
+    def _pass_on(self, tid: int, info: bytes) -> None:
+        number = number_of(info)
+        continued = {"continued": self._continued} if number == signal.SIGCONT else {}
+        self._tell(Control.SIGNAL, tid=tid, barrier=True, number=number, info=info, **continued)
+
+    def stop_by(self, number: int, continued: int | None) -> None:
+        """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups), and if
+        the process has not been continued since. continued: of the last SIGCONT that the guest has been told of where it is."""
+        if (self._carried if continued is None else continued) < self._continued:
+            return
         try:
+            if tracing.signal_state(self._stub.pid, self._stub.pid).voids(number):
+                return
+            self._own_stop = number
             os.kill(self._stub.pid, number)
         except ProcessLookupError:
             pass

@@ -189,7 +189,10 @@ class Stub:
                 self._send_again(thread.tid, kept, info)
 
     def _send_again(self, tid: int, number: int, info: bytes) -> None:
-        """Queues a signal that a stop had taken. Its origin stays known where the kernel lets us say so."""
+        """Queues a signal that a stop had taken. Its origin stays known where the kernel lets us say so. A stop signal is over when the
+        process has been continued meanwhile."""
+        if number in tracing.STOPPING and tracing.signal_state(self.pid, tid).voids(number):
+            return
         code = tracing.signal_code(info)
         if code < 0 and code != tracing.SI_TKILL:
             tracing.queue_signal(self.pid, tid, number, info)

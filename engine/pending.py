@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import signal
 import struct
 
 from engine.capture import inner_tid, pending_signals
+from kernel_helpers import tracing
 from kernel_helpers.inject import SIGINFO_SIZE, check, comes_again
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS
@@ -19,16 +21,12 @@ _ALL = (1 << 64) - 1
 def take(frozen: Frozen) -> Pending:
     """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
     the freeze itself had caught on its way to a handler. Errors: OSError."""
-    taken: Pending = []
+    taken = _in_hand(frozen)
     shared = list(pending_signals(frozen.pid, True))
     with frozen.scratch(8 + 16 + SIGINFO_SIZE) as address:
         frozen.write(address, struct.pack("<QQQ", _ALL, 0, 0))
         for thread in frozen.threads.values():
             tid = inner_tid(frozen.pid, thread.tid)
-            if thread.pending_signal:
-                taken.append((tid, thread.pending_info))
-                thread.pending_signal, thread.pending_info = 0, b""
-                frozen.note_signals(taken)
             while (number := thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)) > 0:
                 info = frozen.read(address + 24, SIGINFO_SIZE)
                 if comes_again(info):
@@ -45,9 +43,38 @@ def take(frozen: Frozen) -> Pending:
     return taken
 
 
+def _in_hand(frozen: Frozen) -> Pending:
+    """What the freeze has caught, which is older than what waits still."""
+    taken: Pending = []
+    for thread in frozen.threads.values():
+        if thread.pending_signal:
+            taken.append((inner_tid(frozen.pid, thread.tid), thread.pending_info))
+            thread.pending_signal, thread.pending_info = 0, b""
+            frozen.note_signals(taken)
+    return taken
+
+
+def settled(pending: Pending) -> Pending:
+    """Without stops that were continued since, and what continued is to be stopped again: of such the kernel keeps the last (signal.c,
+    prepare_signal). In the order in which they came."""
+    kept: Pending = []
+    for tid, info in pending:
+        number = number_of(info)
+        ended = tracing.STOPPING if number == signal.SIGCONT else {signal.SIGCONT} if number in tracing.STOPPING else set()
+        kept = [(other, before) for other, before in kept if number_of(before) not in ended]
+        kept.append((tid, info))
+    return kept
+
+
+def number_of(info: bytes) -> int:
+    """Of a siginfo_t."""
+    return int.from_bytes(info[:4], "little")
+
+
 def put(frozen: Frozen, pending: Pending) -> None:
-    """Makes signals pending: sent by the threads to themselves, for only so may they bear any si_code (signal.c,
+    """Makes signals pending that came in this order: sent by the threads to themselves, for only so may they bear any si_code (signal.c,
     do_rt_sigqueueinfo). Errors: OSError."""
+    pending = settled(pending)
     if not pending:
         return
     threads = {inner_tid(frozen.pid, tid): thread for tid, thread in frozen.threads.items()}
@@ -55,7 +82,7 @@ def put(frozen: Frozen, pending: Pending) -> None:
     with frozen.scratch(SIGINFO_SIZE) as address:
         for tid, info in pending:
             frozen.write(address, info)
-            number = int.from_bytes(info[:4], "little")
+            number = number_of(info)
             if tid in threads:
                 result = threads[tid].call(SYS.rt_tgsigqueueinfo, leader, tid, number, address)
             else:

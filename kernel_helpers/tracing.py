@@ -240,6 +240,15 @@ class SignalState:
             return True
         return number in IGNORED_BY_DEFAULT and not self.is_caught(number)
 
+    def has(self, number: int) -> bool:
+        """Whether it is pending."""
+        return bool((self.pending | self.shared_pending) >> (number - 1) & 1)
+
+    def voids(self, number: int) -> bool:
+        """Whether SIGCONT waits, which ends what a stop signal of that number, taken before, would begin: the kernel drops those that wait
+        still (signal.c, prepare_signal), of those in the hand of a tracer it does not know."""
+        return number in STOPPING and self.has(signal.SIGCONT)
+
     def deliverable(self) -> bool:
         """Whether something pending waits for this thread only because it is inside a call."""
         return bool((self.pending | self.shared_pending) & ~self.blocked)

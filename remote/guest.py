@@ -107,6 +107,9 @@ class Guest:
             thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
             thread.restore()
         for thread in frozen.threads.values():
+            if thread.pending_signal in tracing.STOPPING:  # which no mask keeps out of the calls above
+                self.signals.stop_at_home(thread.pending_signal)
+                thread.pending_signal, thread.pending_info = 0, b""
             thread.resume()
             self.follow(thread.tid)
 
@@ -331,6 +334,8 @@ class Guest:
         if stop.cause in (Cause.EXITED, Cause.KILLED):
             self._thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
+            if self.is_stopped:
+                tracing.interrupt(stop.tid)  # this stop may have taken the place of the one that was asked for
             self.signals.stop(stop)
         elif stop.cause is Cause.CALL and not self.is_stopped:
             if self.trace is not None and self.trace.look(stop.tid):
@@ -449,9 +454,9 @@ class Guest:
             elif stop.cause is Cause.CALL:
                 if self.trace is not None:
                     self.trace.look(tid)
-                tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
             elif stop.cause is Cause.OTHER:
                 self._rewind_from_entry(tid)
+            tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
             tracing.proceed(tid)
         raise TimeoutError(f"thread {tid} of the guest does not stop")
 

@@ -6,6 +6,7 @@ no other way lets one process queue another a signal that looks as if it came fr
 
 from __future__ import annotations
 
+import signal
 import struct
 import time
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ class GuestSignals:
         self._next_info = 1
         self._looked = 0.0
         self._signalled: float | None = None
+        self._continued: int | None = None
 
     def deliver(self, event: Event) -> None:
         """A signal of home. Errors: ProcessLookupError."""
@@ -49,13 +51,15 @@ class GuestSignals:
         host = self._guest.host_tid(event.tid) if event.tid else None
         if event.tid and host is None:
             return
+        self._continued = int(fields["continued"]) if "continued" in fields else self._continued
         self.queue(int(fields["number"]), bytes(fields["info"]), host)
 
     def queue(self, number: int, info: bytes, host: int | None) -> None:
         """Queues a signal to a thread (None: to the process). Errors: ProcessLookupError."""
         pid = self._guest.pid
         state = tracing.signal_state(pid, host or pid)
-        if state.is_ignored(number) and not state.is_blocked(number):
+        ends_stops = number == signal.SIGCONT and any(state.has(stop) for stop in tracing.STOPPING)
+        if state.is_ignored(number) and not state.is_blocked(number) and not ends_stops:
             return
         # One that we could queue as it is gets a cookie, too: its sender's pid would be lost, for we are outside of the guest's pid
         # namespace (signal.c, send_signal_locked).
@@ -150,7 +154,7 @@ class GuestSignals:
             tracing.set_signal_info(tid, true)
         state = tracing.signal_state(guest.pid, tid)
         if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
-            guest.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number))
+            self.stop_at_home(number)
             tracing.proceed(tid)
             return
         if at_door and state.is_caught(number) and not inject.comes_again(true):
@@ -163,6 +167,11 @@ class GuestSignals:
             guest.door.handled(tid)
             guest.link.abandon(guest.program_tid(tid))
         tracing.proceed(tid, number)
+
+    def stop_at_home(self, number: int) -> None:
+        """A stop signal meets its default action: the process stops at home, if it has not been continued since, and then here."""
+        continued = {} if self._continued is None else {"continued": self._continued}
+        self._guest.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number, **continued))
 
     def _await_call(self, host: int) -> None:
         """Until the call that a thread is about to make is on its way home, or a moment has passed."""

@@ -18,7 +18,7 @@ class Control(IntEnum):
 
     # deputy -> remote
     SIGNAL = 32
-    """a signal came to the stub: number, info, tid (0: to the process)"""
+    """a signal came to the stub: number, info, tid (0: to the process); of SIGCONT continued: its number among those of the process"""
     STOPPED = 33
     """the stub is in a group stop: the guest must not run"""
     CONTINUED = 34
@@ -64,7 +64,7 @@ class Control(IntEnum):
     CANCEL = 67
     """a signal waits for this thread: suspend its call if it blocks: tid"""
     STOP_BY_DEFAULT = 68
-    """a stop signal met its default action: number"""
+    """a stop signal met its default action: number; continued: of the last SIGCONT that came here, if one has"""
     GUEST_DIED = 69
     """the guest was killed by a signal of its own: number, core"""
     EXPEL = 70

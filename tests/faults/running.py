@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -89,6 +91,31 @@ class Running:
                     found.append(int(pid))
             except (FileNotFoundError, ProcessLookupError):
                 continue
+        return found
+
+    def computes(self) -> bool:
+        """Whether one of its threads, here or there, has a processor or waits for one."""
+        return any(fields[0] == "R" for fields in self._threads())
+
+    def stands(self) -> bool:
+        """Whether none of them does, for a while."""
+        if self.computes():
+            return False
+        before = self._ticks()
+        time.sleep(0.4)
+        return not self.computes() and self._ticks() == before
+
+    def _ticks(self) -> int:
+        """What all of them have computed: 10 ms each."""
+        return sum(int(fields[11]) + int(fields[12]) for fields in self._threads())
+
+    def _threads(self) -> list[list[str]]:
+        """/proc/PID/task/TID/stat of each, from the state on."""
+        found = []
+        for pid in self.host_pids():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+                    found.append(stat.read_text().rpartition(")")[2].split())
         return found
 
     def stub(self) -> int:

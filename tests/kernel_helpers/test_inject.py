@@ -209,6 +209,22 @@ def test_signal_that_beats_the_interrupt_is_kept() -> None:
         blocked_in(process.pid, SYS.pause)
 
 
+def test_a_stop_that_was_continued_since_is_over() -> None:
+    """As it is at home, where SIGCONT ends all stops before it: also one that has been taken, and does not wait any more."""
+    with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
+        for _ in range(2):
+            blocked_in(process.pid, SYS.pause)
+            frozen = seizing.seize(process.pid)
+            os.kill(process.pid, signal.SIGSTOP)
+            assert frozen.call(SYS.getpid) == process.pid
+            assert frozen.leader.pending_signal == signal.SIGSTOP
+            os.kill(process.pid, signal.SIGCONT)
+            assert frozen.call(SYS.getpid) == process.pid
+            frozen.detach()
+            time.sleep(0.05)
+            assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+
+
 def test_stopped_job_is_seized_and_stays_stopped() -> None:
     with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
         blocked_in(process.pid, SYS.pause)

@@ -21,24 +21,12 @@ def test_a_blocked_signal_comes_when_it_is_wanted(cluster: Cluster, how: str, ea
             if taker.where() != "n2":
                 print(taker.move("n2"))  # may be refused, as long as the signal is taken as it would be at home
             if not early:
-                until("it waits", lambda: waits(taker), seconds=20)
+                until("it waits", lambda: not taker.computes(), seconds=20)
             # A shell that stays until the signal was sent: its own kill, so that the sender has a pid.
             assert cluster.home.run("sh", "-c", f"kill -USR1 {taker.pid}").returncode == 0
             until("it has taken the signal", lambda number=number: len(taker.lines()) >= 2 * number + 2, seconds=20)  # type: ignore[misc]
             assert taker.lines()[2 * number + 1] == "signal 10 code 0, sender told"
         assert taker.end() == "status 0\n"
-
-
-def waits(taker: Running) -> bool:
-    """Whether none of its processes, here or there, computes any more."""
-    states = []
-    for pid in taker.host_pids():
-        try:
-            with open(f"/proc/{pid}/stat") as stat:
-                states.append(stat.read().rpartition(")")[2].split()[0])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return bool(states) and "R" not in states
 
 
 def test_a_signal_that_comes_while_a_call_is_on_its_way_ends_it(cluster: Cluster) -> None:
@@ -63,6 +51,41 @@ def test_a_signal_to_itself_is_there_before_the_call_has_ended(cluster: Cluster)
         sender.works()
         sender.moved("n2")
         assert sender.end(90) == "missed 0\nstatus 0\n"
+
+
+STOPS = """
+import os, random, signal, sys, time
+time.sleep(random.uniform(0, 0.15))
+os.kill(int(sys.argv[1]), signal.SIGSTOP)
+time.sleep(random.uniform(0, 0.006))
+os.kill(int(sys.argv[1]), signal.SIGCONT)
+"""
+
+
+def test_a_stop_that_is_continued_while_it_moves_is_over(cluster: Cluster) -> None:
+    """Whatever a move has caught, has taken along, or has on its way: who was continued last runs."""
+    with Running(cluster, "counter", "lines 50000 5 1") as counter:
+        counter.works()
+        done = 0
+        for target in ["n2", "n3", "n1"] * 10:
+            source = counter.where()
+            stopper = cluster.home.popen(["/usr/bin/python3", "-S", "-c", STOPS, str(counter.pid)], "")
+            done += target != source and cluster.migrate(counter.pid, source, target).done  # may be refused: it is stopped
+            assert stopper.wait(20) == 0
+            counter.works()
+        assert done > 10
+
+
+def test_a_stop_holds_a_program_whose_signals_come_from_itself(cluster: Cluster) -> None:
+    """Its supervisor there sees it stop for them all the time."""
+    with Running(cluster, "faulting", "600") as faulting:
+        faulting.moved("n2")
+        for _ in range(8):
+            assert cluster.home.run("sh", "-c", f"kill -STOP {faulting.pid}").returncode == 0
+            until("it stands still", faulting.stands)
+            assert faulting.stands()
+            assert cluster.home.run("sh", "-c", f"kill -CONT {faulting.pid}").returncode == 0
+            until("it goes on", lambda: not faulting.stands())
 
 
 def missed(pushed: Running) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,8 +57,8 @@ def test_a_stop_holds_threads_that_are_being_born(cluster: Cluster) -> None:
             births.works()
             assert cluster.home.run("sh", "-c", f"kill -STOP {births.pid}").returncode == 0
             until("the stub is stopped", lambda: {"t", "T"} >= states(births.cluster.home.root / "proc" / str(births.pid)))
-            until("all of it stands still", lambda: stands(births))
-            assert stands(births)
+            until("all of it stands still", births.stands)
+            assert births.stands()
             assert cluster.home.run("sh", "-c", f"kill -CONT {births.pid}").returncode == 0
         births.works()
 
@@ -71,18 +70,3 @@ def states(process: Path) -> set[str]:
         with suppress(FileNotFoundError, ProcessLookupError):
             found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
     return found
-
-
-def stands(program: Running) -> bool:
-    before = cpu_ticks(program)
-    time.sleep(0.4)
-    return cpu_ticks(program) == before
-
-
-def cpu_ticks(program: Running) -> int:
-    """What all threads of its processes, here and there, have computed: 10 ms each."""
-    total = 0
-    for pid in program.host_pids():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total

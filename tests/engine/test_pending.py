@@ -1,0 +1,67 @@
+"""Signals that a move takes along keep the order in which they came."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.pending import put, settled, take
+from kernel_helpers import seizing, tracing
+from kernel_helpers.inject import SIGINFO_SIZE
+from kernel_helpers.syscalls import SYS
+
+USR1, STOP, TSTP, CONT = signal.SIGUSR1, signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT
+pytestmark = pytest.mark.timeout(30)
+
+
+def info(number: int) -> bytes:
+    return number.to_bytes(4, "little").ljust(SIGINFO_SIZE, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("came", "left"),
+    [
+        ([], []), ([USR1, CONT], [USR1, CONT]), ([USR1, STOP], [USR1, STOP]), ([STOP, USR1, CONT], [USR1, CONT]), ([CONT, STOP], [STOP]),
+        ([TSTP, STOP, CONT, TSTP, USR1], [TSTP, USR1]), ([STOP, CONT, STOP, CONT], [CONT]),
+    ],
+)  # fmt: skip
+def test_the_last_of_stops_and_continuations_counts(came: list[int], left: list[int]) -> None:
+    assert [int.from_bytes(one[:4], "little") for _, one in settled([(7, info(number)) for number in came])] == left
+
+
+def test_whom_a_signal_is_for_is_kept() -> None:
+    assert settled([(1, info(STOP)), (2, info(USR1)), (0, info(CONT))]) == [(2, info(USR1)), (0, info(CONT))]
+
+
+@pytest.mark.parametrize("sent", [(STOP, CONT), (STOP,), (STOP, CONT, USR1)])
+def test_what_is_taken_from_a_process_and_put_back_does_what_it_would_have_done(sent: tuple[int, ...]) -> None:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        try:
+            frozen = seizing.seize(process.pid)
+            for number in sent:
+                os.kill(process.pid, number)
+                frozen.call(SYS.getpid)  # at the end of a call it is there, if it cannot be blocked
+            taken = take(frozen)
+            numbers = [int.from_bytes(one[:4], "little") for _, one in taken]
+            assert numbers[0] == STOP
+            assert sorted(numbers) == sorted(sent)
+            put(frozen, taken)
+            frozen.detach()
+            time.sleep(0.1)
+            if USR1 in sent:
+                assert process.wait(5) == -USR1
+            else:
+                assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == ("S" if CONT in sent else "T")
+        finally:
+            process.kill()
+
+
+def test_a_stop_that_waits_is_not_void() -> None:
+    assert not tracing.SignalState(0, 1 << STOP - 1, 0, 0, 0).voids(STOP)
+    assert tracing.SignalState(0, 1 << CONT - 1, 0, 0, 0).voids(TSTP)
+    assert not tracing.SignalState(1 << CONT - 1, 0, 0, 0, 0).voids(USR1)
