@@ -20,7 +20,7 @@ from engine.forkcopy import WALL
 from engine.pending import put
 from kernel_helpers import journal, refuge
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.journal import Journal, NoJournal
+from kernel_helpers.journal import Journal, NoJournal, Signals
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.syscalls import SYS, Registers
 from wire import logs
@@ -41,11 +41,12 @@ def mend(path: Path) -> None:
         return
     with _seize(entry.pid) as frozen:
         threads = {tid: thread for tid, thread in frozen.threads.items() if refuge.is_in(entry.refuge, thread.registers.rip)}
-        signals = list(entry.signals)
+        in_hand: Signals = []
         for tid in threads.keys() & entry.threads.keys():
             thread, was = threads[tid], entry.threads[tid]
             thread.registers, thread.signal_mask, thread.rseq_section = Registers.from_buffer_copy(was.registers), was.mask, was.section
-            signals += [(inner_tid(entry.pid, tid), was.pending)] if was.pending else []
+            in_hand += [(inner_tid(entry.pid, tid), was.pending)] if was.pending else []
+        signals = in_hand + entry.signals
         ours = Journal(path)
         ours.memory, ours.signals = dict(entry.memory), signals
         frozen.keep(ours)

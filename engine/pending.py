@@ -66,6 +66,12 @@ def settled(pending: Pending) -> Pending:
     return kept
 
 
+def is_over(frozen: Frozen, info: bytes) -> bool:
+    """Whether a signal that was taken is a stop that has been continued since: what continued waits. Errors: ProcessLookupError."""
+    number = number_of(info)
+    return number in tracing.STOPPING and any(tracing.signal_state(frozen.pid, tid).voids(number) for tid in frozen.threads)
+
+
 def number_of(info: bytes) -> int:
     """Of a siginfo_t."""
     return int.from_bytes(info[:4], "little")
@@ -81,8 +87,10 @@ def put(frozen: Frozen, pending: Pending) -> None:
     leader = inner_tid(frozen.pid, frozen.pid)
     with frozen.scratch(SIGINFO_SIZE) as address:
         for tid, info in pending:
-            frozen.write(address, info)
             number = number_of(info)
+            if is_over(frozen, info):
+                continue
+            frozen.write(address, info)
             if tid in threads:
                 result = threads[tid].call(SYS.rt_tgsigqueueinfo, leader, tid, number, address)
             else:

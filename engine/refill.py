@@ -28,6 +28,7 @@ from engine.context import (
 )  # fmt: skip
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
+from engine.pending import is_over, number_of
 from engine.postcopy import Taker
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
@@ -390,18 +391,18 @@ def _set_thread(stub: Frozen, thread: Thread, wanted: ThreadContext, scratch: in
 def _queue_pending(context: Context, threads: dict[int, Thread], stub: Frozen, scratch: int, queued: list[_Queued]) -> None:
     """Queues what waited for process and threads, telling `queued` as it goes. Threads do it to themselves: only so may a
     signal bear any si_code. All of them block everything now."""
-    for info in context.pending:
-        _queue(stub, _Queued(threads[context.pid], info, True), scratch)
-        queued.append(_Queued(threads[context.pid], info, True))
+    items = [_Queued(threads[context.pid], info, True) for info in context.pending]
     for thread_context in context.threads:
-        for info in thread_context.pending:
-            _queue(stub, _Queued(threads[thread_context.tid], info, False), scratch)
-            queued.append(_Queued(threads[thread_context.tid], info, False))
+        items += [_Queued(threads[thread_context.tid], info, False) for info in thread_context.pending]
+    for item in items:
+        if not is_over(stub, item.info):
+            _queue(stub, item, scratch)
+            queued.append(item)
 
 
 def _queue(stub: Frozen, item: _Queued, scratch: int) -> None:
     stub.write(scratch, item.info)
-    number, pid = int.from_bytes(item.info[:4], "little"), inner_tid(stub.pid, stub.pid)
+    number, pid = number_of(item.info), inner_tid(stub.pid, stub.pid)
     if item.shared:
         result = item.thread.call(SYS.rt_sigqueueinfo, pid, number, scratch)
     else:
@@ -415,7 +416,7 @@ def _take_back(stub: Frozen, queued: Sequence[_Queued]) -> None:
     if not queued:
         return
     with scratch_page(stub) as scratch:
-        for thread, number in {(item.thread, int.from_bytes(item.info[:4], "little")) for item in queued}:
+        for thread, number in {(item.thread, number_of(item.info)) for item in queued}:
             ours = [item.info[:_SIGINFO_KERNEL] for item in queued if item.thread is thread]
             others = []
             while True:

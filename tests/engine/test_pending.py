@@ -61,6 +61,22 @@ def test_what_is_taken_from_a_process_and_put_back_does_what_it_would_have_done(
             process.kill()
 
 
+def test_a_stop_that_is_put_back_after_a_continuation_is_over() -> None:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        try:
+            frozen = seizing.seize(process.pid)
+            os.kill(process.pid, STOP)
+            frozen.call(SYS.getpid)
+            taken = take(frozen)
+            os.kill(process.pid, CONT)
+            put(frozen, taken)
+            frozen.detach()
+            time.sleep(0.1)
+            assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+        finally:
+            process.kill()
+
+
 def test_a_stop_that_waits_is_not_void() -> None:
     assert not tracing.SignalState(0, 1 << STOP - 1, 0, 0, 0).voids(STOP)
     assert tracing.SignalState(0, 1 << CONT - 1, 0, 0, 0).voids(TSTP)
