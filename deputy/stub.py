@@ -184,13 +184,13 @@ class Stub:
         for thread in frozen.threads.values():
             kept, info = thread.pending_signal, thread.pending_info
             thread.pending_signal, thread.pending_info = 0, b""
-            tracing.proceed(thread.tid)
             if kept:
                 self._send_again(thread.tid, kept, info)
+            tracing.proceed(thread.tid)
 
     def _send_again(self, tid: int, number: int, info: bytes) -> None:
-        """Queues a signal that a stop had taken. Its origin stays known where the kernel lets us say so. A stop signal is over when the
-        process has been continued meanwhile."""
+        """Queues a signal that a stop had taken, before the thread goes on: it would take what has come since. Its origin stays known where
+        the kernel lets us say so. A stop signal is over when the process has been continued meanwhile."""
         if number in tracing.STOPPING and tracing.signal_state(self.pid, tid).voids(number):
             return
         code = tracing.signal_code(info)
@@ -322,15 +322,15 @@ class Stub:
         """A thread that _interrupt() stopped goes on: runs, or stays in its group stop."""
         stop = self._last_stop
         assert stop is not None and stop.tid == tid
+        later, self._later = self._later, []
+        for thread, number, info in later:
+            self._send_again(thread, number, info)
         if self.on_stop is not None:
             self.on_stop(stop)
         elif stop.cause is Cause.GROUP_STOP:
             tracing.listen(tid)
         else:
             tracing.proceed(tid)
-        later, self._later = self._later, []
-        for thread, number, info in later:
-            self._send_again(thread, number, info)
 
     @contextmanager
     def injecting(self, program: int = 0) -> Iterator[Thread]:
@@ -355,6 +355,8 @@ class Stub:
             kept, info = thread.pending_signal, thread.pending_info
             thread.pending_signal = 0
             thread.restore()
+            if kept:
+                self._send_again(tid, kept, info)
             if self._last_stop is not None and self._last_stop.cause is Cause.GROUP_STOP:
                 # The injected calls have taken the thread out of that stop: a trap brings it back to one that it can be left in,
                 # and tells whether the group is still stopped.
@@ -363,8 +365,6 @@ class Stub:
                 self._interrupt(tid, 5.0)
             if tid in self.tids:
                 self._let_go(tid)
-            if kept:
-                self._send_again(tid, kept, info)
 
     def settle(self, force: bool = False) -> bool:
         """give_up_memory(), as soon as the calls that the freeze interrupted are under way again: until then their buffers are

@@ -6,6 +6,7 @@ direction.
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 import time
@@ -348,10 +349,11 @@ def _set_signal_actions(stub: Frozen, context: Context, scratch: int, has_run: b
     for number, action in context.signal_actions.items():
         table[(number - 1) * ACTION_BYTES : number * ACTION_BYTES] = action
     stub.write(scratch, bytes(table))
-    ignored = signal_state(stub.pid, stub.pid).ignored
+    state = signal_state(stub.pid, stub.pid)
     for number, action in context.signal_actions.items():
-        if not has_run and not any(action) and not ignored >> number - 1 & 1:
-            continue  # it is so already
+        is_default = not any(action) and not (state.ignored | state.caught) >> number - 1 & 1
+        if is_default and (not has_run or number == signal.SIGCONT):
+            continue  # it is so already; and what continues a process, and waits, would go (signal.c, do_sigaction)
         stub.call(SYS.rt_sigaction, number, scratch + (number - 1) * ACTION_BYTES, 0, 8)
 
 
