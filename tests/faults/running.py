@@ -93,17 +93,18 @@ class Running:
                 continue
         return found
 
-    def computes(self) -> bool:
-        """Whether one of its threads, here or there, has a processor or waits for one."""
-        return any(fields[0] == "R" for fields in self._threads())
+    def waits(self) -> bool:
+        """Whether it has threads, here or there, of which none has a processor or waits for one."""
+        threads = self._threads()
+        return bool(threads) and all(fields[0] != "R" for fields in threads)
 
     def stands(self) -> bool:
-        """Whether none of them does, for a while."""
-        if self.computes():
+        """Whether it does, for a while, and uses none."""
+        if not self.waits():
             return False
         before = self._ticks()
         time.sleep(0.4)
-        return not self.computes() and self._ticks() == before
+        return self.waits() and self._ticks() == before
 
     def _ticks(self) -> int:
         """What all of them have computed: 10 ms each."""

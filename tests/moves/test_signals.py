@@ -21,7 +21,7 @@ def test_a_blocked_signal_comes_when_it_is_wanted(cluster: Cluster, how: str, ea
             if taker.where() != "n2":
                 print(taker.move("n2"))  # may be refused, as long as the signal is taken as it would be at home
             if not early:
-                until("it waits", lambda: not taker.computes(), seconds=20)
+                until("it waits", taker.waits, seconds=20)
             # A shell that stays until the signal was sent: its own kill, so that the sender has a pid.
             assert cluster.home.run("sh", "-c", f"kill -USR1 {taker.pid}").returncode == 0
             until("it has taken the signal", lambda number=number: len(taker.lines()) >= 2 * number + 2, seconds=20)  # type: ignore[misc]
