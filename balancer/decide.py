@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from balancer.load import LoadVector, slowdown
 from balancer.nearness import stretch, told
-from balancer.opportunity import has_room, memory_price, price, relief
+from balancer.opportunity import burden, has_room, memory_price, price, relief
 from balancer.process import HOME, Decision, Process, Settings, why_never, why_no_memory, why_not_again, why_not_now, why_not_there
 from balancer.targets import sampled
 from balancer.ushering import usher
@@ -32,6 +32,8 @@ class _Candidate:
     gain: float
     relief: float
     saved: float
+    costs: float
+    """seconds that it costs those that run there, who are taken for as old as it is"""
 
 
 def decide(
@@ -116,7 +118,8 @@ def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: r
         gain = slowdown_here - there * own.speed
         relieved = relief(here, process.runnable) * own.speed if _goes_for_others(vector, process, gain, settings) else 0.0
         saved = process.cpu_seconds * (gain + relieved) - settings.cost.of(process.memory)
-        candidate = _Candidate(target, vector, gain, relieved, saved)
+        costs = process.cpu_seconds * burden(vector, process.runnable) * own.speed
+        candidate = _Candidate(target, vector, gain, relieved, saved, costs)
         against = refusal
         if against is None and _pays(candidate, settings):
             against = why_not_again(process, gain / slowdown_here, now, settings)
@@ -130,7 +133,7 @@ def _best_move(view: View, own: LoadVector, process: Process, now: float, rng: r
         return Decision(process.pid, None, reason, max(nearest[0].gain, 0.0))
     if not candidates:
         return Decision(process.pid, None, "no other node is known")
-    best = max(candidates, key=lambda found: (found.saved, found.target == HOME, -found.vector.load, found.target))
+    best = max(candidates, key=lambda found: (found.saved - found.costs, found.target == HOME, -found.vector.load, found.target))
     place_here = "at home" if process.where == HOME else f"on {process.where}"
     reason = (
         f"a slowdown of {slowdown_here - best.gain:.2f} {_at(best.target)} instead of {slowdown_here:.2f} {place_here}"

@@ -49,6 +49,15 @@ def has_room(vector: LoadVector, runnable: float) -> bool:
     return vector.idle or max(vector.runnable, vector.forecast) + runnable <= vector.cores
 
 
+def burden(vector: LoadVector, runnable: float) -> float:
+    """Return by how much more all others on the node would be slowed down, added up, with a process of so many threads there: 0 where only
+    what runs now and then (daemons) is."""
+    others = vector.contending
+    if others < LASTING:
+        return 0.0
+    return others * (slowdown(others + runnable, vector.cores, vector.speed) - slowdown(others, vector.cores, vector.speed))
+
+
 def relief(vector: LoadVector, runnable: float) -> float:
     """Return by how much less all others on the node would be slowed down, added up, without a process of so many threads there: 0 where
     only what runs now and then (daemons) would be left."""

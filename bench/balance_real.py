@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Protocol
 
+import psutil
+
 from bench.batch import forget_ends, measure_speeds, pareto
 from bench.mosrun_nodes import HERE, Mosrun, run_started
 from bench.nodes import bench_lab, build, checked
@@ -28,6 +30,7 @@ from bench.parallel_nodes import parallel
 from bench.peers import require
 from bench.result import BenchFailed, Result
 from bench.slurm import PROGRAMS, slurm
+from lab.cgroups import processor_seconds
 
 if TYPE_CHECKING:
     from lab import Lab, Node
@@ -135,8 +138,15 @@ class Bench:
             if owned:
                 owner = Owner(self.lab.node(OWNED), self.program, self._first.bound(work) / 2)
                 stack.callback(lambda: times.owned.setdefault(system.name, []).append(owner.leave() / self.speeds.of[OWNED]))
+            before, stolen = self._used(), psutil.cpu_times().steal
             times.add(system.name, system.run(self.program, work, self._first.bound(work)))
-        _tell(f"{len(work)} jobs{', owner' * owned}, {system.name}: {times.makespans[system.name][-1]:.1f} s")
+            used, stolen = self._used() - before, psutil.cpu_times().steal - stolen
+        makespan = times.makespans[system.name][-1]
+        _tell(f"{len(work)} jobs{', owner' * owned}, {system.name}: {makespan:.1f} s, {used:.1f} s of processor, {stolen:.1f} s stolen")
+
+    def _used(self) -> float:
+        """Seconds of processor that all nodes have used: the same work that takes more of them was done by a slower machine."""
+        return sum(processor_seconds(self.lab.name, node.name) for node in self.lab.nodes())
 
     def ours_and_bound(self, work: Sequence[int], times: Times) -> None:
         """One batch of ours, and what is the least for it."""

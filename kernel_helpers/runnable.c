@@ -14,17 +14,14 @@
 
 #define TEXT 512   /* bytes of a `stat` file that are looked at: all that comes before the count of threads */
 #define THREADS 17 /* words between the state and the count of threads */
-#define ASLEEP 20  /* calls on end in which a process has not run or wanted to, */
-#define SELDOM 4   /* after which only every so manieth looks at it */
+#define ASLEEP 20  /* calls on end in which a process has not run or wanted to: it may be looked at less often */
+#define SELDOM 4   /* every so manieth call looks at those, and for new ones */
 
-/* The `stat` of a process or thread, after the program's name, in `text`; NULL if it has ended. */
-static const char *after_name(int directory, const char *path, char *text)
+/* Of a thread's or process's open `stat` what comes after the program's name, in `text`; NULL if it has ended. */
+static const char *after_name(int stat, char *text)
 {
-	int fd = openat(directory, path, O_RDONLY | O_CLOEXEC);
-	ssize_t size = fd < 0 ? -1 : read(fd, text, TEXT - 1);
+	ssize_t size = pread(stat, text, TEXT - 1, 0);
 
-	if (fd >= 0)
-		close(fd);
 	if (size <= 0)
 		return NULL;
 	text[size] = 0;
@@ -33,12 +30,12 @@ static const char *after_name(int directory, const char *path, char *text)
 }
 
 /* Those of a process that has more than one. */
-static int of_threads(int proc, const char *name)
+static int of_threads(int proc, int pid)
 {
 	char path[64], text[TEXT];
 	int count = 0;
 
-	snprintf(path, sizeof path, "%s/task", name);
+	snprintf(path, sizeof path, "%d/task", pid);
 	int fd = openat(proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *tasks = fd < 0 ? NULL : fdopendir(fd);
 	if (!tasks) {
@@ -47,26 +44,32 @@ static int of_threads(int proc, const char *name)
 		return 0;
 	}
 	for (struct dirent *one; (one = readdir(tasks));) {
+		if (one->d_name[0] == '.')
+			continue;
 		snprintf(path, sizeof path, "%.20s/stat", one->d_name);
-		const char *state = one->d_name[0] == '.' ? NULL : after_name(fd, path, text);
+		int stat = openat(fd, path, O_RDONLY | O_CLOEXEC);
+		if (stat < 0)
+			continue;
+		const char *state = after_name(stat, text);
 		count += state && *state == 'R';
+		close(stat);
 	}
 	closedir(tasks);
 	return count;
 }
 
-static int of_process(int proc, const char *name)
+/* -1: it has ended. */
+static int of_process(int proc, int pid, int stat)
 {
-	char path[64], text[TEXT];
+	char text[TEXT];
+	const char *state = after_name(stat, text), *word = state;
 
-	snprintf(path, sizeof path, "%.20s/stat", name);
-	const char *state = after_name(proc, path, text), *word = state;
 	for (int i = 0; word && i < THREADS; i++)
 		if ((word = strchr(word, ' ')))
 			word++;
 	if (!word)
-		return 0;
-	return atoi(word) == 1 ? *state == 'R' : of_threads(proc, name);
+		return -1;
+	return atoi(word) == 1 ? *state == 'R' : of_threads(proc, pid);
 }
 
 static void note(struct runnable *found, int pid, int threads)
@@ -87,23 +90,61 @@ static bool is_among(int pid, const int *pids, int count)
 	return false;
 }
 
-/* For how many calls what is found of a process now is to count; 0: it is not looked at. */
-static int weight(struct proc *proc, int pid)
+static bool is_awake(const struct proc *proc, int pid)
 {
-	if (proc->known[pid % PROCESSES_KNOWN].pid != pid) {
-		proc->known[pid % PROCESSES_KNOWN].pid = pid;
-		proc->known[pid % PROCESSES_KNOWN].asleep = 0;
-	}
-	if (proc->known[pid % PROCESSES_KNOWN].asleep < ASLEEP)
-		return 1;
-	return (proc->calls + (unsigned)pid) % SELDOM ? 0 : SELDOM;
+	for (int i = 0; i < proc->count_awake; i++)
+		if (proc->awake[i].pid == pid)
+			return true;
+	return false;
 }
 
-static void learn(struct proc *proc, int pid, int threads)
+static void look_at_those_awake(struct proc *proc, struct runnable *found, const int *without, int count)
 {
-	unsigned *asleep = &proc->known[pid % PROCESSES_KNOWN].asleep;
+	int kept = 0;
 
-	*asleep = threads ? 0 : *asleep < ASLEEP ? *asleep + 1 : ASLEEP;
+	for (int i = 0; i < proc->count_awake; i++) {
+		int pid = proc->awake[i].pid, stat = proc->awake[i].stat;
+		unsigned asleep = proc->awake[i].asleep + 1;
+		int threads = is_among(pid, without, count) ? -1 : of_process(dirfd(proc->directory), pid, stat);
+		if (threads > 0) {
+			note(found, pid, threads);
+			asleep = 0;
+		}
+		if (threads < 0 || asleep == ASLEEP) {
+			proc->asleep[pid % PROCESSES_KNOWN] = threads < 0 ? 0 : pid;
+			close(stat);
+			continue;
+		}
+		proc->awake[kept].pid = pid;
+		proc->awake[kept].stat = stat;
+		proc->awake[kept++].asleep = asleep;
+	}
+	proc->count_awake = kept;
+}
+
+/* At a process that is not among those awake. From now on it is, if it is new or is. */
+static void look_at_another(struct proc *proc, struct runnable *found, int pid)
+{
+	char path[64];
+	int *asleep = &proc->asleep[pid % PROCESSES_KNOWN];
+	bool is_known = *asleep == pid;
+
+	snprintf(path, sizeof path, "%d/stat", pid);
+	int stat = openat(dirfd(proc->directory), path, O_RDONLY | O_CLOEXEC);
+	if (stat < 0)
+		return;
+	int threads = of_process(dirfd(proc->directory), pid, stat);
+	if (threads > 0)
+		note(found, pid, threads * (is_known ? SELDOM : 1));
+	if (threads >= 0)
+		*asleep = pid;
+	if (threads < 0 || (!threads && is_known) || proc->count_awake == MOST_AWAKE) {
+		close(stat);
+		return;
+	}
+	proc->awake[proc->count_awake].pid = pid;
+	proc->awake[proc->count_awake].stat = stat;
+	proc->awake[proc->count_awake++].asleep = !threads;
 }
 
 int find_runnable_of_processes(struct proc *proc, struct runnable *found, const int *without, int count)
@@ -111,33 +152,37 @@ int find_runnable_of_processes(struct proc *proc, struct runnable *found, const 
 	int own = getpid();
 
 	found->count = found->rest = 0;
-	proc->calls++;
-	if (proc->directory)
-		seekdir(proc->directory, proc->processes);
-	else if ((proc->directory = opendir("/proc")))
-		proc->processes = -1;
-	else
+	if (!proc->directory && !(proc->directory = opendir("/proc")))
 		return -errno;
+	look_at_those_awake(proc, found, without, count);
+	if (proc->calls++ % SELDOM)
+		return 0;
+	if (proc->processes)
+		seekdir(proc->directory, proc->processes);
+	else
+		rewinddir(proc->directory);
 	for (;;) {
-		long before = proc->processes < 0 ? telldir(proc->directory) : 0;
+		long before = proc->processes ? 0 : telldir(proc->directory);
 		struct dirent *one = readdir(proc->directory);
 		if (!one)
 			return 0;
 		int pid = atoi(one->d_name);
 		if (pid <= 0)
 			continue;
-		if (proc->processes < 0)
+		if (!proc->processes)
 			proc->processes = before;
-		if (pid == own || is_among(pid, without, count))
-			continue;
-		int times = weight(proc, pid);
-		if (!times)
-			continue;
-		int threads = of_process(dirfd(proc->directory), one->d_name);
-		learn(proc, pid, threads);
-		if (threads > 0)
-			note(found, pid, threads * times);
+		if (pid != own && !is_among(pid, without, count) && !is_awake(proc, pid))
+			look_at_another(proc, found, pid);
 	}
+}
+
+void forget_processes(struct proc *proc)
+{
+	while (proc->count_awake)
+		close(proc->awake[--proc->count_awake].stat);
+	if (proc->directory)
+		closedir(proc->directory);
+	proc->directory = NULL;
 }
 
 int find_runnable_of_machine(struct runnable *found)

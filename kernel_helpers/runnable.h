@@ -16,21 +16,29 @@ struct runnable {
 int find_runnable_of_machine(struct runnable *found);
 
 #define PROCESSES_KNOWN 1024
+#define MOST_AWAKE 64
 
-/* That directory, open from one call to the next, NULL at first; and who was asleep in how many calls on end, by pid: of two processes for
- * whom there is one place only the one that was looked at last is known. */
+/* What is kept from one call to the next; all 0 at first. Who is asleep, by pid: of two processes for whom there is one place only the one that
+ * was looked at last is known. And those that are looked at in each call, with their open `stat` and for how many calls on end they have been
+ * asleep. */
 struct proc {
-	void *directory;
-	long processes; /* where they begin, with number 1, which is always there: much else comes before */
+	void *directory; /* open */
+	long processes;	 /* where they begin, with number 1, which is always there: much else comes before */
 	unsigned calls;
+	int asleep[PROCESSES_KNOWN];
+	int count_awake;
 	struct {
-		int pid;
+		int pid, stat;
 		unsigned asleep;
-	} known[PROCESSES_KNOWN];
+	} awake[MOST_AWAKE];
 };
 
 /* Threads of the processes that /proc shows, but for the `count` ones `without` and the one that asks; 0, or -errno. A process that has
- * been asleep for long is looked at now and then only, and what is found counts for the times that it was not: on average it is right. */
+ * begun since, or that has been asleep for long, is looked at in every fourth call only, and what is found of the latter counts for the times
+ * that it was not: on average it is right. */
 int find_runnable_of_processes(struct proc *proc, struct runnable *found, const int *without, int count);
+
+/* Closes all that is open. */
+void forget_processes(struct proc *proc);
 
 #endif

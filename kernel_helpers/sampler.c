@@ -1,7 +1,6 @@
 /* Counts runnable threads at a steady pace in a thread of its own: a daemon that wakes up for each sample costs the node many times as much
  * as the sample. What it has counted waits until it is taken. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -124,8 +123,7 @@ struct sampler *farhome_sampler_start(int is_machine, double period)
 	int error = pthread_create(&sampler->thread, NULL, work, sampler);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error) {
-		if (sampler->proc.directory)
-			closedir(sampler->proc.directory);
+		forget_processes(&sampler->proc);
 		free(sampler);
 		errno = error;
 		return NULL;
@@ -173,8 +171,7 @@ void farhome_sampler_stop(struct sampler *sampler)
 	pthread_cond_signal(&sampler->stops);
 	pthread_mutex_unlock(&sampler->lock);
 	pthread_join(sampler->thread, NULL);
-	if (sampler->proc.directory)
-		closedir(sampler->proc.directory);
+	forget_processes(&sampler->proc);
 	pthread_cond_destroy(&sampler->stops);
 	pthread_mutex_destroy(&sampler->lock);
 	free(sampler);

@@ -6,6 +6,7 @@ so there a node's processes live in ``NODE/init`` and ``NODE``, which the node s
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -100,6 +101,16 @@ def settle(lab: str, group: str, pid: int) -> None:
             directory = one.path / TOP / lab / group
             (directory / LEAF / "cgroup.procs").write_text(str(pid))
             _pass_controllers_on(directory)
+
+
+def processor_seconds(lab: str, group: str = "") -> float:
+    """What the group has used of processors since it was made, by all that has ever been in it. Errors: OSError if nothing tells."""
+    for directory in directories(lab, group):
+        if (directory / "cpuacct.usage").exists():
+            return int((directory / "cpuacct.usage").read_text()) / 1e9
+        if (directory / "cpu.max").exists():
+            return int((directory / "cpu.stat").read_text().split()[1]) / 1e6
+    raise FileNotFoundError(errno.ENOENT, "no control group tells of processors", group)
 
 
 def _groups_below(directory: Path) -> Iterator[Path]:

@@ -108,6 +108,16 @@ def test_who_neither_gains_nor_loses_leaves_a_processor_to_those_that_stay() -> 
     assert one(view_of(node("n1", 4), *quiet), process(where="n2")).target is None
 
 
+def test_of_two_nodes_the_process_takes_the_one_where_it_is_in_nobodys_way() -> None:
+    """Else one that is a little better for it has two, and another none."""
+    shared, empty = node("n3", 0.8, speed=2.0), node("n4", 0.2)
+    decision = one(view_of(node("n1", 3), node("n2", 1, speed=0.25), shared, empty), process(where="n2"))
+    assert decision.target == "n4"
+    # It goes to the other if nobody is there, or if it gains more than they lose.
+    assert one(view_of(node("n1", 3), node("n2", 1, speed=0.25), replace(shared, runnable=0.4), empty), process(where="n2")).target == "n3"
+    assert one(view_of(node("n1", 3), node("n2", 1, speed=0.25), shared, node("n4", 2.2)), process(where="n2")).target == "n3"
+
+
 def test_decisions_are_the_same_on_machines_that_are_all_faster() -> None:
     for speed in (0.25, 1.0, 4.0):
         quiet, busy = node("n2", speed=speed), node("n2", 1.9, speed=speed)

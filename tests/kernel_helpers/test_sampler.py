@@ -7,7 +7,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from statistics import mode
+from contextlib import suppress
+from statistics import fmean, mode
 
 import pytest
 
@@ -108,6 +109,57 @@ def test_who_has_slept_for_long_is_found_running_again_and_then_counts_once(busy
     running = found[next(number for number, threads in enumerate(found) if threads):]
     assert running[0] >= 4
     assert mode(running[1:]) == 1
+
+
+def _open_of(pids: set[int]) -> set[int]:
+    """Those of them whose `stat` is open here."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return {pid for pid in pids if f"/proc/{pid}/stat" in links}
+
+
+def test_what_is_open_of_processes_is_closed_when_they_end_and_when_it_stops() -> None:
+    sampler, programs = Sampler(False, 0.005), []
+    others = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit())
+    try:
+        wait_for(lambda: not _open_of(set(others)) if sampler.take(others) else False, message="samples without those that were there")
+        programs += [subprocess.Popen(["sleep", "60"]) for _ in range(20)]
+        pids = {program.pid for program in programs}
+        wait_for(lambda: _open_of(pids) == pids, message="a look at the new ones")
+        for program in programs[:10]:
+            program.kill()
+            program.wait(10)
+        rest = {program.pid for program in programs[10:]}
+        wait_for(lambda: _open_of(pids) <= rest, message="that those who have ended are forgotten")
+    finally:
+        sampler.stop()
+        for program in programs:
+            program.kill()
+            program.wait(10)
+    assert not _open_of(pids)
+
+
+def test_more_processes_run_than_are_kept_open_and_all_count() -> None:
+    programs = [subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(70)]
+    everybody = frozenset(int(name) for name in os.listdir("/proc") if name.isdigit()) - {program.pid for program in programs}
+    found: list[int] = []
+    sampler = Sampler(False, 0.01)
+
+    def take() -> int:
+        found.extend(threads for _, threads in sampler.take(everybody))
+        return len(found)
+
+    try:
+        wait_for(lambda: take() > 45, message="samples")
+    finally:
+        sampler.stop()
+        for program in programs:
+            program.kill()
+        for program in programs:
+            program.wait(10)
+    assert fmean(found[20:45]) == pytest.approx(len(programs), rel=0.1)
 
 
 def test_nothing_comes_after_the_end() -> None:
