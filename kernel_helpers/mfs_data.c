@@ -26,8 +26,8 @@ static void tell(struct fuse_open_out *reply, uint64_t number, uint32_t flags)
 		reply->open_flags |= FOPEN_DIRECT_IO; /* where the end is, only the home knows */
 }
 
-/* A descriptor of the node's file; -errno, or MFS_ALONE. */
-static long open_file(int node, uint32_t flags)
+/* A descriptor of the node's file; -errno, or MFS_ALONE. has_name: it must still have one. */
+static long open_file(int node, uint32_t flags, bool has_name)
 {
 	int how = (int)flags & passed_on;
 	struct stat stat;
@@ -36,6 +36,8 @@ static long open_file(int node, uint32_t flags)
 		return -errno;
 	if (!S_ISREG(stat.st_mode))
 		return S_ISDIR(stat.st_mode) ? -EISDIR : -EACCES; /* fifos, sockets and devices are each node's own */
+	if (has_name && !stat.st_nlink)
+		return -ESTALE;
 	if (flags & FOR_EXECUTION && !mfs_is_for_writing(flags)) {
 		if (faccessat(AT_FDCWD, mfs_path_of(node).text, X_OK, AT_EACCESS))
 			return -errno;
@@ -58,7 +60,9 @@ long mfs_open(struct mfs_request *request)
 		mfs_without_fsetid();
 	if (mfs_is_for_writing(asked->flags))
 		mfs_drop_own_lease(request, node, false);
-	long fd = open_file(node->fd, asked->flags);
+	/* What the peer does not have open it has found by a name. If it has none any more, word of that is still on its way; but the kernel looks
+	 * the name up anew when it is told that it is stale. */
+	long fd = open_file(node->fd, asked->flags, node->named && node->opened <= 0);
 	uint64_t number = fd < 0 ? 0 : mfs_handle_enter(&session->handles, (int)fd, request->in->nodeid, (int)asked->flags & passed_on);
 	if (!number) {
 		long reason = fd < 0 ? fd : -errno;
@@ -115,7 +119,7 @@ static long create_or_open(struct mfs_request *request, struct mfs_node *parent,
 	}
 	if (fd >= 0)
 		close(fd); /* renamed over at once: what has the name now is opened */
-	result = open_file(found->fd, asked->flags);
+	result = open_file(found->fd, asked->flags, false);
 	if (result < 0)
 		close(found->fd);
 	return result;

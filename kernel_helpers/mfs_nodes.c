@@ -271,6 +271,7 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 		link_in(table, index);
 	}
 	table->records[index].lookups++;
+	table->nodes[index].named = stat->st_nlink && export != MFS_DIRECT;
 	uint64_t id = index | (uint64_t)table->records[index].sequence << 32;
 	if (table->open > mfs_nodes_open_most)
 		give_up_descriptors(table);

@@ -74,6 +74,7 @@ struct mfs_node {
 	uint32_t next_by_handle; /* in the chain of those whose file handle has the same hash */
 	uint32_t pins;
 	uint32_t marked_before, marked_after; /* in the list of those whose changes are noticed */
+	bool named;              /* it had a name when the peer was told of it last */
 	bool marked, watched;    /* watched: changes of what is in it are noticed, too */
 	atomic_bool pages;       /* the peer may have pages of it */
 	atomic_bool paged;       /* it has had some since it has opened it */

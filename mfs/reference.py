@@ -115,6 +115,7 @@ class Reference:
 
     def __init__(self) -> None:
         self._nodes: dict[int, int] = {ROOT: os.open("/", os.O_PATH)}
+        self._files: dict[int, int] = {}    # open ones; whose they are
         self._numbers: dict[tuple[int, int], int] = {}
         self._next = ROOT + 1
         self._handlers: dict[int, Callable[[Request], bytes]] = {
@@ -295,20 +296,26 @@ class Reference:
 
     # -- open files: their numbers are descriptors of ours -----------------------------------------------------------------------
 
-    @staticmethod
-    def _opened(descriptor: int, flags: int) -> bytes:
+    def _opened(self, node: int, descriptor: int, flags: int) -> bytes:
+        self._files[descriptor] = node
         told = NOFLUSH if flags & os.O_ACCMODE == os.O_RDONLY else DIRECT_IO if flags & os.O_APPEND else 0
         return _OPENED.pack(descriptor, told, 0)
 
     def open(self, request: Request) -> bytes:
-        """Opens a file; fifos, sockets and devices are each node's own."""
+        """Opens a file; fifos, sockets and devices are each node's own. What has no name any more only who has it open can open again."""
         (flags,) = struct.unpack_from("<I", request.body)
-        return self._open(self._node(request.node), flags)
+        node = self._node(request.node)
+        descriptor = self._open(node, flags)
+        if not os.fstat(node).st_nlink and request.node not in self._files.values():
+            os.close(descriptor)
+            raise _error(errno.ESTALE)
+        return self._opened(request.node, descriptor, flags)
 
-    def _open(self, node: int, flags: int) -> bytes:
+    @staticmethod
+    def _open(node: int, flags: int) -> int:
         if not stat.S_ISREG(mode := os.fstat(node).st_mode):
             raise _error(errno.EISDIR if stat.S_ISDIR(mode) else errno.EACCES)
-        return self._opened(os.open(_path(node), flags & OPEN_FLAGS), flags)
+        return os.open(_path(node), flags & OPEN_FLAGS)
 
     def create(self, request: Request) -> bytes:
         """Makes and opens a file, or opens the one that is there if it may be."""
@@ -321,9 +328,11 @@ class Reference:
             if flags & os.O_EXCL:
                 raise
             there = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
-            opened = self._open(there, flags)
-            return self._enter(there) + opened
-        return self._entry(parent, name) + self._opened(descriptor, flags)
+            descriptor = self._open(there, flags)
+            entry = self._enter(there)
+        else:
+            entry = self._entry(parent, name)
+        return entry + self._opened(int.from_bytes(entry[:8], "little"), descriptor, flags)
 
     def read(self, request: Request) -> bytes:
         """Up to so many bytes from there."""
@@ -344,7 +353,9 @@ class Reference:
 
     def release(self, request: Request) -> bytes:
         """The last one was."""
-        os.close(struct.unpack_from("<Q", request.body)[0])
+        (handle,) = struct.unpack_from("<Q", request.body)
+        self._files.pop(handle, None)
+        os.close(handle)
         return b""
 
     def fsync(self, request: Request) -> bytes:

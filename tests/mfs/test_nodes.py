@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mfs import trees
+from tests.mfs.exports import running
 from tests.mfs.nodes import TIMEOUT, Pair, until
+from tests.mfs.threads import stopped, watcher
 
 HOLD = r"""
 import os, sys
@@ -21,6 +23,14 @@ for number, line in enumerate(sys.stdin):
         print(os.pread(file, 100, 0).decode(), end="")
     except OSError as error:
         print("error", error.errno)
+"""
+READ = r"""
+import sys
+for _ in sys.stdin:
+    try:
+        print(open(sys.argv[1]).read(), end="", flush=True)
+    except OSError as error:
+        print("error", error.errno, flush=True)
 """
 ASK = "import os, sys\ntry: print(os.stat(sys.argv[1]).st_size)\nexcept OSError as error: print('error', error.errno)"
 LINKS = r"""
@@ -50,11 +60,14 @@ APPEND = "import sys\nfor n in range(100): open(sys.argv[1], 'a').write(f'{sys.a
 LOCK = r"""
 import fcntl, os, sys
 how = {"flock": fcntl.flock, "fcntl": fcntl.lockf}[sys.argv[2]]
+seen = []
 for _ in range(60):
     with open(sys.argv[1], "r+") as file:
         how(file, fcntl.LOCK_EX)
         number = int(file.read() or 0)
+        seen.append(number)
         file.seek(0); file.write(str(number + 1)); file.flush()
+print(*seen)
 """
 
 
@@ -128,7 +141,8 @@ def test_changes_are_seen_at_once_on_both_sides(pair: Pair) -> None:
 def test_locks_exclude_across_nodes(pair: Pair, kind: str) -> None:
     (pair[2].root / "tmp/count").write_text("")
     both = [pair.start(1, LOCK, "/mfs/n2/tmp/count", kind), pair.start(2, LOCK, "/tmp/count", kind)]
-    assert [one.wait(30) for one in both] == [0, 0]
+    seen = [[int(number) for number in one.communicate(timeout=30)[0].split()] for one in both]
+    assert sorted(seen[0] + seen[1]) == list(range(120)), seen
     assert (pair[2].root / "tmp/count").read_text() == "120"
 
 
@@ -151,6 +165,32 @@ def test_what_is_removed_lives_on_for_who_has_it_open(pair: Pair) -> None:
     assert holder.stdout.readline() == "still\n"
     assert pair.python(1, ASK, "/mfs/n2/tmp/gone") == f"error {errno.ENOENT}\n"
     holder.communicate(timeout=10)
+
+
+def test_a_name_that_has_gone_to_another_file_leads_to_that_before_word_of_it_has_come(pair: Pair) -> None:
+    file = pair[2].root / "tmp/replaced"
+    file.write_text("old\n")
+    reader = pair.start(1, READ, "/mfs/n2/tmp/replaced")
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+
+    def read() -> str:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        return reader.stdout.readline()
+
+    time.sleep(0.1)    # what is quiet is remembered
+    assert read() == read() == "old\n"
+    with stopped(watcher(running(pair[2], "mfs-server")[0])):
+        for number in range(3):
+            (pair[2].root / "tmp/new").write_text(f"new {number}\n")
+            (pair[2].root / "tmp/new").rename(file)
+            assert read() == f"new {number}\n"
+            file.unlink()
+            assert read() == f"error {errno.ENOENT}\n"
+    reader.communicate(timeout=10)
 
 
 def test_who_has_a_file_open_sees_how_many_names_it_has_after_taking_some_away(pair: Pair) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import random
@@ -129,6 +130,18 @@ def step(twin: Twin, seed: int) -> object:
         return twin.lasting(reply[16:]) if isinstance(reply, bytes) else reply
     reply = twin.ask(caller.GETATTR, node, bytes(16))
     return twin.lasting(reply[16:]) if isinstance(reply, bytes) else reply
+
+
+def test_both_know_who_may_open_what_has_no_name_any_more(twins: list[Twin]) -> None:
+    for twin in twins:
+        peer, top = twin.peer, twin.nodes[0]
+        entry, handle = peer.create(top, "gone")
+        peer.ask(caller.UNLINK, top, b"gone\0")
+        peer.release(entry.node, peer.open(entry.node))
+        peer.release(entry.node, handle)
+        with pytest.raises(OSError) as caught:
+            peer.open(entry.node)
+        assert caught.value.errno == errno.ESTALE
 
 
 @pytest.mark.parametrize("seed", [1])

@@ -46,6 +46,18 @@ def test_files_are_made_read_written_and_renamed(served: Served, area: Path) -> 
     assert peer.attributes(entry.node).links == 0
 
 
+def test_what_has_no_name_any_more_is_opened_only_by_who_has_it_open(served: Served, area: Path) -> None:
+    peer = served.caller()
+    file = peer.walk(area / "shown" / "file").node
+    handle = peer.open(file)
+    os.unlink(area / "shown" / "file")
+    peer.release(file, peer.open(file, os.O_RDWR))
+    peer.release(file, handle)
+    with pytest.raises(OSError) as caught:    # a name led there, and the peer does not know yet that it is gone
+        peer.open(file)
+    assert caught.value.errno == errno.ESTALE
+
+
 def test_what_is_read_only_stays_as_it_is(served: Served, area: Path) -> None:
     peer = served.caller()
     top = peer.walk(area / "fixed")

@@ -288,6 +288,8 @@ class Chance:
             yield lambda: ["rmdir", pick(directories)]
             if free:
                 yield lambda: ["rename", pick(directories), pick(free)]
+        if files or links:
+            yield lambda: ["unlink", pick([*files, *links])]
         if files:
             yield lambda: ["replace", pick(files), self.text()]
             yield lambda: ["write", pick(files), number(LARGEST // 2), self.text(LARGEST // 2)]
@@ -296,7 +298,6 @@ class Chance:
             yield lambda: ["chmod", pick(files), pick(MODES)]
             yield lambda: ["utimes", pick(files), number(1 << 30) * 10**9 + number(10**9)]
             yield lambda: ["rename", pick(files), pick([*files, *links, *free])]
-            yield lambda: ["unlink", pick([*files, *links])]
             yield lambda: ["exchange", pick(files), pick([*files, *links])]
             if free:
                 yield lambda: ["rename", pick([*files, *links]), pick(free)]

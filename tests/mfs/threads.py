@@ -1,0 +1,31 @@
+"""Single threads of the programs of the file tree, held up as a busy machine may hold them up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ptrace.binding import ptrace_attach, ptrace_detach
+
+EPOLL_WAIT = "232"
+WALL = 0x40000000
+
+
+def watcher(server: int) -> int:
+    """The thread of an mfs-server that hears from the kernel what others have changed. Errors: ValueError if there is not just one."""
+    waiting = [task.name for task in Path(f"/proc/{server}/task").iterdir() if (task / "syscall").read_text().split()[0] == EPOLL_WAIT]
+    (thread,) = waiting
+    return int(thread)
+
+
+@contextmanager
+def stopped(thread: int) -> Iterator[None]:
+    """That thread does nothing meanwhile; the others of its process go on."""
+    ptrace_attach(thread)
+    try:
+        os.waitpid(thread, WALL)
+        yield
+    finally:
+        ptrace_detach(thread)
