@@ -11,6 +11,6 @@ How a node daemon uses it, with one clock (monotonic seconds) and one rng for al
   ``admission.retry_after``; for one that is to be placed, each of ``placement.placings`` until a node takes it;
 * on the target: ``LendingPolicy.admits``, for a balancer's move ``admission.recheck`` too, then ``LoadEstimator.inflate``
   at once (``relieve`` if the guest does not come, or goes); on the source ``inflate`` for a process that begins or comes home, ``relieve``
-  when it has left, ``forget`` when it has ended; ``Gossip.note`` of a target that is asked, ``tell`` to a home that is refused;
+  when it has left, ``end`` when it has ended; ``Gossip.note`` of a target that is asked, ``tell`` to a home that is refused;
 * ``Settings.cost`` is replaced by ``cost.learn(lost, taken, bytes)`` after each move.
 """

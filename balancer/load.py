@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -31,6 +32,7 @@ NAME_LIMIT = 64
 MEMORY_SHORT = 0.05
 PRESSURE_SHORT = 0.10
 """Memory is short below this share of it free, or when something waits for it for more than this share of the time."""
+RECENT_SAMPLES = 5
 CONTENDED = 0.02
 """Where something waits for a processor for less than this share of the time, threads do not slow one another down."""
 _YARDSTICK_TEXT = b"".join(b"%d %x %o;" % (i * 7919, i * 104729, i) for i in range(2600))[:65536]
@@ -166,6 +168,8 @@ class _Correction:
     weight: float
     until: float
     decay: float
+    sure_until: float = math.inf
+    """from samples of then on it counts only as far as they bear it out"""
 
     def at(self, now: float) -> float:
         """Return what is left of it."""
@@ -176,7 +180,9 @@ class LoadEstimator:
     """Load of this node from samples of its runnable threads: quick to rise, slow to fall.
 
     An accepted guest counts at once, before it runs, so that not all nodes pile on the same idle one. The correction
-    is held for `hold` seconds (the move) and then fades exactly as fast as the average learns of the thread itself.
+    is held for `hold` seconds (the move) and then fades exactly as fast as the average learns of the thread itself. Who
+    has gone is taken off at once, too; but where another runs in its place the average never learns of that, so that it
+    is not taken off below what the newest samples show.
     """
 
     def __init__(self, cores: float, speed: float, clock: Clock) -> None:
@@ -189,6 +195,7 @@ class LoadEstimator:
         self._owner = 0.0
         self._sampled: float | None = None
         self._corrections: list[_Correction] = []
+        self._recent: deque[float] = deque(maxlen=RECENT_SAMPLES)
         self._memory_free = 0
         self._memory_total = 0
         self._pressure = Pressure()
@@ -204,6 +211,7 @@ class LoadEstimator:
         now = self._clock() if at is None else at
         passed = math.inf if self._sampled is None else max(0.0, now - self._sampled)
         self._average = _approach(self._average, float(runnable), passed)
+        self._recent.append(float(runnable))
         self._forecast(float(runnable), now)
         self._owner = _approach(self._owner, max(0.0, runnable - guests), passed)
         self._sampled = now
@@ -231,11 +239,19 @@ class LoadEstimator:
 
         What the average does not know of it yet has never been more than a correction; the rest falls as the average does.
         """
-        rest = weight - self.forget(of)
-        self._corrections.append(_Correction(of, -rest, self._clock(), FALL_SECONDS))
+        rest = weight - self._forget(of)
+        now = self._clock()
+        self._corrections.append(_Correction(of, -rest, now, FALL_SECONDS, now + RECENT_SAMPLES / SAMPLES_PER_SECOND))
 
-    def forget(self, of: Hashable) -> float:
-        """Drop what was counted of a process that has ended, and the average does not know of yet; return how much that was."""
+    def end(self, of: Hashable, weight: float = 1.0) -> None:
+        """Count a process that has ended as gone, as far as the newest samples bear it out: it may have waited, as a shell does for what it
+        has started, and the next one may run in its place."""
+        rest = weight - self._forget(of)
+        now = self._clock()
+        self._corrections.append(_Correction(of, -rest, now, FALL_SECONDS, now))
+
+    def _forget(self, of: Hashable) -> float:
+        """Drop what was counted of a process, and the average does not know of yet; return how much that was."""
         now = self._clock()
         dropped = sum(one.at(now) for one in self._corrections if one.of == of and one.weight > 0)
         self._corrections = [one for one in self._corrections if one.of != of or one.weight <= 0]
@@ -249,15 +265,21 @@ class LoadEstimator:
     def _corrected(self) -> float:
         """Return what the average does not know yet of what is to come and has gone."""
         now = self._clock()
-        total = 0.0
+        sampled = -math.inf if self._sampled is None else self._sampled
+        sure = unsure = 0.0
         kept = []
         for correction in self._corrections:
             left = correction.at(now)
             if abs(left) > 0.02:
                 kept.append(correction)
-                total += left
+                if sampled < correction.sure_until:
+                    sure += left
+                else:
+                    unsure += left
         self._corrections = kept
-        return total
+        if unsure and self._recent:
+            unsure = max(unsure, min(0.0, fmean(self._recent) - self._average - sure))
+        return sure + unsure
 
     @property
     def load(self) -> float:

@@ -232,7 +232,7 @@ class Simulation:
         if job.where != job.home:
             self.estimators[job.where].relieve(id(job))  # mosd learns at once of the end of a guest
         else:
-            self.estimators[job.home].forget(id(job))
+            self.estimators[job.home].end(id(job))
 
     def _sample(self, index: int) -> None:
         machine, present = self.machines[index], self.present[index]

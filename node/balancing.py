@@ -228,10 +228,11 @@ class Balancer:
         self.estimator.inflate(pid, hold=0.0)
         self._begun(pid)
 
-    def ended(self, pid: int) -> None:
-        """A process of this node has ended."""
-        self.estimator.forget(pid)
-        self._begun(pid)
+    def ended(self, entry: HomeProcess) -> None:
+        """A process of this node has ended; one that was at home counts as gone."""
+        if entry.where == HOME:
+            self.estimator.end(entry.pid)
+        self._begun(entry.pid)
 
     def _begun(self, pid: int) -> None:
         self._staying.pop(pid, None)

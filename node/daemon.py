@@ -298,7 +298,7 @@ class Daemon:
     def _process_ended(self, entry: HomeProcess) -> None:
         self.mover.ended(entry.pid)
         self.accounts.ended(entry)
-        self.balancer.ended(entry.pid)
+        self.balancer.ended(entry)
         if entry.where != HOME:
             log.info("process %d ended while it was on %s", entry.pid, entry.where)
             self.spawn(self._end_guest(entry))

@@ -93,9 +93,61 @@ def test_process_that_has_just_begun_and_ends_is_forgotten() -> None:
     feed(estimator, clock, 0, 30)
     estimator.inflate("a", hold=0.0)
     feed(estimator, clock, 1, 0.5)
-    estimator.forget("a")
+    estimator.end("a")
     assert estimator.runnable < 0.3
-    estimator.forget("b")
+    estimator.end("b")
+    assert estimator.runnable < 0.3
+
+
+@pytest.mark.parametrize("lived", [0.5, 3.0, 60.0])
+def test_process_that_has_ended_is_gone_as_soon_as_the_samples_show_it(lived: float) -> None:
+    clock = Clock()
+    estimator = LoadEstimator(1, 1.0, clock)
+    feed(estimator, clock, 0, 30)
+    estimator.inflate("a", hold=0.0)
+    feed(estimator, clock, 1, lived)
+    estimator.end("a")
+    feed(estimator, clock, 0, 0.5)
+    for _ in range(100):
+        assert estimator.runnable < 0.1
+        feed(estimator, clock, 0, 0.1)
+
+
+def test_who_waited_and_ends_takes_nothing_off_for_those_that_run() -> None:
+    clock = Clock()
+    estimator = LoadEstimator(1, 1.0, clock)
+    feed(estimator, clock, 3, 40)
+    for who in ("shell", "another"):
+        estimator.end(who)
+    for _ in range(100):
+        assert estimator.runnable == pytest.approx(3.0, abs=0.05)
+        feed(estimator, clock, 3, 0.1)
+
+
+@pytest.mark.parametrize("lives", [0.3, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("threads", [1, 8])
+def test_processes_that_follow_one_another_count_as_what_runs(lives: float, threads: int) -> None:
+    clock = Clock()
+    estimator = LoadEstimator(1, 1.0, clock)
+    feed(estimator, clock, threads, 40)
+    for number in range(8):
+        for thread in range(threads):
+            estimator.inflate((number, thread), hold=0.0)
+            estimator.end((number - 1, thread))
+        for _ in range(round(lives * 10)):
+            feed(estimator, clock, threads, 0.1)
+            assert estimator.runnable > 0.95 * threads
+
+
+def test_guest_that_comes_as_another_goes_does_not_count_less() -> None:
+    clock = Clock()
+    estimator = LoadEstimator(1, 1.0, clock)
+    feed(estimator, clock, 1, 40)
+    estimator.relieve("a")
+    estimator.inflate("b", hold=0.0)
+    for _ in range(150):
+        feed(estimator, clock, 1, 0.1)
+        assert clock.now < 40.7 or estimator.runnable > 0.95
 
 
 def test_slowdown_of_an_idle_node_is_that_of_its_speed() -> None:
