@@ -33,6 +33,7 @@ MEMORY_SHORT = 0.05
 PRESSURE_SHORT = 0.10
 """Memory is short below this share of it free, or when something waits for it for more than this share of the time."""
 RECENT_SAMPLES = 5
+"""The newest ones, by which it is judged whether less wants to run."""
 CONTENDED = 0.02
 """Where something waits for a processor for less than this share of the time, threads do not slow one another down."""
 _YARDSTICK_TEXT = b"".join(b"%d %x %o;" % (i * 7919, i * 104729, i) for i in range(2600))[:65536]
@@ -239,23 +240,18 @@ class LoadEstimator:
 
         What the average does not know of it yet has never been more than a correction; the rest falls as the average does.
         """
-        rest = weight - self._forget(of)
-        now = self._clock()
-        self._corrections.append(_Correction(of, -rest, now, FALL_SECONDS, now + RECENT_SAMPLES / SAMPLES_PER_SECOND))
+        self._take_off(of, weight, sure_for=RECENT_SAMPLES / SAMPLES_PER_SECOND)
 
-    def end(self, of: Hashable, weight: float = 1.0) -> None:
+    def end(self, of: Hashable) -> None:
         """Count a process that has ended as gone, as far as the newest samples bear it out: it may have waited, as a shell does for what it
         has started, and the next one may run in its place."""
-        rest = weight - self._forget(of)
-        now = self._clock()
-        self._corrections.append(_Correction(of, -rest, now, FALL_SECONDS, now))
+        self._take_off(of, 1.0, sure_for=0.0)
 
-    def _forget(self, of: Hashable) -> float:
-        """Drop what was counted of a process, and the average does not know of yet; return how much that was."""
+    def _take_off(self, of: Hashable, weight: float, sure_for: float) -> None:
         now = self._clock()
-        dropped = sum(one.at(now) for one in self._corrections if one.of == of and one.weight > 0)
+        unknown = sum(one.at(now) for one in self._corrections if one.of == of and one.weight > 0)    # to the average
         self._corrections = [one for one in self._corrections if one.of != of or one.weight <= 0]
-        return dropped
+        self._corrections.append(_Correction(of, unknown - weight, now, FALL_SECONDS, now + sure_for))
 
     @property
     def runnable(self) -> float:
@@ -277,7 +273,7 @@ class LoadEstimator:
                 else:
                     unsure += left
         self._corrections = kept
-        if unsure and self._recent:
+        if unsure:
             unsure = max(unsure, min(0.0, fmean(self._recent) - self._average - sure))
         return sure + unsure
 

@@ -305,11 +305,10 @@ class Reference:
         """Opens a file; fifos, sockets and devices are each node's own. What has no name any more only who has it open can open again."""
         (flags,) = struct.unpack_from("<I", request.body)
         node = self._node(request.node)
-        descriptor = self._open(node, flags)
-        if not os.fstat(node).st_nlink and request.node not in self._files.values():
-            os.close(descriptor)
+        about = os.fstat(node)
+        if stat.S_ISREG(about.st_mode) and not about.st_nlink and request.node not in self._files.values():
             raise _error(errno.ESTALE)
-        return self._opened(request.node, descriptor, flags)
+        return self._opened(request.node, self._open(node, flags), flags)
 
     @staticmethod
     def _open(node: int, flags: int) -> int:
