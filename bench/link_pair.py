@@ -101,7 +101,7 @@ class Pair:
         self.link = HomeLink(_tids(self.guest))
         self.stub = Stub.hollow(frozen, self.link)
         self.stub.on_stop = self._handle
-        self.stub.give_up_memory()
+        self.stub.memory.give_up()
         self.listener = socket.create_server((host, 0))
         port = self.listener.getsockname()[1]
         self.away = subprocess.Popen(

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.pledge import Pledge
-from deputy.stub import Replaced, Stub
+from deputy.stub import Stub
+from deputy.traced import Replaced
 from engine import postcopy, precopy
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import PAGE
@@ -111,14 +112,14 @@ class Approach:
 
     def _make_room(self, stub: Stub, wanted: list[Span], unreserved: set[Span], may_follow: bool) -> None:
         stub.relocate(wanted)
-        self._room = stub.make_room(wanted, unreserved)
-        if self._room and (userfaultfd := stub.userfaultfd()) >= 0:
+        self._room = stub.memory.make_room(wanted, unreserved)
+        if self._room and (userfaultfd := stub.memory.userfaultfd()) >= 0:
             self._pledge = Pledge(stub.pid, userfaultfd, self._room, may_follow)
 
     def _give_back(self, talk: Channel, spans: list[Span]) -> None:
         if subtract_all(spans, merge(self._room)):
             raise WireError("memory is stale that has not come")
-        self._in_loop(lambda stub: stub.give_back(spans))
+        self._in_loop(lambda stub: stub.memory.give_back(spans))
         talk.send("stale")
 
     def look(self) -> None:
@@ -174,7 +175,7 @@ class Approach:
     def spoilt(self) -> list[Span]:
         """Pages of the stub, which stands still, that are not as they came. Errors: FarhomeError: nobody knows."""
         stub = self._deputy.stub
-        places = stub.places() if stub is not None else None
+        places = stub.memory.places() if stub is not None else None
         if places is None:
             raise FarhomeError("too much has been written into the stub")
         return merge((page, page + PAGE) for page in places)
@@ -204,6 +205,6 @@ class Approach:
         stub = self._deputy.stub
         if room and stub is not None and self._deputy.where != "home":
             with suppress(FarhomeError, OSError):
-                stub.unmake_room(merge(room))
+                stub.memory.unmake_room(merge(room))
         if self.talk is not None:
             self.talk.close()

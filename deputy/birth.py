@@ -77,7 +77,7 @@ def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, ta
     child.shares_memory = shares_memory
     child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), deputy.mappings.inherited(stub.pid))
     phases.done("deputy")
-    stub.settle()
+    stub.memory.settle()
     phases.done("memory")
     phases.tell(log)
     deputy.tree.newborns.add(child, {"event": "born", "pid": stub.pid, "where": child.where})

@@ -29,8 +29,9 @@ from deputy.pledge import Pledge
 from deputy.proc import OwnProc
 from deputy.report import Report
 from deputy.signals import StubSignals
-from deputy.stub import Replaced, Stub, say_on_terminal
+from deputy.stub import Stub, say_on_terminal
 from deputy.trace import TraceFile
+from deputy.traced import Replaced
 from engine.postcopy import Giver
 from engine.precopy import Ahead, Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -148,10 +149,10 @@ class Deputy:
         self.follows, self._giver, self._pledge = size, giver, pledge
 
     def settle(self, force: bool = False) -> None:
-        """See Stub.settle(): unless there is memory in the stub that follows the guest. Errors: FarhomeError, OSError."""
+        """See StubMemory.settle(): unless there is memory in the stub that follows the guest. Errors: FarhomeError, OSError."""
         if self.stub is not None and (self._giver is None or self._giver.is_over):
             self._giver = None
-            self.stub.settle(force)
+            self.stub.memory.settle(force)
 
     def _need_no_more(self) -> None:
         """Nothing follows the guest any more."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from deputy.stub import Replaced
+from deputy.traced import Replaced
 from engine import writing
 from engine.pending import Pending
 from kernel_helpers.errors import FarhomeError
@@ -49,7 +49,7 @@ def freeze_guest(deputy: Deputy) -> Pending:
 
     Errors: NotNow, FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
-    deputy.stub.settle(force=True)
+    deputy.stub.memory.settle(force=True)
     deputy.link.still = True
     try:
         deputy.link.send(Control.PAUSE)

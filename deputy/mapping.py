@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from deputy.stub import Replaced
+from deputy.traced import Replaced
 from engine.files import FileMapping, MappedFile, by_mapping, hashes, mappings
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from kernel_helpers.errors import FarhomeError

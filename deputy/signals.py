@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from deputy.stub import Stub, say_on_terminal
-from engine.pending import Pending, number_of
+from engine.pending import Pending
 from kernel_helpers import tracing
 from kernel_helpers.tracing import Cause, Stop
 from wire.control import Control
@@ -160,7 +160,7 @@ class StubSignals:
             self._pass_on(tid, info)
 
     def _pass_on(self, tid: int, info: bytes) -> None:
-        number = number_of(info)
+        number = tracing.signal_number(info)
         continued = {"continued": self._continued} if number == signal.SIGCONT else {}
         self._tell(Control.SIGNAL, tid=tid, barrier=True, number=number, info=info, **continued)
 

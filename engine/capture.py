@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
-from kernel_helpers import refuge
+from kernel_helpers import refuge, tracing
 from kernel_helpers.inject import Thread, check, comes_again
 from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
 from kernel_helpers.seizing import Frozen
@@ -259,7 +259,7 @@ def pending_signals(tid: int, shared: bool) -> Iterator[bytes]:
             raise OSError(code, f"pending signals of {tid}: {os.strerror(code)}")
         for index in range(count):
             info = buffer.raw[index * SIGINFO_BYTES : (index + 1) * SIGINFO_BYTES]
-            if int.from_bytes(info[:4], "little") not in _UNCATCHABLE and not comes_again(info):
+            if tracing.signal_number(info) not in _UNCATCHABLE and not comes_again(info):
                 yield info
         if count < room:
             return

@@ -59,22 +59,17 @@ def settled(pending: Pending) -> Pending:
     prepare_signal). In the order in which they came."""
     kept: Pending = []
     for tid, info in pending:
-        number = number_of(info)
+        number = tracing.signal_number(info)
         ended = tracing.STOPPING if number == signal.SIGCONT else {signal.SIGCONT} if number in tracing.STOPPING else set()
-        kept = [(other, before) for other, before in kept if number_of(before) not in ended]
+        kept = [(other, before) for other, before in kept if tracing.signal_number(before) not in ended]
         kept.append((tid, info))
     return kept
 
 
 def is_over(frozen: Frozen, info: bytes) -> bool:
     """Whether a signal that was taken is a stop that has been continued since: what continued waits. Errors: ProcessLookupError."""
-    number = number_of(info)
-    return number in tracing.STOPPING and any(tracing.signal_state(frozen.pid, tid).voids(number) for tid in frozen.threads)
-
-
-def number_of(info: bytes) -> int:
-    """Of a siginfo_t."""
-    return int.from_bytes(info[:4], "little")
+    number = tracing.signal_number(info)
+    return any(tracing.is_void(number, frozen.pid, tid) for tid in frozen.threads)
 
 
 def put(frozen: Frozen, pending: Pending) -> None:
@@ -87,7 +82,7 @@ def put(frozen: Frozen, pending: Pending) -> None:
     leader = inner_tid(frozen.pid, frozen.pid)
     with frozen.scratch(SIGINFO_SIZE) as address:
         for tid, info in pending:
-            number = number_of(info)
+            number = tracing.signal_number(info)
             if is_over(frozen, info):
                 continue
             frozen.write(address, info)

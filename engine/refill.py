@@ -29,14 +29,14 @@ from engine.context import (
 )  # fmt: skip
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
-from engine.pending import is_over, number_of
+from engine.pending import is_over
 from engine.postcopy import Taker
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, SYS, U64, Registers
-from kernel_helpers.tracing import signal_state
+from kernel_helpers.tracing import signal_number, signal_state
 
 _MAP_PRIVATE_ANONYMOUS = 0x22
 _MAP_DROPPABLE_ANONYMOUS = 0x28
@@ -404,7 +404,7 @@ def _queue_pending(context: Context, threads: dict[int, Thread], stub: Frozen, s
 
 def _queue(stub: Frozen, item: _Queued, scratch: int) -> None:
     stub.write(scratch, item.info)
-    number, pid = number_of(item.info), inner_tid(stub.pid, stub.pid)
+    number, pid = signal_number(item.info), inner_tid(stub.pid, stub.pid)
     if item.shared:
         result = item.thread.call(SYS.rt_sigqueueinfo, pid, number, scratch)
     else:
@@ -418,7 +418,7 @@ def _take_back(stub: Frozen, queued: Sequence[_Queued]) -> None:
     if not queued:
         return
     with scratch_page(stub) as scratch:
-        for thread, number in {(item.thread, number_of(item.info)) for item in queued}:
+        for thread, number in {(item.thread, signal_number(item.info)) for item in queued}:
             ours = [item.info[:_SIGINFO_KERNEL] for item in queued if item.thread is thread]
             others = []
             while True:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kernel_helpers import library, refuge
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.syscalls import SYS, U64, Registers, is_ended_by_stop, normalise_restart, signed
-from kernel_helpers.tracing import signal_state
+from kernel_helpers.tracing import is_void
 
 PTRACE_O_TRACESYSGOOD = 1
 PTRACE_O_TRACEEXEC = 1 << 4
@@ -394,7 +394,7 @@ class Thread:
             self.companions = ()
             self.call(SYS.gettid)
             self._write_back()
-        if signal and signal_state(self.pid, self.tid).voids(signal):
+        if is_void(signal, self.pid, self.tid):
             signal = 0  # what comes from now on the kernel sees to: this is the stop that it is given at
         if signal and signal == self.pending_signal:
             functions().inject_set_signal_info(self.tid, self.pending_info)

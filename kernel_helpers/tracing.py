@@ -136,6 +136,16 @@ def set_signal_info(tid: int, info: bytes) -> None:
     ptrace(PTRACE_SETSIGINFO, tid, 0, ctypes.addressof(buffer))
 
 
+def is_void(number: int, pid: int, tid: int) -> bool:
+    """SignalState.voids() of a thread; of other signals than stops nothing is read, so that it may have ended. Errors: OSError."""
+    return number in STOPPING and signal_state(pid, tid).voids(number)
+
+
+def signal_number(info: bytes) -> int:
+    """Which signal a siginfo tells of."""
+    return int.from_bytes(info[:4], "little")
+
+
 def signal_code(info: bytes) -> int:
     """si_code."""
     return int(struct.unpack_from("<i", info, 8)[0])

@@ -159,7 +159,7 @@ class Births:
             if not has_begun:  # who calls for a child that there is not finds nobody, and knows it
                 asked.forget()
         for _, info in taken:
-            guest.signals.queue(int.from_bytes(info[:4], "little"), info, host)
+            guest.signals.queue(tracing.signal_number(info), info, host)
 
     def _begin(self, newborn: Thread, number: int, asked: _Asked) -> None:
         """The new task runs. Errors: OSError, FarhomeError: it has ended again."""

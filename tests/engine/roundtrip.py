@@ -24,6 +24,7 @@ from kernel_helpers.inject import check
 from kernel_helpers.pages import PageTotals
 from kernel_helpers.seizing import Frozen, find_instruction, seize
 from kernel_helpers.syscalls import SYS
+from kernel_helpers.tracing import signal_number
 
 PAGE = 4096
 RESIDENT_BYTES = 2 * PAGE
@@ -107,7 +108,7 @@ def take_deliverable(frozen: Frozen) -> list[tuple[int, int]]:
     for thread in context.threads:
         stopped = frozen.threads[thread.tid]
         for info in thread.pending:
-            number = int.from_bytes(info[:4], "little")
+            number = signal_number(info)
             if thread.signal_mask >> (number - 1) & 1:
                 continue
             taken.append((thread.tid, number))

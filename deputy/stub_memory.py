@@ -1,0 +1,108 @@
+"""The memory of a stub: what it gives up, what it keeps for calls that are under way, and the room for pages that come back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from deputy import footprint
+from deputy.traced import Replaced
+from engine import postcopy
+from engine.layout import Span, subtract_all
+from engine.mappings import PAGE
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS, U64
+
+if TYPE_CHECKING:
+    from deputy.stub import Stub
+
+_PROT_READ, _PROT_WRITE = 1, 2
+_MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 2, 0x20, 0x4000, 0x100000
+_MADV_DONTNEED = 4
+
+
+class StubMemory:
+    """Of one stub. `is_whole`: it has not been given up yet."""
+
+    def __init__(self, stub: Stub, is_whole: bool = True) -> None:
+        self.is_whole = is_whole
+        self._stub = stub
+        self._link = stub.link
+        self._expected: set[int] = set()
+
+    def expect(self, program: int) -> None:
+        """A call of this thread (the program's id) that the freeze interrupted will be made again: what it has in memory is not known
+        before."""
+        self._expected.add(program)
+
+    def expect_no_more(self, program: int) -> None:
+        """This thread has ended."""
+        self._expected.discard(program)
+
+    def settle(self, force: bool = False) -> bool:
+        """give_up(), as soon as the calls that the freeze interrupted are under way again: until then their buffers are
+        not known as such, and would go. True when it is done. force: now."""
+        if self.is_whole and (force or all(self._link.standing(tid).sequence for tid in self._expected)):
+            self.is_whole = False
+            with suppress(Replaced, ProcessLookupError):  # it has been killed: its memory has gone, and we are told of it as always
+                self.give_up()
+        return not self.is_whole
+
+    def give_up(self) -> None:
+        """Lets go of the process's private memory. After the commit only: there is no way back but a refill."""
+        # The guest may run already and wait in calls that have their buffers here.
+        places = [(page, page + PAGE) for page in sorted(set(self._link.hold_places(True)))]
+        try:
+            with self._stub.injecting() as thread:
+                footprint.give_up(thread, self._stub.reserved, places)
+        finally:
+            self._link.hold_places(False)
+
+    def make_room(self, wanted: Sequence[Span], unreserved: Set[Span]) -> list[Span]:
+        """Memory for pages that come before the process does (engine/precopy.py), each in one mapping; returns what could be made: where
+        nothing else is. unreserved: of `wanted`, what is not accounted for (MAP_NORESERVE). Errors: OSError, TimeoutError, Replaced."""
+        made = []
+        with self._stub.injecting() as thread:
+            for start, end in wanted:
+                flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if (start, end) in unreserved else 0)
+                if thread.call(SYS.mmap, start, end - start, _PROT_READ | _PROT_WRITE, flags, U64, 0) == start:
+                    made.append((start, end))
+        return made
+
+    def give_back(self, spans: Sequence[Span]) -> None:
+        """Pages in the room are stale. Errors: as make_room()."""
+        with self._stub.injecting() as thread:
+            for start, end in spans:
+                thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED)
+
+    def userfaultfd(self) -> int:
+        """By which memory can follow the process home; -1 if it cannot. Errors: TimeoutError, Replaced."""
+        with self._stub.injecting() as thread:
+            frozen = Frozen(self._stub.pid, {thread.tid: thread}, instruction=thread.instruction)
+            try:
+                page = frozen.call(SYS.mmap, 0, PAGE, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, U64, 0)
+            except OSError:
+                return -1
+            try:
+                return postcopy.userfaultfd_or_none(frozen, page)
+            finally:
+                frozen.call(SYS.munmap, page, PAGE)
+
+    def unmake_room(self, room: Sequence[Span]) -> None:
+        """The memory of make_room() goes again, but for what calls use. Errors: as make_room()."""
+        places = [(page, page + PAGE) for page in sorted(set(self._link.hold_places(True)))]
+        try:
+            with self._stub.injecting() as thread:
+                for start, end in subtract_all(room, places):
+                    thread.call(SYS.munmap, start, end - start)
+        finally:
+            self._link.hold_places(False)
+
+    def places(self) -> list[int] | None:
+        """Pages into which calls may have written. None: so many that not all are known."""
+        pages = self._link.hold_places(False)
+        return None if len(pages) >= self._link.MOST_PLACES else pages
+
+
+__all__ = ["StubMemory"]
