@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from deputy.guestlink import GuestLink
-from deputy.leaving import Target
+from deputy.preparation import Target
 from engine.phases import Phases
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deputy import birth, execution, freezing, homecoming, leaving
+from deputy import birth, execution, homecoming
 from deputy.approach import Approach
-from deputy.beginning import Beginning, program_of
+from deputy.beginning import Beginning
+from deputy.departure import Departure
 from deputy.direct import DirectFiles
-from deputy.freezing import NotNow
+from deputy.freezing import MOMENT_PATIENCE, NotNow
 from deputy.guestlink import GuestLink, LinkLost
-from deputy.leaving import Preparation, Target
 from deputy.mapping import Mappings
 from deputy.pledge import Pledge
+from deputy.preparation import Preparation, Target
 from deputy.proc import OwnProc
 from deputy.report import Report
 from deputy.signals import StubSignals
@@ -33,11 +34,10 @@ from deputy.stub import Stub, say_on_terminal
 from deputy.trace import TraceFile
 from deputy.traced import Replaced
 from engine.postcopy import Giver
-from engine.precopy import Ahead, Progress
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from engine.precopy import Progress
+from kernel_helpers.errors import FarhomeError
 from kernel_helpers.journal import SUFFIX
 from kernel_helpers.link import Event
-from kernel_helpers.seizing import Frozen
 from wire.control import Control, unpack
 from wire.frames import Message, WireError
 from wire.local import LocalServer
@@ -50,12 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("deputy")
 
 HOME_ATTEMPTS = 5
-MOMENT_PATIENCE = 10.0
-"""Seconds that a move waits for the moment at which the guest can stand still."""
 PROGRESS_PERIOD = 0.2
 """Seconds between two words of how far a move has come."""
-WRITE_PATIENCE = 0.25
-"""Seconds that a write may take which the process is in the middle of, for its memory to go ahead of it."""
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
 IDLE = 15.0
@@ -119,7 +115,7 @@ class Deputy:
         """who sees to it that they come, if the process is at home"""
         self.held: execution.Held | None = None
         """between two programs"""
-        self._beginning: Beginning | None = None
+        self.beginning: Beginning | None = None
         """it is mosrun still"""
         self._later: list[Message] = []
         self._preparation: Preparation | None = None
@@ -180,9 +176,9 @@ class Deputy:
             self.held.end_guest()
         if self._preparation is not None:
             self._preparation.abandon()
-        if self._beginning is not None:
+        if self.beginning is not None:
             with suppress(OSError):
-                self._beginning.close()
+                self.beginning.close()
         self.end_approach()
         if self._pidfd in self.selector.get_map():
             self.selector.unregister(self._pidfd)
@@ -292,7 +288,7 @@ class Deputy:
                 self.answer_failure(number, "the request names no target")
                 return
             memory = str(message.get("memory") or self.options.memory)
-            self._prepare(target, number, str(message.get("engine") or self.options.engine), memory, str(message.get("begins", "")))
+            self._depart(target, number, str(message.get("engine") or self.options.engine), memory, str(message.get("begins", "")))
         elif operation == "home":
             if self.where == "home" or self._preparing is not None:
                 self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
@@ -347,113 +343,14 @@ class Deputy:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, target: Target, number: int | None, engine: str, memory: str, begins: str = "") -> None:
-        """Out or hop: the target prepares in a worker; then it goes on in the loop. begins: see Preparation."""
-        begun = time.monotonic()
+    def _depart(self, target: Target, number: int | None, engine: str, memory: str, begins: str = "") -> None:
+        """Out or hop (deputy/departure.py)."""
         preparation = Preparation(
             self.pid, target, self.options.node, engine, None if self.where == "home" else self.mappings.files(),
             trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory, begins=begins,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
-        mosrun = None
-        with suppress(OSError):  # it may just have ended
-            mosrun = program_of(self.pid) if begins else None
-
-        def go_on() -> None:
-            held, since = None, begun
-            try:
-                if self.finished:
-                    raise FarhomeError("the process ended")
-                preparation.check()
-                if preparation.begins and mosrun is not None:
-                    if self._beginning is None:
-                        self._begin(preparation, mosrun, go_on)
-                        return
-                    held, since = self._begun(preparation, self._beginning)
-                if preparation.areas and preparation.ahead is None:
-                    self._go_ahead(preparation, go_on)
-                    return
-                if preparation.unwatched:
-                    self._watch(preparation, go_on)
-                    return
-                is_home = self.where == "home"
-                report = leaving.leave(self, preparation, since, held) if is_home else leaving.hop(self, preparation, begun)
-            except Replaced:
-                return  # deputy/execution.py makes it
-            except NotNow as reason:
-                if time.monotonic() - preparation.over_since < MOMENT_PATIENCE:
-                    self.await_prepared(preparation, go_on)
-                    return
-                self.wanted = None
-                preparation.abandon()
-                if self.where == "home":
-                    self.answer_failure(number, str(MoveRefused(self.pid, str(reason))))
-                    self.finished = True
-                else:
-                    self.answer_failure(number, f"the move to {target.node} failed: {reason}")
-                return
-            except (FarhomeError, WireError, OSError) as error:
-                self.wanted = None
-                preparation.abandon()
-                sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {error}"
-                log.warning("%s", sentence, exc_info=not isinstance(error, (MoveRefused, WireError)))
-                self.answer_failure(number, sentence)
-                if self.where == "home":
-                    self.finished = True
-                return
-            self.wanted = None
-            self._idle_since = time.monotonic()
-            log.info("process %d is on %s, frozen %.1f ms, %d bytes", self.pid, report.where, report.frozen_ms, report.size)
-            self.answer(number, report)
-            self.server.tell({"event": "state", "where": self.where, "reason": "moved", "frozen_ms": report.frozen_ms})
-
-        self.prepare(preparation, go_on)
-
-    def _begin(self, preparation: Preparation, mosrun: os.stat_result, then: Callable[[], None]) -> None:
-        """The target is ready: mosrun may execute its program; calls `then` in the loop when it has. Errors: OSError."""
-        beginning = self._beginning = Beginning(self.pid, mosrun)
-        self.server.tell({"event": "begins"})
-
-        def look() -> None:
-            beginning.look()
-            if beginning.is_over:
-                self._preparing = self._preparation = None
-                then()
-
-        self._preparation, self._preparing = preparation, look
-
-    def _begun(self, preparation: Preparation, beginning: Beginning) -> tuple[Frozen | None, float]:
-        """The program at its first instruction, and since when; or None: it runs already, and leaves as any. Errors: as Beginning.take."""
-        self._beginning, preparation.begins = None, ""
-        held, since = beginning.take(), beginning.held_since
-        if held is None:
-            preparation.look_for_areas()
-        return held, since or time.monotonic()
-
-    def _go_ahead(self, preparation: Preparation, then: Callable[[], None]) -> None:
-        """Memory of the process is sent while it runs on; calls `then` in the loop afterwards. Errors: NotNow, OSError."""
-        is_writing = freezing.await_writes(self.pid, preparation.over_since, WRITE_PATIENCE)
-        areas, preparation.areas = preparation.areas, []
-        if is_writing:
-            then()
-            return
-        userfaultfd = -1
-        if preparation.memory != "postcopy":
-            userfaultfd, seconds = leaving.watch(self)
-            preparation.stood_still += seconds
-        preparation.ahead = Ahead(self.pid, userfaultfd, areas, preparation.memory)
-        preparation.is_over = False
-        start_thread("memory", preparation.send_ahead, self.tree.waker.wake)
-        self.await_prepared(preparation, then)
-
-    def _watch(self, preparation: Preparation, then: Callable[[], None]) -> None:
-        """The same, of a guest that was not watched yet. Errors: as freezing.watch_guest."""
-        assert preparation.source is not None
-        preparation.unwatched = False
-        preparation.stood_still += freezing.watch_guest(self, preparation.source)
-        preparation.is_over = False
-        start_thread("memory", preparation.prepare_source_again, self.tree.waker.wake)
-        self.await_prepared(preparation, then)
+        Departure(self, preparation, number).start()
 
     def prepare(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """Runs the preparation in a worker, and calls `then` in the loop; no other move begins before."""
@@ -462,14 +359,22 @@ class Deputy:
 
     def await_prepared(self, preparation: Preparation, then: Callable[[], None]) -> None:
         """As prepare(), for one that runs already."""
+        self.await_that(preparation, lambda: preparation.is_over, then)
+
+    def await_that(self, preparation: Preparation, is_over: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Asks in each turn of the loop whether it is over, which the preparation waits for; then calls `then`."""
 
         def look() -> None:
-            if preparation.is_over:
+            if is_over():
                 self._preparing = self._preparation = None
-                self._idle_since = time.monotonic()
+                self.note_use()
                 then()
 
         self._preparation, self._preparing, self._progress = preparation, look, lambda: preparation.progress
+
+    def note_use(self) -> None:
+        """It is of use now: see IDLE."""
+        self._idle_since = time.monotonic()
 
     def _approach(self, reason: str, number: int | None, memory: str = "") -> None:
         """Home: first its memory, while it runs on; then the process itself."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from deputy import leaving
 from deputy.beginning import RIGHTS, at_first_instruction, has_rights_of_its_own
 from deputy.guestlink import Announced, GuestLink, LinkLost
+from deputy.preparation import Preparation
 from deputy.report import Report
 from engine.pending import Pending, put
 from engine.phases import Phases
@@ -117,10 +118,10 @@ class Held:
         else:
             trace = bool(options.trace)
             tracer = deputy.tree.thread
-            preparation = leaving.Preparation(deputy.pid, self.link.target, options.node, options.engine, held_by=tracer, trace=trace)
+            preparation = Preparation(deputy.pid, self.link.target, options.node, options.engine, held_by=tracer, trace=trace)
             deputy.prepare(preparation, lambda: self._left(preparation))
 
-    def _left(self, preparation: leaving.Preparation) -> None:
+    def _left(self, preparation: Preparation) -> None:
         deputy, wanted = self.deputy, self.wanted
         try:
             preparation.check()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds for each answer of the remote."""
+MOMENT_PATIENCE = 10.0
+"""Seconds that a move waits for the moment at which the process can stand still."""
 
 
 class NotNow(FarhomeError):

@@ -20,7 +20,7 @@ from wire.waking import ready
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
-    from deputy.leaving import Target
+    from deputy.preparation import Target
 
 log = logging.getLogger("deputy")
 

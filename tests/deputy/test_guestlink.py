@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from deputy.guestlink import GuestLink
-from deputy.leaving import Target
+from deputy.preparation import Target
 from kernel_helpers.link import HomeLink
 from remote.intercept_ptrace import PtraceLink
 from wire import channel

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from deputy.leaving import Preparation, Target
+from deputy.preparation import Preparation, Target
 from remote.arrival import Decision, await_decision
 from remote.reception import Reception
 from remote.remote import Remote
