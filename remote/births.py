@@ -24,6 +24,7 @@ from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
 from remote import birth
 from remote.birth import Wanted
+from remote.freezing import await_trap
 from remote.reception import Reception
 from wire.control import Control, pack
 
@@ -123,7 +124,7 @@ class Births:
             guest.link.answer(tid, error=ERESTARTNOINTR)
             if not number:
                 return  # what happens at its stop is what happens at any
-            taken = guest.await_trap(host)
+            taken = await_trap(guest, host)
             parent = Thread(host, guest.pid)
             parent.capture()
             parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)

@@ -10,22 +10,21 @@ import logging
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import precopy
 from engine.arrival import seccomp_suspended
-from engine.capture import pending_signals
 from engine.files import FileStore
 from engine.pending import Pending, put
 from engine.postcopy import Taker
-from kernel_helpers import account, inject, syscalls, tracing
+from kernel_helpers import account, tracing
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.tracing import Cause, Stop
+from remote import freezing
 from remote.births import Births
 from remote.direct import DirectFiles
 from remote.door import Door
@@ -47,9 +46,6 @@ log = logging.getLogger("remote")
 
 GuestEnd = AwayLink | PtraceLink
 """The two interceptors."""
-FREEZE_PATIENCE = 5.0
-"""Seconds for every thread to come to its stop."""
-
 REAP_PATIENCE = 5.0
 """Seconds for the threads of a killed guest to end."""
 
@@ -60,7 +56,7 @@ class Guest:
         self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1,
         taker: Taker | None = None,
     ) -> None:  # fmt: skip
-        self._remote = remote
+        self.remote = remote
         self.pid = frozen.pid
         self.sandbox = sandbox
         self.link = link
@@ -80,7 +76,7 @@ class Guest:
         self._taker = taker
         """of memory that follows it"""
         self.frozen: Frozen | None = frozen
-        self._threads: dict[int, Thread] = dict(frozen.threads)
+        self.threads: dict[int, Thread] = dict(frozen.threads)
         self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
         self._halted: set[int] = set()
         self.is_stopped = False
@@ -128,7 +124,7 @@ class Guest:
         if self._taker is None or not self._taker.is_over:
             return
         if self._taker.failure:
-            self._remote.finish(self._taker.failure)
+            self.remote.finish(self._taker.failure)
             return
         self._taker = None
         self.link.send(Control.ALL_HERE)
@@ -142,7 +138,7 @@ class Guest:
             self.link.send(Control.TRACED, 0, pack(lines=lines, held=held), held)
 
         self.link.trace_options |= tracing.PTRACE_O_TRACESYSGOOD
-        self.trace = Trace(self._remote.options.node, self.program_tid, send)
+        self.trace = Trace(self.remote.options.node, self.program_tid, send)
 
     def follow(self, host: int) -> None:
         """A thread (ours) runs that may have to be followed."""
@@ -187,12 +183,12 @@ class Guest:
         return self.sandbox
 
     def _kill(self) -> None:
-        if self._threads:
+        if self.threads:
             self._cpu_in_all = self.cpu_seconds()
-            for tid in self._threads:
+            for tid in self.threads:
                 tracing.unfollow(tid)
-            end_traced(self.pid, list(self._threads))
-            self._threads.clear()
+            end_traced(self.pid, list(self.threads))
+            self.threads.clear()
 
     def child(self, remote: Remote, frozen: Frozen, link: AwayLink, shares_memory: bool) -> Guest:
         """A process that was born of this guest, and has not run yet."""
@@ -241,8 +237,8 @@ class Guest:
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
             again = bool(self.births.awaited)
-            error = "it waits for a child that has its memory (vfork)" if again else self._freeze()
-            pending, used = ([], []) if error else (self.pending(), self.link.account.used())
+            error = "it waits for a child that has its memory (vfork)" if again else freezing.freeze(self)
+            pending, used = ([], []) if error else (freezing.pending(self), self.link.account.used())
             positions = [] if error else self._direct.positions()
             self.link.send(
                 Control.FROZEN, 0,
@@ -254,7 +250,7 @@ class Guest:
             self._over()
         elif event.kind == Control.STOPPED:
             self.is_stopped = True
-            for tid in self._threads:
+            for tid in self.threads:
                 tracing.interrupt(tid)
         elif event.kind == Control.CONTINUED:
             self.is_stopped = False
@@ -284,7 +280,7 @@ class Guest:
     @property
     def program_pid(self) -> int:
         """Its id as the program itself sees it."""
-        return self._remote.options.pid
+        return self.remote.options.pid
 
     @property
     def is_pausing(self) -> bool:
@@ -302,7 +298,7 @@ class Guest:
     def add_thread(self, newborn: Thread, tid: int) -> None:
         """A thread that was born here, before it runs. Errors: OSError, MemoryError."""
         assert isinstance(self.link, AwayLink)
-        self._threads[newborn.tid], self._tids[tid] = newborn, newborn.tid
+        self.threads[newborn.tid], self._tids[tid] = newborn, newborn.tid
         self.link.add_thread(newborn.tid, tid)
 
     def _carry(self, told: dict[str, Any]) -> None:
@@ -319,7 +315,7 @@ class Guest:
         """Handles whatever has happened to the guest's threads."""
         if self.frozen is not None:
             return
-        for stop in tracing.poll([tid for tid in self._threads if tid not in self._halted]):
+        for stop in tracing.poll([tid for tid in self.threads if tid not in self._halted]):
             self.handle_stop(stop)
         self.signals.look()
         self._direct.look()
@@ -332,7 +328,7 @@ class Guest:
         if self.link.stopped(stop):
             return
         if stop.cause in (Cause.EXITED, Cause.KILLED):
-            self._thread_gone(stop)
+            self.thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
             if self.is_stopped:
                 tracing.interrupt(stop.tid)  # this stop may have taken the place of the one that was asked for
@@ -348,15 +344,16 @@ class Guest:
                 self.door.forget(stop.tid)
             tracing.proceed(stop.tid)
 
-    def _thread_gone(self, stop: Stop) -> None:
-        self._threads.pop(stop.tid, None)
+    def thread_gone(self, stop: Stop) -> None:
+        """A thread has ended."""
+        self.threads.pop(stop.tid, None)
         if self.trace is not None:
             self.trace.forget(stop.tid)
         if isinstance(self.link, AwayLink):
             self.link.remove_thread(stop.tid, self.program_tid(stop.tid))
             self._tids = {program: host for program, host in self._tids.items() if host != stop.tid}
-        is_last = stop.tid == self.pid or not self._threads
-        if is_last and stop.cause is Cause.KILLED and not self._remote.finished:
+        is_last = stop.tid == self.pid or not self.threads
+        if is_last and stop.cause is Cause.KILLED and not self.remote.finished:
             log.info("guest %d was killed by signal %d", self.pid, stop.number)
             self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core))
             self.link.flush(1.0)
@@ -379,106 +376,17 @@ class Guest:
         more. Who waits for its memory (vfork) goes on."""
         self._is_pausing = True
         self.link.pause()
-        error = self._freeze(is_over=True)
-        pending = [] if error else self.pending()
+        error = freezing.freeze(self, is_over=True)
+        pending = [] if error else freezing.pending(self)
         ignored = tracing.signal_state(self.pid, self.pid).ignored
         self.link.send(Control.OVER, 0, pack(pending=pending, used=self.link.account.used(), ignored=ignored))
         self._kill()
-        self._remote.tree.released(self._remote)
-
-    def _freeze(self, is_over: bool = False) -> str:
-        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing. is_over: for good, whatever
-        its calls are at."""
-        if self.frozen is not None:
-            return ""
-        if self.is_stopped and not is_over:
-            return "it is stopped"
-        parked = self.link.parked()
-        if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
-            return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
-        threads: dict[int, Thread] = {}
-        taken: list[tuple[int, bytes]] = []
-        try:
-            for tid in self._threads:
-                tracing.interrupt(tid)
-            for tid in parked:
-                # Calls that only home makes, and whatever was suspended just now: back to before the call.
-                self.link.answer(tid, error=syscalls.ERESTARTNOINTR)
-            for tid in list(self._threads):
-                taken += self.await_trap(tid)
-                if tid not in self._threads:
-                    continue  # its exit was under way
-                threads[tid] = Thread(tid, self.pid)
-                threads[tid].capture()
-            frozen = Frozen(self.pid, threads)
-            self.door.settle(frozen)
-            for thread in threads.values():
-                thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
-            put(frozen, [(self.program_tid(tid), info) for tid, info in taken])
-            self.frozen = frozen
-            if self._remote.tree.has_others(self._remote):
-                self.link.unpause()  # they go on; this one stands in its stops
-        except (OSError, TimeoutError) as error:
-            log.warning("the guest did not freeze", exc_info=True)
-            for thread in threads.values():
-                with suppress(OSError):
-                    thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
-                    thread.restore()
-                    thread.resume()
-            self.link.unpause()
-            return str(error) or "the guest did not freeze"
-        return ""
-
-    def await_trap(self, tid: int) -> list[tuple[int, bytes]]:
-        """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo)."""
-        taken: list[tuple[int, bytes]] = []
-        end = time.monotonic() + FREEZE_PATIENCE
-        while time.monotonic() < end:
-            stops = tracing.poll([tid])
-            if not stops:
-                time.sleep(0.0001)  # no descriptor tells of a ptrace stop
-                continue
-            stop = stops[0]
-            if stop.cause is Cause.TRAP:
-                return taken
-            if stop.cause in (Cause.EXITED, Cause.KILLED):
-                self._thread_gone(stop)
-                if tid == self.pid or not self._threads:
-                    raise ProcessLookupError(3, "the guest has ended")
-                return taken
-            if stop.cause is Cause.SIGNAL:
-                self.door.rewind_unless_suspended(tid)
-                info = tracing.signal_info(tid)
-                if not inject.comes_again(info):
-                    taken.append((tid, self.signals.true_info(info)))
-            elif stop.cause is Cause.CALL:
-                if self.trace is not None:
-                    self.trace.look(tid)
-            elif stop.cause is Cause.OTHER:
-                self._rewind_from_entry(tid)
-            tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
-            tracing.proceed(tid)
-        raise TimeoutError(f"thread {tid} of the guest does not stop")
-
-    def _rewind_from_entry(self, tid: int) -> None:
-        """A call that was caught by ptrace on the way to the stop has not been made: back to before it."""
-        registers = tracing.registers(tid)
-        registers.rax, registers.orig_rax = registers.orig_rax, syscalls.U64
-        registers.rip -= 2
-        tracing.set_registers(tid, registers)
-
-    def pending(self) -> Pending:
-        """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo)."""
-        assert self.frozen is not None
-        found = [(0, self.signals.true_info(info)) for info in pending_signals(self.pid, True)]
-        for tid in self.frozen.threads:
-            found += [(self.program_tid(tid), self.signals.true_info(info)) for info in pending_signals(tid, False)]
-        return found
+        self.remote.tree.released(self.remote)
 
     def thaw(self) -> None:
         """The move is off: the guest runs on, and takes calls again."""
         self._is_pausing = False
-        self._remote.keep_pages()
+        self.remote.keep_pages()
         if self.frozen is None:
             self.link.unpause()
             for event in self._executions.again():

@@ -1,0 +1,120 @@
+"""Bringing the threads of a guest to a standstill between two calls, each in plain user mode; what deputy/freezing.py asks for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from engine.capture import pending_signals
+from engine.pending import Pending, put
+from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers.inject import Thread
+from kernel_helpers.numbers import NAMES
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.tracing import Cause
+
+if TYPE_CHECKING:
+    from remote.guest import Guest
+
+log = logging.getLogger("remote")
+
+PATIENCE = 5.0
+"""Seconds for every thread to come to its stop."""
+
+
+def freeze(guest: Guest, is_over: bool = False) -> str:
+    """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing. is_over: for good, whatever
+    its calls are at."""
+    if guest.frozen is not None:
+        return ""
+    if guest.is_stopped and not is_over:
+        return "it is stopped"
+    parked = guest.link.parked()
+    if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
+        return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
+    threads: dict[int, Thread] = {}
+    taken: list[tuple[int, bytes]] = []
+    try:
+        for tid in guest.threads:
+            tracing.interrupt(tid)
+        for tid in parked:
+            # Calls that only home makes, and whatever was suspended just now: back to before the call.
+            guest.link.answer(tid, error=syscalls.ERESTARTNOINTR)
+        for tid in list(guest.threads):
+            taken += await_trap(guest, tid)
+            if tid not in guest.threads:
+                continue  # its exit was under way
+            threads[tid] = Thread(tid, guest.pid)
+            threads[tid].capture()
+        frozen = Frozen(guest.pid, threads)
+        guest.door.settle(frozen)
+        for thread in threads.values():
+            thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+        put(frozen, [(guest.program_tid(tid), info) for tid, info in taken])
+        guest.frozen = frozen
+        if guest.remote.tree.has_others(guest.remote):
+            guest.link.unpause()  # they go on; this one stands in its stops
+    except (OSError, TimeoutError) as error:
+        log.warning("the guest did not freeze", exc_info=True)
+        for thread in threads.values():
+            with suppress(OSError):
+                thread.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
+                thread.restore()
+                thread.resume()
+        guest.link.unpause()
+        return str(error) or "the guest did not freeze"
+    return ""
+
+
+def await_trap(guest: Guest, tid: int) -> list[tuple[int, bytes]]:
+    """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo)."""
+    taken: list[tuple[int, bytes]] = []
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        stops = tracing.poll([tid])
+        if not stops:
+            time.sleep(0.0001)  # no descriptor tells of a ptrace stop
+            continue
+        stop = stops[0]
+        if stop.cause is Cause.TRAP:
+            return taken
+        if stop.cause in (Cause.EXITED, Cause.KILLED):
+            guest.thread_gone(stop)
+            if tid == guest.pid or not guest.threads:
+                raise ProcessLookupError(3, "the guest has ended")
+            return taken
+        if stop.cause is Cause.SIGNAL:
+            guest.door.rewind_unless_suspended(tid)
+            info = tracing.signal_info(tid)
+            if not inject.comes_again(info):
+                taken.append((tid, guest.signals.true_info(info)))
+        elif stop.cause is Cause.CALL:
+            if guest.trace is not None:
+                guest.trace.look(tid)
+        elif stop.cause is Cause.OTHER:
+            _rewind_from_entry(tid)
+        tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
+        tracing.proceed(tid)
+    raise TimeoutError(f"thread {tid} of the guest does not stop")
+
+
+def _rewind_from_entry(tid: int) -> None:
+    """A call that was caught by ptrace on the way to the stop has not been made: back to before it."""
+    registers = tracing.registers(tid)
+    registers.rax, registers.orig_rax = registers.orig_rax, syscalls.U64
+    registers.rip -= 2
+    tracing.set_registers(tid, registers)
+
+
+def pending(guest: Guest) -> Pending:
+    """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo)."""
+    assert guest.frozen is not None
+    found = [(0, guest.signals.true_info(info)) for info in pending_signals(guest.pid, True)]
+    for tid in guest.frozen.threads:
+        found += [(guest.program_tid(tid), guest.signals.true_info(info)) for info in pending_signals(tid, False)]
+    return found
+
+
+__all__ = ["await_trap", "freeze", "pending"]
