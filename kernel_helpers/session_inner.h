@@ -1,0 +1,60 @@
+/* What the three parts of a session share: session.c its life and events, session_send.c frames that leave, session_receive.c frames that
+ * arrive. Others know link.h. */
+#ifndef FARHOME_SESSION_INNER_H
+#define FARHOME_SESSION_INNER_H
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+#include "link.h"
+#include "looking.h"
+
+#define SESSION_BUFFER 65536
+#define EVENTS_LIMIT 4096       /* more than these wait for Python: the receiver waits too */
+
+struct outgoing {
+    struct outgoing *next;
+    unsigned char *body;
+    size_t head, body_length;
+    struct frame frame;         /* followed by the head */
+};
+
+struct queued_event { struct queued_event *next; struct event event; unsigned char data[]; };
+
+struct session {
+    session_handler handler;
+    void *owner;
+    int event_fd;
+    pthread_t receiver, sender;
+    pthread_mutex_t lock;       /* everything below but the receiver's own */
+    pthread_mutex_t sending;    /* held while bytes are written; never waited for by SEND_LATER */
+    pthread_cond_t changed;
+    int descriptor, fresh, ready, stopping, held, silent, later, broken;
+    uint64_t last_number, sent, received, acknowledged_sent;
+    struct outgoing *first, *last, *next;   /* kept frames in order; the first one not sent on this connection */
+    struct queued_event *events, *events_tail;
+    unsigned events_count;
+    int silence;                /* ms, 0: never */
+    struct timespec heard, spoken;
+    char reason[120];
+    uint64_t kept, frames_in, frames_out, carried;
+    /* the receiver's own */
+    struct looking looking;
+    unsigned char buffer[SESSION_BUFFER];
+    size_t begin, end;
+};
+
+long session_milliseconds_since(const struct timespec *then);
+
+/* The lock is held. */
+void session_add_event(struct session *s, const struct event *event, const void *data);
+void session_plain_event(struct session *s, enum event_kind kind, const char *text);
+void session_note_broken(struct session *s, const char *reason);     /* the connection is of no use; the receiver closes it */
+int session_acknowledge(struct session *s, uint64_t number);         /* -1: it was never sent */
+
+/* `sending` is held. */
+int session_send_bare(struct session *s, int descriptor, uint16_t kind, uint64_t acknowledged);
+
+void *session_receive_loop(void *session);
+void *session_send_loop(void *session);
+
+#endif
