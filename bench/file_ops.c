@@ -4,7 +4,7 @@
 //   stat | open | create | unlink DIRECTORY COUNT    each of the files once: calls (open: and close) a second
 //   list DIRECTORY                 the names and the status of each, as ls -l: listings a second, of one
 //   write FILE MEGABYTES           writes it anew, in pieces of 1 MiB, and has it on the disk (fsync): MiB a second
-//   read FILE                      nothing of it cached here: MiB a second
+//   read FILE                      open, and nothing of it cached here: MiB a second
 //   again FILE SECONDS             reads it whole over and over, having read it: MiB a second
 //   restat FILE SECONDS            stat over and over: calls a second
 //   random FILE COUNT              4 KiB at random places, nothing of it cached here: reads a second
@@ -27,7 +27,8 @@
 #define PIECE (1 << 20)
 #define PAGE 4096
 
-static char piece[PIECE];
+// At the beginning of a page, as in cp and dd.
+static char piece[PIECE] __attribute__((aligned(PAGE)));
 
 static double now(void)
 {
@@ -146,9 +147,9 @@ static double read_whole(int file, const char *name)
 
 static double read_once(const char *name)
 {
-	double begun = now();
 	int file = opened(name, O_RDONLY);
 	forget(file, POSIX_FADV_NORMAL);
+	double begun = now();
 	double bytes = read_whole(file, name);
 	close(file);
 	return bytes / PIECE / (now() - begun);

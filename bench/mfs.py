@@ -3,8 +3,8 @@
 Two labs of two nodes: one as farhome is shipped, encrypting, with sshfs and its defaults beside it; one where neither encrypts
 (sshfs speaks to a bare sftp-server over TCP). Home's files lie in its memory. All ways to them take turns in each round. A case is one
 run of file_ops.c in the away node; what is said to be cold has not been seen there before: home makes it anew for each sample, a
-moment before, or the away node's kernel is told to forget it. Writing ends with fsync, since sshfs writes behind the program's back;
-`cache=no` is sshfs's only way not to show what is old, which ours never does.
+moment before, or the away node's kernel is told to forget it. Nobody has changed it for a moment then. Writing ends with fsync, since
+sshfs writes behind the program's back; `cache=no` is sshfs's only way not to show what is old, which ours never does.
 
 `at its data` is a program on the node whose files it works on, through /mfs/here. The last cases are programs under mosrun that work
 on the files of their home while they are away (file_work.py).
@@ -100,6 +100,7 @@ class Cases:
         return self._run(way.node, "write", f"{way.point}/large", MEGABYTES)
 
     def read(self, way: Way) -> float:
+        time.sleep(AT_REST)
         return self._run(way.node, "read", f"{way.point}/large")
 
     def again(self, way: Way) -> float:
@@ -109,6 +110,7 @@ class Cases:
         return self._run(way.node, "restat", f"{way.point}/large", SECONDS)
 
     def random(self, way: Way) -> float:
+        time.sleep(AT_REST)
         return self._run(way.node, "random", f"{way.point}/large", READS)
 
     def postmark(self, way: Way, block: int, *, transactions: int = TRANSACTIONS, buffering: str = "true") -> float:
@@ -140,6 +142,7 @@ LARGE: dict[str, tuple[str, Measure]] = {
     "sequential read, cold": ("MiB/s", Cases.read),
     "4 KiB random read, cold": ("/s", Cases.random),
 }
+WRITTEN = {case: LARGE[case] for case in ("sequential write, fsync",)}
 KEPT: dict[str, tuple[str, Measure]] = {"read, warm": ("MiB/s", Cases.again), "stat, cached": ("/s", Cases.restat)}
 AT_DATA: dict[str, tuple[str, Measure]] = {
     f"PostMark at its data, blocks of {block}": (
@@ -200,6 +203,7 @@ def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list
         Comparison("", ours, sshfs, "sshfs", EVERYTHING),
         Comparison(", nothing old", ours, strict, "sshfs cache=no", once | UNSEEN),
         Comparison(", not encrypted", bare, unsealed, "sshfs directport", once | UNSEEN | LARGE),
+        Comparison(", not encrypted", bare, native, "native", WRITTEN),
         Comparison("", ours, native, "native", KEPT),
         Comparison("", here, native, "native", AT_DATA),
     ]

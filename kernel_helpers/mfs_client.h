@@ -53,8 +53,8 @@ unsigned mfs_read_ahead(void); /* KiB */
 
 int mfs_fuse_begin(int device); /* 0 or -errno; from then on requests are taken */
 void mfs_fuse_answer(const void *frame, size_t size);
-/* The same of what a pipe holds: what was taken of it. */
-long mfs_fuse_answer_from(int pipe, size_t size);
+/* The same of what a pipe holds. */
+void mfs_fuse_answer_from(struct mfs_pipe *pipe, size_t size);
 /* Bytes of data that are asked for at a time, so that a pipe has room for them. */
 #define MFS_PASSED_MOST (MFS_DATA_MOST / 2)
 /* Passes on an answer whose header is in `frame`, which has room for all of it; its size, -errno, or 0: it has to be read. */

@@ -52,12 +52,13 @@ void mfs_fuse_answer(const void *frame, size_t size)
 	answered(write(device, frame, size));
 }
 
-long mfs_fuse_answer_from(int pipe, size_t size)
+void mfs_fuse_answer_from(struct mfs_pipe *pipe, size_t size)
 {
-	long result = splice(pipe, NULL, device, NULL, size, 0);
+	ssize_t result = splice(pipe->out, NULL, device, NULL, size, 0);
 
+	if (result > 0)
+		pipe->holds -= (size_t)result;
 	answered(result);
-	return result;
 }
 
 void mfs_fuse_fail(uint64_t unique, int error)

@@ -12,18 +12,21 @@
 
 #define FOR_EXECUTION 0x20 /* FMODE_EXEC: an execve(), which needs no right to read */
 #define NOBODY ((uint32_t)-1)
-#define LARGE (64u << 10)  /* bytes; what is larger is worth another thread's taking the next request meanwhile */
 
 static const int passed_on = O_ACCMODE | O_APPEND | O_TRUNC | O_SYNC | O_DSYNC | O_LARGEFILE;
 
-/* What the peer's kernel is told of an open file. */
-static void tell(struct fuse_open_out *reply, uint64_t number, uint32_t flags)
+/* What the peer's kernel is told of a file that it opens, and counts as open from then on. */
+static void tell(struct mfs_table *table, struct fuse_open_out *reply, uint64_t number, uint64_t node, uint32_t flags)
 {
+	bool is_first = mfs_pages_opened(table, node, 1);
+
 	*reply = (struct fuse_open_out){.fh = number};
 	if ((flags & O_ACCMODE) == O_RDONLY)
 		reply->open_flags |= FOPEN_NOFLUSH;
 	else if (flags & O_APPEND)
 		reply->open_flags |= FOPEN_DIRECT_IO; /* where the end is, only the home knows */
+	else if ((flags & O_ACCMODE) == O_WRONLY && is_first)
+		reply->open_flags |= FOPEN_DIRECT_IO; /* pages of what is written would have no reader: they are not made */
 }
 
 /* A descriptor of the node's file; -errno, or MFS_ALONE. has_name: it must still have one. */
@@ -70,8 +73,7 @@ long mfs_open(struct mfs_request *request)
 		return reason;
 	}
 	struct fuse_open_out *reply = (struct fuse_open_out *)request->reply;
-	tell(reply, number, asked->flags);
-	mfs_pages_opened(&session->table, request->in->nodeid, 1);
+	tell(&session->table, reply, number, request->in->nodeid, asked->flags);
 	if (mfs_is_for_writing(asked->flags))
 		node->writer = number;
 	if (asked->flags & O_TRUNC)
@@ -150,7 +152,7 @@ long mfs_create(struct mfs_request *request)
 		mfs_node_forget(&session->table, entry->nodeid, 1);
 		return -ENFILE;
 	}
-	mfs_pages_opened(&session->table, entry->nodeid, 1);
+	tell(&session->table, (struct fuse_open_out *)(entry + 1), number, entry->nodeid, asked->flags);
 	if (asked->flags & O_TRUNC)
 		mfs_pages_settle(request, entry->nodeid, true);
 	struct mfs_node *node = &session->table.nodes[(uint32_t)entry->nodeid];
@@ -160,7 +162,6 @@ long mfs_create(struct mfs_request *request)
 		entry->attr_valid = mfs_promise_attributes(request, node, entry->nodeid, &found.stat);
 		mfs_fill_attributes(&entry->attr, &found.stat);
 	}
-	tell((struct fuse_open_out *)(entry + 1), number, asked->flags);
 	return sizeof *entry + sizeof(struct fuse_open_out);
 }
 
@@ -174,7 +175,7 @@ long mfs_read(struct mfs_request *request)
 		return asked ? -errno : -EINVAL;
 	size_t size = asked->size < request->room ? asked->size : request->room, done = 0;
 	mfs_pages_given(session, file, true);
-	if (size >= LARGE) {
+	if (size >= MFS_LARGE) {
 		mfs_step_down(request);
 		long lent = mfs_lend(request, file->fd, (off_t)asked->offset, size);
 		done = lent > 0 ? (size_t)lent : 0;
@@ -214,7 +215,7 @@ long mfs_write(struct mfs_request *request)
 	file = mfs_handle_get(&session->handles, &session->table, asked->fh);
 	if (!file)
 		return -errno;
-	if (asked->size >= LARGE)
+	if (asked->size >= MFS_LARGE)
 		mfs_step_down(request);
 	/* Who writes matters: the kernel takes setuid bits away when others than root do. */
 	if (request->in->uid == NOBODY)
@@ -225,7 +226,7 @@ long mfs_write(struct mfs_request *request)
 		mfs_without_fsetid();
 	mfs_pages_given(session, file, false);
 	if (!result) {
-		ssize_t count = pwrite(file->fd, asked + 1, asked->size, (off_t)asked->offset);
+		ssize_t count = mfs_taken_write(file->fd, asked);
 		result = count < 0 ? -errno : (long)sizeof(struct fuse_write_out);
 		*(struct fuse_write_out *)request->reply = (struct fuse_write_out){.size = count < 0 ? 0 : (uint32_t)count};
 		atomic_fetch_add(&session->counters->bytes_written, count < 0 ? 0 : (unsigned long long)count);
@@ -396,7 +397,6 @@ long mfs_tmpfile(struct mfs_request *request)
 	uint64_t number = mfs_handle_enter(&session->handles, fd, entry->nodeid, (int)asked->flags & passed_on);
 	if (!number)
 		return -ENFILE;
-	mfs_pages_opened(&session->table, entry->nodeid, 1);
-	tell((struct fuse_open_out *)(entry + 1), number, asked->flags);
+	tell(&session->table, (struct fuse_open_out *)(entry + 1), number, entry->nodeid, asked->flags);
 	return sizeof *entry + sizeof(struct fuse_open_out);
 }

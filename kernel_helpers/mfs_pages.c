@@ -34,15 +34,17 @@ void mfs_pages_kept(struct mfs_session *session, uint64_t id)
 		mfs_node_watch(&session->table, node);
 }
 
-void mfs_pages_opened(struct mfs_table *table, uint64_t id, int more)
+bool mfs_pages_opened(struct mfs_table *table, uint64_t id, int more)
 {
 	struct mfs_node *node = node_of(table, id);
+	int before = atomic_fetch_add(&node->opened, more);
 
-	if (atomic_fetch_add(&node->opened, more) + more > 0)
-		return;
+	if (before + more > 0)
+		return before <= 0;
 	node->paged = false;
 	if (node->watched)
 		mfs_node_unwatch(table, node);
+	return false;
 }
 
 void mfs_pages_measured(struct mfs_session *session, uint64_t id, uint64_t size)

@@ -90,7 +90,7 @@ void mfs_reply(struct mfs_request *request, long result)
 	result = session->broken ? -ECONNRESET : send_reply(request, size);
 	pthread_mutex_unlock(&session->writing);
 	if (result && request->lends)
-		mfs_lent_end(); /* nobody takes it */
+		mfs_passing_end(); /* nobody takes it */
 	if (result)
 		mfs_session_break(session);
 }

@@ -212,8 +212,7 @@ static void *work(void *argument)
 		}
 		int64_t begun = now_ns();
 		wait_eagerly(session);
-		long size = session->broken ? -ECONNRESET
-					    : mfs_stream_frame(&session->in, frame, sizeof(struct fuse_in_header), MFS_FRAME_MOST);
+		long size = session->broken ? -ECONNRESET : mfs_take(&session->in, frame);
 		if (size < 0) {
 			pthread_mutex_unlock(&session->reading);
 			break;
@@ -230,7 +229,7 @@ static void *work(void *argument)
 		leads = request.leads;
 	}
 	mfs_thread_end();
-	mfs_lent_end();
+	mfs_passing_end();
 	mfs_session_break(session);
 	free(frame);
 	free(buffer);

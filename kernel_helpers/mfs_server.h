@@ -7,7 +7,7 @@
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_promises.c     what peers may remember
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
- *   mfs_lent.c         large data, sent from where the kernel has it
+ *   mfs_passing.c      large data, from where the kernel has it
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_direct.c       files that processes of ours have open, read where those are
  *   mfs_identity.c     acting as the caller
@@ -230,13 +230,18 @@ extern _Thread_local bool mfs_may_wait;
 /* open(2); if it had to wait for somebody's lease to be given up, and this thread may not, errno is ERESTART. */
 int mfs_open_patiently(int node, int flags);
 
-/* This thread serves that session until it ends. */
+#define MFS_LARGE (64u << 10) /* bytes of a read or write: it is worth another thread's taking the next request meanwhile, and passing on by reference */
 /* Large data of a file for the reply, without a copy; how much, -EINVAL or another error: it has to be copied. */
 long mfs_lend(struct mfs_request *request, int file, off_t offset, size_t size);
 /* Sends it; 0 or -errno. */
 int mfs_lent_send(struct mfs_stream *stream);
-/* This thread has none any more. */
-void mfs_lent_end(void);
+/* The next request, whose size it returns, or -errno. It is at `frame`, but for the data of a large write, perhaps, which is to be written by */
+long mfs_take(struct mfs_stream *stream, char *frame);
+/* the same thread; as pwrite(2). */
+ssize_t mfs_taken_write(int file, const struct fuse_write_in *asked);
+/* This thread has nothing of that any more. */
+void mfs_passing_end(void);
+/* This thread serves that session until it ends. */
 void mfs_thread_begin(struct mfs_session *session);
 void mfs_thread_end(void);
 struct mfs_session *mfs_thread_serves(int thread); /* NULL: it is none of ours */
@@ -379,8 +384,8 @@ void mfs_pages_given(struct mfs_session *session, const struct mfs_file *file, b
 void mfs_pages_kept(struct mfs_session *session, uint64_t id);
 /* Before it is looked at how large it is, and when the peer is told. */
 void mfs_pages_measured(struct mfs_session *session, uint64_t id, uint64_t size);
-/* One more file of that node is open, or one less. */
-void mfs_pages_opened(struct mfs_table *table, uint64_t id, int more);
+/* One more file of that node is open, or one less. Whether it is the only one now. */
+bool mfs_pages_opened(struct mfs_table *table, uint64_t id, int more);
 /* The request has changed what is in the node's file; waits: returns when no other peer shows what was before. */
 void mfs_pages_settle(struct mfs_request *request, uint64_t id, bool waits);
 /* A program of this node has changed what is in the file with that handle; NULL: in any. */

@@ -248,14 +248,6 @@ long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size
 	return length < least || length > most ? -EPROTO : (long)length;
 }
 
-long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, size_t most)
-{
-	long length = mfs_stream_head(stream, buffer, least, most);
-	int result = length < 0 ? 0 : mfs_stream_read(stream, (char *)buffer + least, (size_t)length - least);
-
-	return result ? result : length;
-}
-
 bool mfs_stream_is_ready(struct mfs_stream *stream)
 {
 	char byte;

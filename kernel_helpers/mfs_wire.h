@@ -83,10 +83,32 @@ void mfs_stream_patience(struct mfs_stream *stream, int receive, int send);
 /* Ends both directions; whoever reads or writes returns. */
 void mfs_stream_shut(struct mfs_stream *stream);
 void mfs_stream_close(struct mfs_stream *stream);
-/* One frame, which begins with its length, at least `least` bytes of it; its length or -errno. */
-long mfs_stream_frame(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
-/* Only those first bytes of one; the length of all of it or -errno. */
+/* The first `least` bytes of a frame, which begins with its length; that length, which is at least that, or -errno. */
 long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
+
+/* A pipe of one thread's, in which data is on its way by reference; all zero at first. */
+struct mfs_pipe {
+	bool is_there;
+	int out, in;
+	size_t holds;   /* bytes */
+	unsigned pause; /* times that it is not used for now */
+};
+
+#define MFS_PIPE_MOST (2 * MFS_DATA_MOST) /* bytes: a place for each page, and as many again, since what comes may be parts of pages */
+
+/* Whether it is there, empty, with places for pages of `least` bytes at the least. */
+bool mfs_pipe_is_ready(struct mfs_pipe *pipe, size_t least);
+/* Nobody wants any more what it holds. */
+void mfs_pipe_clear(struct mfs_pipe *pipe);
+void mfs_pipe_close(struct mfs_pipe *pipe);
+/* Both copy: 0 or -EIO. */
+int mfs_pipe_write(struct mfs_pipe *pipe, const void *data, size_t size);
+int mfs_pipe_read(struct mfs_pipe *pipe, void *data, size_t size);
+/* The next `size` bytes of a plain stream. 1: the pipe holds them, behind what it held; 0: they came in too many parts, and are at `data`, and
+ * what the pipe held before them; -errno. */
+int mfs_pipe_receive(struct mfs_pipe *pipe, struct mfs_stream *stream, char *data, size_t size);
+/* All that it holds, to a plain stream; 0 or -errno. */
+int mfs_pipe_send(struct mfs_pipe *pipe, const struct mfs_stream *stream);
 
 /* Whether whoever opens a file with these flags may change it. */
 bool mfs_is_for_writing(uint32_t flags);

@@ -297,9 +297,10 @@ class Reference:
     # -- open files: their numbers are descriptors of ours -----------------------------------------------------------------------
 
     def _opened(self, node: int, descriptor: int, flags: int) -> bytes:
+        how, is_first = flags & os.O_ACCMODE, node not in self._files.values()
         self._files[descriptor] = node
-        told = NOFLUSH if flags & os.O_ACCMODE == os.O_RDONLY else DIRECT_IO if flags & os.O_APPEND else 0
-        return _OPENED.pack(descriptor, told, 0)
+        past_pages = flags & os.O_APPEND or (how == os.O_WRONLY and is_first)
+        return _OPENED.pack(descriptor, NOFLUSH if how == os.O_RDONLY else DIRECT_IO if past_pages else 0, 0)
 
     def open(self, request: Request) -> bytes:
         """Opens a file; fifos, sockets and devices are each node's own. What has no name any more only who has it open can open again."""

@@ -32,8 +32,8 @@ def until(test: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
 class Pair:
     """Nodes n1, n2, … with mosd."""
 
-    def __init__(self, count: int = 2, settings: str = "") -> None:
-        more = f"[balance]\nenabled = false\n[mfs]\ntimeout = {TIMEOUT}\n{settings}"
+    def __init__(self, count: int = 2, settings: str = "", timeout: int = TIMEOUT) -> None:
+        more = f"[balance]\nenabled = false\n[mfs]\ntimeout = {timeout}\n{settings}"
         self.lab = Lab.up(count, name=f"f{os.getpid() % 100000}-{next(NUMBERS)}", configuration=more)
         self.nodes = self.lab.nodes()
         try:

@@ -121,10 +121,40 @@ while time.monotonic() < end:
     count += 1
 """
 
+WRITE = """
+import hashlib, os, random, sys, time
+rng, end, told, place = random.Random(3), time.monotonic() + float(sys.argv[2]), hashlib.sha256(), 0
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+while time.monotonic() < end and place < 200 << 20:
+    data = rng.randbytes(rng.choice([1 << 20, (1 << 20) - 5000, 70_001, 3000]))
+    assert os.pwrite(file, data, place) == len(data)
+    told.update(data)
+    place += len(data)
+print(told.hexdigest())
+"""
+MAPPED = """
+import mmap, os, sys
+path, writes_first = sys.argv[1], sys.argv[2] == "before"
+def writer():
+    return os.open(path, os.O_WRONLY)
+def reader():
+    return mmap.mmap(os.open(path, os.O_RDONLY), 1 << 20, prot=mmap.PROT_READ)
+for number in range(1, 41):
+    file, pages = (writer(), reader()) if writes_first else (reader(), writer())[::-1]
+    for step in (1, 2, 3):
+        pages[:: 4096]
+        at = number * 5 % 180 * 4096
+        assert os.pwrite(file, bytes([number + step]) * 300_000, at) == 300_000
+        assert pages[at : at + 300_000] == bytes([number + step]) * 300_000, (number, step)
+    os.close(file)
+    pages.close()
+print("the same")
+"""
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pair]:
-    pair = Pair(settings="encryption = false\n")
+    pair = Pair(settings="encryption = false\n", timeout=10)    # links are cut, and TCP takes its time afterwards
     yield pair
     pair.lab.down()
 
@@ -195,6 +225,22 @@ def test_what_comes_in_parts_of_any_size_is_read_as_it_is(pair: Pair, large: str
         assert set(pair.python(1, READ, "/mfs/n2/tmp/file", "1").split()) == {large}
     finally:
         pair.sh(2, "ip link set eth0 gso_max_size 65536")
+
+
+@pytest.mark.parametrize("size", [1500, 3000, 65536])
+def test_what_is_written_is_there_in_whatever_parts_it_comes(pair: Pair, size: int) -> None:
+    pair.sh(1, f"ip link set eth0 gso_max_size {size}")
+    try:
+        told = pair.python(1, WRITE, "/mfs/n2/tmp/file", "1").strip()
+    finally:
+        pair.sh(1, "ip link set eth0 gso_max_size 65536")
+    assert hashlib.sha256((pair[2].root / "tmp/file").read_bytes()).hexdigest() == told
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_mapping_shows_what_is_written_by_a_descriptor_that_was_opened(pair: Pair, when: str) -> None:
+    pair.sh(2, "truncate -s 2M /tmp/file")
+    assert pair.python(1, MAPPED, "/mfs/n2/tmp/file", when, timeout=60) == "the same\n"
 
 
 @pytest.mark.parametrize("what", ["server", "link"])
