@@ -119,8 +119,7 @@ int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length
     return at;
 }
 
-int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room, int whole) {
-    char text[PATH_ROOM + 1];
+int64_t guest_string(int tid, uint64_t address, char *text, uint32_t room) {
     uint32_t length = 0;
     while (length < room) {
         uint32_t part = PAGE - ((address + length) & (PAGE - 1));
@@ -129,43 +128,30 @@ int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t ro
         if (part > room - length)
             part = room - length;
         if (guest_read(tid, address + length, text + length, part))
-            return -2;
+            return -1;
         char *end = memchr(text + length, 0, part);
+        if (end)
+            return end - text;
         length += part;
-        if (end) {
-            length = end - text;
-            break;
-        }
     }
+    text[length] = 0;
+    return length;
+}
+
+int64_t copy_string(struct marshalled *m, int tid, uint64_t address, uint32_t room, int whole) {
+    char text[PATH_ROOM + 1];
+    int64_t length = guest_string(tid, address, text, room);
+    if (length < 0)
+        return -2;
     if (whole && length == room) {
         m->failed = -ENOTSUP;
         return -1;
     }
-    text[length++] = 0;
+    length++;
     int64_t at = image_room(m, 0, length);
     if (at >= 0)
         memcpy(m->image + at, text, length);
     return at;
-}
-
-/* The length of a string with its NUL, STRING_LIMIT + 1 of a longer one, 0: it cannot be read. `text` has that much room. */
-static uint32_t read_string(int tid, uint64_t address, char *text) {
-    uint32_t length = 0;
-    while (length < STRING_LIMIT) {
-        uint32_t part = PAGE - ((address + length) & (PAGE - 1));
-        if (part > 256 && length == 0)
-            part = 256;
-        if (part > STRING_LIMIT - length)
-            part = STRING_LIMIT - length;
-        if (guest_read(tid, address + length, text + length, part))
-            return 0;
-        char *end = memchr(text + length, 0, part);
-        if (end)
-            return end - text + 1;
-        length += part;
-    }
-    text[length] = 0;
-    return length + 1;
 }
 
 /* How many pointers there are before the NULL; -1: not all can be read, -2: more than a CALL relocates. */
@@ -196,10 +182,10 @@ int64_t copy_strings(struct marshalled *m, int tid, uint64_t address) {
     for (int64_t i = 0; i < count && at >= 0 && !m->failed; i++) {
         uint64_t pointer;
         memcpy(&pointer, m->image + at + i * 8, 8);
-        uint32_t length = read_string(tid, pointer, text);
-        int64_t string = length ? image_room(m, 0, length) : -1;
+        int64_t length = guest_string(tid, pointer, text, STRING_LIMIT);
+        int64_t string = length >= 0 ? image_room(m, 0, length + 1) : -1;
         if (string >= 0) {
-            memcpy(m->image + string, text, length);
+            memcpy(m->image + string, text, length + 1);
             point(m, at + i * 8, string);
         } else
             set_u64(m, at + i * 8, fault(pointer));

@@ -1,4 +1,4 @@
-/* The guest's memory, and the data area of a CALL that is made of it: for marshal.c alone.
+/* The guest's memory, and, for marshal.c alone, the data area of a CALL that is made of it.
  * The area has two parts: the image, which is sent, and behind it what the kernel at home only writes. While the image
  * grows, offsets into the second part carry BEHIND. */
 #ifndef FARHOME_AREA_H
@@ -11,6 +11,8 @@
 #pragma GCC visibility push(hidden)
 /* 0, or -EFAULT. */
 int guest_read(int tid, uint64_t address, void *to, size_t length);
+/* The length of a string, whose NUL is put behind it; `room`, which `text` has and one byte more: it is longer; -1: it cannot be read. */
+int64_t guest_string(int tid, uint64_t address, char *text, uint32_t room);
 /* Whether a buffer that cannot be read as a whole has a beginning that can: how much of it the kernel would look at, and
  * so whether it would fail, is not known here. */
 int begins(int tid, uint64_t address);

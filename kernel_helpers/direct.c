@@ -124,10 +124,9 @@ static int has_control(const struct direct_call *call) {
 
 /* Whether what is opened may tell of descriptors of the guest, their positions too. */
 static int opens_positions(const struct direct_call *call) {
-    uint64_t at = call->arguments[call->number == SYS_open ? 0 : 1], in_page = 4096 - at % 4096;
-    char path[32] = "";
-    size_t size = in_page < sizeof path - 1 ? in_page : sizeof path - 1;
-    return !guest_read(call->host_tid, at, path, size) && !strncmp(path, "/proc/", 6) && strstr(path, "/fdinfo");
+    char path[PATH_ROOM + 1];
+    uint64_t at = call->arguments[call->number == SYS_open ? 0 : 1];
+    return guest_string(call->host_tid, at, path, PATH_ROOM) > 0 && !strncmp(path, "/proc/", 6) && strstr(path, "/fdinfo");
 }
 
 /* Whether what a call makes is a thread, which at home has the same descriptors. */

@@ -18,6 +18,7 @@
 #define FILES 64
 
 static unsigned char buffer[MOST];
+static char pages[2 * 4096] __attribute__((aligned(4096)));
 static unsigned long long state = 88172645463325252ull;
 static long size;
 static int is_split;
@@ -235,8 +236,13 @@ static void something(int fd, int number, int seed, long *at, long *length)
 	case 9:
 		if (fstat(fd, &about) || about.st_size != *length)
 			fail("fstat", about.st_size, *length);
-		sprintf(name, "/proc/self/fdinfo/%d", fd);
-		FILE *told = fopen(name, "r");
+		/* by a name of which a part may lie in another page */
+		char *path = pages + sizeof pages / 2 - chance(40);
+		if (chance(2))
+			sprintf(path, "/proc/self/fdinfo/%d", fd);
+		else
+			sprintf(path, "/proc/self/task/../../self/task/../fdinfo/%d", fd);
+		FILE *told = fopen(path, "r");
 		if (!told || fscanf(told, "pos: %ld", &count) != 1 || count != *at)
 			fail("position in /proc", count, *at);
 		fclose(told);
