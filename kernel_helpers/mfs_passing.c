@@ -39,6 +39,14 @@ int mfs_lent_send(struct mfs_stream *stream)
 	return mfs_pipe_send(&own, stream);
 }
 
+/* Of a request of which that much is at `frame`: whether it is a write of all that follows, and that is so much that it is worth it. */
+static bool is_large_write(const struct mfs_stream *stream, const char *frame, size_t size)
+{
+	const struct fuse_write_in *asked = (const struct fuse_write_in *)(frame + sizeof(struct fuse_in_header));
+
+	return asked->size >= MFS_LARGE && asked->size == size - WRITE_HEAD && stream->end - stream->begin < asked->size;
+}
+
 long mfs_take(struct mfs_stream *stream, char *frame)
 {
 	const struct fuse_in_header *in = (const struct fuse_in_header *)frame;
@@ -49,15 +57,15 @@ long mfs_take(struct mfs_stream *stream, char *frame)
 	mfs_pipe_clear(&own);
 	if (size < 0)
 		return size;
-	if (in->opcode == FUSE_WRITE && in->len >= MFS_LARGE && !stream->tls && mfs_pipe_is_ready(&own, MFS_DATA_MOST)) {
+	if (!stream->tls && in->opcode == FUSE_WRITE && (size_t)size > WRITE_HEAD) {
 		result = mfs_stream_read(stream, frame + had, WRITE_HEAD - had);
 		had = WRITE_HEAD;
-		if (!result && had + stream->end - stream->begin < (size_t)size) {
+		if (!result && is_large_write(stream, frame, (size_t)size) && mfs_pipe_is_ready(&own, MFS_DATA_MOST)) {
 			result = mfs_pipe_receive(&own, stream, frame + had, (size_t)size - had);
 			had = (size_t)size;
 		}
 	}
-	if (result >= 0 && had < (size_t)size)
+	if (!result && had < (size_t)size)
 		result = mfs_stream_read(stream, frame + had, (size_t)size - had);
 	return result < 0 ? result : size;
 }

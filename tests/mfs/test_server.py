@@ -274,6 +274,26 @@ def test_it_is_plain_only_if_both_want_it(served: Served, area: Path, ours: bool
     assert peer.walk(area / "shown" / "file").attributes.size == 6
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_large_write_is_of_what_it_brings_and_no_more_than_it_says(served: Served, area: Path, plain: bool) -> None:
+    served.kill()
+    served.start(*(["--plain"] if plain else []))
+    peer = served.caller(encrypted=not plain)
+    file = peer.walk(area / "shown" / "file").node
+    handle, data = peer.open(file, os.O_WRONLY), os.urandom(300_000)
+    assert peer.write(file, handle, data[:250_000]) == 250_000
+    less, more = (struct.pack("<QQIIQII", handle, 100_001, size, 0, 0, 0, 0) for size in (100_000, 300_000))
+    assert int.from_bytes(peer.ask(caller.WRITE, file, less + data[100_000:])[:4], "little") == 100_000
+    with pytest.raises(OSError) as caught:
+        peer.ask(caller.WRITE, file, more + data[:200_000])
+    assert caught.value.errno == errno.EINVAL
+    expected = data[:100_001] + data[100_000:200_000] + data[200_001:250_000]
+    assert (area / "shown" / "file").read_bytes() == expected
+    appended = peer.open(file, os.O_WRONLY | os.O_APPEND)
+    assert peer.write(file, appended, data) == len(data)
+    assert (area / "shown" / "file").read_bytes() == expected + data
+
+
 @pytest.mark.parametrize("kind", ["fcntl", pytest.param("flock", marks=pytest.mark.soak)])
 def test_who_says_nothing_loses_its_locks(served: Served, area: Path, kind: str) -> None:
     peer = served.caller()
