@@ -15,9 +15,10 @@ import pytest
 from remote.homefiles import PREFIX
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
-from tests.programs.build import BUILD
 
 pytestmark = pytest.mark.timeout(240)
+DISK = "/var/cache"
+"""Where a node's files are the machine's, wherever the clone lies."""
 STORM = 120
 """Seconds."""
 
@@ -140,7 +141,7 @@ def test_parent_and_children_read_by_one_descriptor(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("place", ["memory", "disk", "node"])
 def test_a_position_is_set_there_as_at_home(cluster: Cluster, place: str) -> None:
-    with tempfile.TemporaryDirectory(dir=BUILD) as disk:
+    with tempfile.TemporaryDirectory(dir=DISK) as disk:
         name = {"memory": "sparse", "disk": f"{disk}/sparse", "node": "/mfs/n2/tmp/sparse"}[place]
         with Running(cluster, "seeks", name) as seeks:
             seeks.works()
