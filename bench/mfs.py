@@ -6,7 +6,7 @@ run of file_ops.c in the away node; what is said to be cold has not been seen th
 moment before, or the away node's kernel is told to forget it. Nobody has changed it for a moment then. Writing ends with fsync, since
 sshfs writes behind the program's back; `cache=no` is sshfs's only way not to show what is old, which ours never does.
 
-`at its data` is a program on the node whose files it works on, through /mfs/here. The last cases are programs under mosrun that work
+`at its data` is a program on the node whose files it works on, by the path that it has them by on all nodes (/mfs/NODE). The last cases are programs under mosrun that work
 on the files of their home while they are away (file_work.py).
 """
 
@@ -197,7 +197,7 @@ def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list
     """All ways, compared as people would choose between them. Errors: BenchFailed if one cannot be had."""
     home, away = sealed.node("n1"), sealed.node("n2")
     ours, bare = _ours(sealed), _ours(plain)
-    native, here = Way(home, home, BASE), Way(home, home, f"/mfs/here{BASE}")
+    native, here = Way(home, home, BASE), Way(home, home, f"/mfs/{home.name}{BASE}")
     sshfs = _theirs(servers[0], away, "sshfs")
     strict = _theirs(servers[0], away, "sshfs-strict", "cache=no")
     unsealed = _theirs(servers[1], plain.node("n2"), "sshfs-bare", encrypted=False)
