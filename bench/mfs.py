@@ -6,8 +6,8 @@ run of file_ops.c in the away node; what is said to be cold has not been seen th
 moment before, or the away node's kernel is told to forget it. Nobody has changed it for a moment then. Writing ends with fsync, since
 sshfs writes behind the program's back; `cache=no` is sshfs's only way not to show what is old, which ours never does.
 
-`at its data` is a program on the node whose files it works on, by the path that it has them by on all nodes (/mfs/NODE). The last cases are programs under mosrun that work
-on the files of their home while they are away (file_work.py).
+`at its data` is a program on the node whose files it works on, by the path that it has them by on all nodes (/mfs/NODE). The last cases
+are programs under mosrun that work on the files of their home while they are away (file_work.py).
 """
 
 from __future__ import annotations
