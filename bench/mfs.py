@@ -197,7 +197,7 @@ def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list
     """All ways, compared as people would choose between them. Errors: BenchFailed if one cannot be had."""
     home, away = sealed.node("n1"), sealed.node("n2")
     ours, bare = _ours(sealed), _ours(plain)
-    native, here = Way(home, home, BASE), Way(home, home, f"/mfs/{home.name}{BASE}")
+    native, at_data = Way(home, home, BASE), Way(home, home, f"/mfs/{home.name}{BASE}")
     sshfs = _theirs(servers[0], away, "sshfs")
     strict = _theirs(servers[0], away, "sshfs-strict", "cache=no")
     unsealed = _theirs(servers[1], plain.node("n2"), "sshfs-bare", encrypted=False)
@@ -208,7 +208,7 @@ def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list
         Comparison(", not encrypted", bare, unsealed, "sshfs directport", once | UNSEEN | LARGE),
         Comparison(", not encrypted", bare, native, "native", WRITTEN),
         Comparison("", ours, native, "native", KEPT),
-        Comparison("", here, native, "native", AT_DATA),
+        Comparison("", at_data, native, "native", AT_DATA),
     ]
 
 

@@ -75,11 +75,11 @@ ssize_t mfs_taken_write(int file, const struct fuse_write_in *asked)
 	off_t offset = (off_t)asked->offset;
 	size_t done = 0;
 
-	if (own.holds != asked->size)
+	if (!own.holds || own.holds != asked->size)
 		return pwrite(file, asked + 1, asked->size, offset);
 	while (own.holds) {
 		ssize_t count = splice(own.out, NULL, file, &offset, own.holds, 0);
-		if (count <= 0 && !done && errno == EINVAL) { /* where the file says itself what is written where */
+		if (count < 0 && !done && errno == EINVAL) { /* where the file says itself what is written where */
 			if (mfs_pipe_read(&own, (void *)(asked + 1), asked->size))
 				return -1;
 			return pwrite(file, asked + 1, asked->size, offset);

@@ -138,7 +138,11 @@ path, writes_first = sys.argv[1], sys.argv[2] == "before"
 def writer():
     return os.open(path, os.O_WRONLY)
 def reader():
-    return mmap.mmap(os.open(path, os.O_RDONLY), 1 << 20, prot=mmap.PROT_READ)
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return mmap.mmap(file, 1 << 20, prot=mmap.PROT_READ)
+    finally:
+        os.close(file)    # so that in each round nobody has it open to begin with
 for number in range(1, 41):
     file, pages = (writer(), reader()) if writes_first else (reader(), writer())[::-1]
     for step in (1, 2, 3):
