@@ -32,6 +32,9 @@ ORPHAN_TIME = 1.0
 UNSEEN = "while no mosd ran"
 """The reason of a move that no daemon has heard of."""
 
+ENDED = "it has ended"
+"""The reason why a process does not move that is not there any more."""
+
 log = logging.getLogger("mosd.moves")
 
 
@@ -118,10 +121,15 @@ class Deputies:
             "--images", str(paths.images), f"--trace={entry.trace}",
             *(["--files-port", str(config.mfs.port), "--deposits", str(paths.run / "mfs/direct")] if config.mfs.is_direct else []),
         ]  # fmt: skip
-        deputy = await Program.start(
-            argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",
-            lambda message: self._on_event(pid, message), lambda: self._gone(pid),
-        )  # fmt: skip
+        try:
+            deputy = await Program.start(
+                argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",
+                lambda message: self._on_event(pid, message), lambda: self._gone(pid),
+            )  # fmt: skip
+        except ProgramError:
+            if process.is_alive(pid, entry.starttime):
+                raise
+            raise MoveRefused(pid, ENDED) from None
         self._deputies[pid] = deputy
         self.hurry(pid)
         return deputy
@@ -131,6 +139,8 @@ class Deputies:
         event, entry = message.get("event"), self._registry.get(pid)
         if event in ("lost", "exit"):
             self._told.add(pid)
+        if event == "exit" and pid in self._deputies:
+            self._deputies[pid].farewell = ENDED
         if event == "lost":
             # The process may have ended already: its end and this message come by different ways.
             sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")

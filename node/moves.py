@@ -20,7 +20,7 @@ from balancer.cost import MoveCost
 from kernel_helpers.errors import MoveRefused
 from node import process
 from node.config import Config
-from node.deputies import EXIT_TIMEOUT, MOVE_TIMEOUT, SLOWEST, Deputies, abort
+from node.deputies import ENDED, EXIT_TIMEOUT, MOVE_TIMEOUT, SLOWEST, Deputies, abort
 from node.paths import Paths
 from node.peers import BUSY, PeerError, PeerRefused, Peers
 from node.programs import Program, ProgramError, Programs
@@ -185,7 +185,7 @@ class Mover:
     async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         entry = self._registry.get(pid)
         if entry is None:
-            raise MoveRefused(pid, "it has ended" if process.read_stat(pid) is None else "farhome has let go of it")
+            raise MoveRefused(pid, ENDED if process.read_stat(pid) is None else "farhome has let go of it")
         if target == self._config().name:
             target = HOME
         if entry.where == target:
@@ -227,7 +227,7 @@ class Mover:
         """Out or hop. Errors: PeerError, ProgramError, OSError, MoveRefused."""
         stat = process.read_stat(entry.pid)
         if stat is None or stat.state in "ZX":
-            raise MoveRefused(entry.pid, "it has ended")
+            raise MoveRefused(entry.pid, ENDED)
         changes: dict[str, Any] = {"state": "hopping"}
         if entry.where == HOME:
             changes = {"state": "leaving", "resident": stat.resident}

@@ -97,6 +97,8 @@ class Program:
         self.what = what
         self.pid = 0
         """Its process id, as soon as it is connected."""
+        self.farewell = ""
+        """Why it goes, when that is known: what those are told who wait for an answer of it."""
         self.gone = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_detached = False
@@ -213,7 +215,7 @@ class Program:
         self.gone.set()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ProgramError(f"{self.what} went away"))
+                future.set_exception(ProgramError(self.farewell or f"{self.what} went away"))
         self._waiting.clear()
         self._on_gone()
 
@@ -230,7 +232,7 @@ class Program:
     async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
         """The answer to one request. Errors: ProgramError."""
         if self.gone.is_set():
-            raise ProgramError(f"{self.what} is gone")
+            raise ProgramError(self.farewell or f"{self.what} is gone")
         self._next += 1
         identity = self._next
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()

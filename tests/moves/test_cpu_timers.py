@@ -18,6 +18,7 @@ def test_a_process_with_such_a_timer_stays_at_home_and_says_so(cluster: Cluster,
         assert not move.done
         assert f"it has a timer that counts its processor time ({call})" in move.said
         program.works()
+        (program.directory / "enough").touch()
         assert program.end() == "rang\nstatus 0\n"
 
 

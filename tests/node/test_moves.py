@@ -80,6 +80,20 @@ def test_a_deputy_that_dies_before_the_commit_leaves_the_process_at_home(pair: C
     assert pair[1].process(pid)["state"] == "home"
 
 
+def test_of_a_process_that_ends_while_its_move_is_asked_for_it_is_said_that_it_has_ended(pair: Cluster) -> None:
+    """It was said that its deputy went away, which is nothing that the user knows of."""
+    pid = pair.spawn(pair[1], "sleep", "60")
+    pair[1].behave(deputy="hang")
+    waiting = subprocess.Popen(
+        [sys.executable, "-P", "-m", "cli.migrate", str(pid), "n2"], env=pair[1].environment, cwd="/", stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: pair[1].process(pid)["state"] == "leaving" and pair[2].guests() != [] and pair[1].programs() != [])
+    os.kill(pid, signal.SIGKILL)
+    _, complaint = waiting.communicate(timeout=20)
+    assert (waiting.returncode, complaint) == (75, f"migrate: process {pid} stays at home: it has ended\n")
+    wait_for(lambda: pair[2].guests() == [], message="the place is given back")
+
+
 def test_a_remote_that_does_not_start_is_a_refusal_with_its_own_words(pair: Cluster) -> None:
     pid = pair.spawn(pair[1], "sleep", "60")
     pair[2].behave(remote="no start")
