@@ -4,7 +4,9 @@ Two labs of two nodes: one as farhome is shipped, encrypting, with sshfs and its
 (sshfs speaks to a bare sftp-server over TCP). Home's files lie in its memory. All ways to them take turns in each round. A case is one
 run of file_ops.c in the away node; what is said to be cold has not been seen there before: home makes it anew for each sample, a
 moment before, or the away node's kernel is told to forget it. Nobody has changed it for a moment then. Writing ends with fsync, since
-sshfs writes behind the program's back; `cache=no` is sshfs's only way not to show what is old, which ours never does.
+sshfs writes behind the program's back; `cache=no` is sshfs's only way not to show what is old, which ours never does. `FUSE alone and native
+after it` is no way to files, but what writing could come to at most: a write returns when home has it, so nothing of one piece is done
+while the one before it is under way.
 
 `at its data` is a program on the node whose files it works on, by the path that it has them by on all nodes (/mfs/NODE). The last cases
 are programs under mosrun that work on the files of their home while they are away (file_work.py).
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -167,10 +170,33 @@ class Comparison:
     baseline_name: str
     cases: dict[str, tuple[str, Measure]]
 
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """All that have to be measured."""
+        return (self.ours, self.baseline)
+
     def results(self) -> Iterator[Result]:
         for case, (unit, _) in self.cases.items():
             ours, theirs = self.ours.samples[case], self.baseline.samples[case]
             yield Result.of(f"{case}{self.suffix}", ours, theirs, unit=unit, baseline_name=self.baseline_name)
+
+
+@dataclass(frozen=True)
+class Least(Comparison):
+    """What whoever writes by FUSE, and waits until home has it, could have if the way to home took no time: `ours` writes to a FUSE file
+    system that keeps nothing (fuse_alone.c), `native` at home; a piece is written when both have been done, one after the other."""
+
+    native: Way
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        return (self.ours, self.baseline, self.native)
+
+    def results(self) -> Iterator[Result]:
+        for case, (unit, _) in self.cases.items():
+            both = zip(self.ours.samples[case], self.native.samples[case], strict=True)
+            least = [1 / (1 / alone + 1 / native) for alone, native in both]
+            yield Result.of(f"{case}{self.suffix}", least, self.baseline.samples[case], unit=unit, baseline_name=self.baseline_name)
 
 
 def _ours(lab: Lab) -> Way:
@@ -187,13 +213,27 @@ def _theirs(server: Server, node: Node, name: str, *options: str, encrypted: boo
 
 
 @contextlib.contextmanager
+def _alone(home: Node, node: Node) -> Iterator[Way]:
+    """FUSE without anything behind it. Errors: BenchFailed."""
+    point = "/tmp/fuse-alone"
+    checked(node, ["mkdir", "-p", point])
+    server = node.popen([build("fuse_alone"), point], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until((node.root / point.lstrip("/")).is_mount, f"the mount of {point}")
+        yield Way(home, node, point)
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+@contextlib.contextmanager
 def _nodes(kind: str, configuration: str) -> Iterator[tuple[Lab, Server]]:
     with bench_lab(2, name=f"bench{os.getpid()}-{kind}", cpus=2, configuration=configuration) as lab, Server(lab.node("n1")) as server:
         checked(lab.node("n1"), ["mkdir", "-p", BASE])
         yield lab, server
 
 
-def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list[Comparison]:
+def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server], alone: Way) -> list[Comparison]:
     """All ways, compared as people would choose between them. Errors: BenchFailed if one cannot be had."""
     home, away = sealed.node("n1"), sealed.node("n2")
     ours, bare = _ours(sealed), _ours(plain)
@@ -207,6 +247,7 @@ def comparisons(sealed: Lab, plain: Lab, servers: tuple[Server, Server]) -> list
         Comparison(", nothing old", ours, strict, "sshfs cache=no", once | UNSEEN),
         Comparison(", not encrypted", bare, unsealed, "sshfs directport", once | UNSEEN | LARGE),
         Comparison(", not encrypted", bare, native, "native", WRITTEN),
+        Least(", FUSE alone and native after it", alone, unsealed, "sshfs directport", WRITTEN, native),
         Comparison("", ours, native, "native", KEPT),
         Comparison("", at_data, native, "native", AT_DATA),
     ]
@@ -216,13 +257,17 @@ def run() -> list[Result]:
     """Measure in two fresh labs. Errors: BenchFailed."""
     installed()
     cases = Cases(build("file_ops"))
-    with _nodes("sealed", CONFIGURATION) as (sealed, first), _nodes("plain", f"{CONFIGURATION}encryption = false\n") as (plain, second):
-        compared = comparisons(sealed, plain, (first, second))
+    with (
+        _nodes("sealed", CONFIGURATION) as (sealed, first),
+        _nodes("plain", f"{CONFIGURATION}encryption = false\n") as (plain, second),
+        _alone(plain.node("n1"), plain.node("n2")) as alone,
+    ):
+        compared = comparisons(sealed, plain, (first, second), alone)
         for one in compared:
             cases.write(one.ours)  # the large file is there
         for _ in range(rounds(ROUNDS)):
             for case, (_, measure) in (EVERYTHING | KEPT | AT_DATA).items():
-                ways = {id(way): way for one in compared if case in one.cases for way in (one.ours, one.baseline)}
+                ways = {id(way): way for one in compared if case in one.cases for way in one.ways}
                 for _ in range(TIMES if case in OFTEN else 1):
                     for way in ways.values():  # by turns: whatever else the machine does weighs on all
                         way.samples.setdefault(case, []).append(measure(cases, way))
