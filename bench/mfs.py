@@ -4,9 +4,9 @@ Two labs of two nodes: one as farhome is shipped, encrypting, with sshfs and its
 (sshfs speaks to a bare sftp-server over TCP). Home's files lie in its memory. All ways to them take turns in each round. A case is one
 run of file_ops.c in the away node; what is said to be cold has not been seen there before: home makes it anew for each sample, a
 moment before, or the away node's kernel is told to forget it. Nobody has changed it for a moment then. Writing ends with fsync, since
-sshfs writes behind the program's back; `cache=no` is sshfs's only way not to show what is old, which ours never does. `FUSE alone and native
-after it` is no way to files, but what writing could come to at most: a write returns when home has it, so nothing of one piece is done
-while the one before it is under way.
+sshfs writes behind the program's back; `cache=no` is sshfs's only way not to show what is old, which ours never does. `FUSE alone and
+native after it` is no way to files, but what writing could come to at most: a write returns when home has it, so nothing of one piece is
+done while the one before it is under way.
 
 `at its data` is a program on the node whose files it works on, by the path that it has them by on all nodes (/mfs/NODE). The last cases
 are programs under mosrun that work on the files of their home while they are away (file_work.py).
