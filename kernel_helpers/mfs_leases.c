@@ -186,7 +186,7 @@ static void give_back(int fd)
 	if (lease && lease->session == session && lease->id == id && lease->breaking) {
 		lease->fence = fence;
 		lease->told = true;
-		if (fence && fence <= session->settled)
+		if (fence <= session->settled)
 			release(lease);
 	}
 	pthread_mutex_unlock(&lock);

@@ -167,7 +167,7 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	mfs_lease_drop(&table->nodes[index], false);
 	mfs_stop_watching(table, index);
 	table->nodes[index].until = 0;
-	table->nodes[index].pages = false;
+	table->nodes[index].dropped = table->nodes[index].told = table->nodes[index].given;
 	if (table->nodes[index].fd >= 0) {
 		close(table->nodes[index].fd);
 		table->nodes[index].fd = -1;

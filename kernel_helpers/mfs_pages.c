@@ -20,17 +20,22 @@ void mfs_pages_given(struct mfs_session *session, const struct mfs_file *file, b
 	struct mfs_node *node = node_of(&session->table, file->node);
 
 	/* Before it is read: whoever changes it from now on finds that the peer has pages. What is only written is watched if it lasts. */
-	node->pages = true;
+	node->given++;
 	node->paged = true;
 	if (read && !node->watched)
 		mfs_node_watch(&session->table, node);
+}
+
+static bool has_pages(const struct mfs_node *node)
+{
+	return node->given != node->dropped;
 }
 
 void mfs_pages_kept(struct mfs_session *session, uint64_t id)
 {
 	struct mfs_node *node = node_of(&session->table, id);
 
-	if (node->pages && !node->watched)
+	if (has_pages(node) && !node->watched)
 		mfs_node_watch(&session->table, node);
 }
 
@@ -54,16 +59,27 @@ void mfs_pages_measured(struct mfs_session *session, uint64_t id, uint64_t size)
 
 enum { HAS_PAGES = 1, HAS_GROWN = 2 };
 
-/* Under the table's lock. What the peer has to be told of the node, which it has open; it is then taken to be told. */
-static int take_what_is_old(struct mfs_node *node)
+/* In place of a size: it has been told to look, and will find it; it was waited for until it had. */
+#define TO_LOOK UINT64_MAX
+#define HAS_LOOKED (UINT64_MAX - 1)
+
+/* Under the table's lock. What the peer has to be told of the node, which it has open. Whoever waits until it has obeyed tells it whatever others
+ * have told it already, for it need not have heard of that yet; else it is told once of all pages that it has. */
+static int what_is_old(struct mfs_node *node, bool waits)
 {
+	uint32_t given = node->given;
 	struct stat stat;
+	int old = 0;
 
 	if (node->opened <= 0)
 		return 0;
-	int old = atomic_exchange(&node->pages, false) ? HAS_PAGES : 0;
-	if (node->paged && (fstat(node->fd, &stat) || (uint64_t)stat.st_size > node->size)) {
-		node->size = UINT64_MAX; /* until it looks */
+	if (has_pages(node) && (waits || node->told != given))
+		old = HAS_PAGES;
+	if (!waits)
+		node->told = given;
+	if (node->paged && (fstat(node->fd, &stat) || (uint64_t)stat.st_size > node->size || (waits && node->size == TO_LOOK))) {
+		node->size = TO_LOOK;
+		node->looks++;
 		old |= HAS_GROWN;
 	}
 	return old;
@@ -92,23 +108,44 @@ static bool is_of(const struct mfs_table *table, uint32_t index, uint64_t device
 	return table->records[index].device == device && table->records[index].inode == inode;
 }
 
-/* All three: the number of a node of which the peer is to be told something, 0: there is none any more. */
-static uint64_t next_by_inode(struct mfs_table *table, uint64_t device, uint64_t inode, int *old)
+#define TOLD_MOST 16
+
+struct change {
+	const struct mfs_session *by;
+	uint64_t device, inode;
+	bool waits;
+	unsigned count; /* of those that were told */
+	struct told {
+		const struct mfs_session *session;
+		uint64_t id;
+		uint32_t given, looks; /* of the node, then */
+	} told[TOLD_MOST]; /* the first of them; the others are told again next time */
+};
+
+/* The next node of the changed file behind `after` of which the peer is to be told something, 0: there is none. */
+static uint64_t next_by_inode(struct mfs_session *session, struct change *change, uint32_t after, int *old)
 {
+	struct mfs_table *table = &session->table;
+	uint32_t found = 0;
+
 	pthread_mutex_lock(&table->lock);
-	uint32_t index = table->buckets[mfs_inode_bucket(device, inode)];
-	while (index && !(is_of(table, index, device, inode) && (*old = take_what_is_old(&table->nodes[index]))))
-		index = table->nodes[index].next;
-	uint64_t id = index ? id_of(table, index) : 0;
+	for (uint32_t index = table->buckets[mfs_inode_bucket(change->device, change->inode)]; index; index = table->nodes[index].next)
+		if (index > after && (!found || index < found) && is_of(table, index, change->device, change->inode))
+			found = index;
+	uint64_t id = found ? id_of(table, found) : 0;
+	*old = found ? what_is_old(&table->nodes[found], change->waits) : 0;
+	if (*old && change->count++ < TOLD_MOST)
+		change->told[change->count - 1] = (struct told){session, id, table->nodes[found].given, table->nodes[found].looks};
 	pthread_mutex_unlock(&table->lock);
 	return id;
 }
 
+/* Both: the number of a node of which the peer is to be told something, 0: there is none any more. */
 static uint64_t next_by_handle(struct mfs_table *table, const struct file_handle *handle, int *old)
 {
 	pthread_mutex_lock(&table->lock);
 	uint32_t index = table->handle_buckets[mfs_handle_bucket(handle->handle_type, handle->f_handle, handle->handle_bytes)];
-	while (index && !(mfs_has_handle(&table->records[index], handle) && (*old = take_what_is_old(&table->nodes[index]))))
+	while (index && !(mfs_has_handle(&table->records[index], handle) && (*old = what_is_old(&table->nodes[index], false))))
 		index = table->nodes[index].next_by_handle;
 	uint64_t id = index ? id_of(table, index) : 0;
 	pthread_mutex_unlock(&table->lock);
@@ -121,27 +158,20 @@ static uint64_t next_of_all(struct mfs_table *table, uint32_t *index, int *old)
 
 	pthread_mutex_lock(&table->lock);
 	while (!id && ++*index < table->used)
-		if (table->records[*index].lookups && (*old = take_what_is_old(&table->nodes[*index])))
+		if (table->records[*index].lookups && (*old = what_is_old(&table->nodes[*index], false)))
 			id = id_of(table, *index);
 	pthread_mutex_unlock(&table->lock);
 	return id;
 }
 
-struct change {
-	const struct mfs_session *by;
-	uint64_t device, inode;
-	bool told;
-};
-
 static void tell_of(struct mfs_session *session, void *argument)
 {
 	struct change *change = argument;
-
 	int old;
 
 	if (session == change->by)
 		return;
-	for (uint64_t id; (id = next_by_inode(&session->table, change->device, change->inode, &old)); change->told = true)
+	for (uint64_t id = 0; (id = next_by_inode(session, change, (uint32_t)id, &old));)
 		tell(session, id, old, true);
 }
 
@@ -167,21 +197,42 @@ static void settle(struct mfs_session *session, void *argument)
 		mfs_fence_wait(session, mfs_fence(session), changes_too, argument);
 }
 
+/* Who was waited for has dropped what it had then, or does not answer and has dropped all. */
+static void note_dropped(struct mfs_session *session, void *argument)
+{
+	const struct change *change = argument;
+
+	pthread_mutex_lock(&session->table.lock);
+	for (unsigned i = 0; i < change->count && i < TOLD_MOST; i++) {
+		const struct told *told = &change->told[i];
+		struct mfs_node *node = node_of(&session->table, told->id);
+		unsigned long long to_look = TO_LOOK;
+		if (told->session != session || id_of(&session->table, (uint32_t)told->id) != told->id)
+			continue;
+		if ((int32_t)(told->given - node->dropped) > 0)
+			node->dropped = told->given;
+		if (told->looks == node->looks)
+			atomic_compare_exchange_strong(&node->size, &to_look, HAS_LOOKED);
+	}
+	pthread_mutex_unlock(&session->table.lock);
+}
+
 void mfs_pages_settle(struct mfs_request *request, uint64_t id, bool waits)
 {
 	struct mfs_session *session = request->session;
 	const struct mfs_record *record = &session->table.records[(uint32_t)id];
 	struct mfs_node *node = node_of(&session->table, id);
-	struct change change = {.by = session, .device = record->device, .inode = record->inode};
+	struct change change = {.by = session, .device = record->device, .inode = record->inode, .waits = waits};
 
 	node->changing += waits;
 	mfs_sessions_each(tell_of, &change);
-	if (change.told && waits) {
+	if (change.count && waits) {
 		pthread_mutex_lock(&session->settling);
 		pthread_cond_broadcast(&session->is_settled); /* who waits for this peer's word of the same file */
 		pthread_mutex_unlock(&session->settling);
 		mfs_step_down(request);
 		mfs_sessions_each(settle, &change);
+		mfs_sessions_each(note_dropped, &change);
 	}
 	node->changing -= waits;
 }
@@ -213,7 +264,7 @@ void mfs_pages_look(struct mfs_session *session)
 
 	for (struct mfs_file *file; (file = mfs_handle_next(&session->handles, &index)); mfs_handle_put(file)) {
 		struct mfs_node *node = node_of(&session->table, file->node);
-		if (node->watched || !node->pages)
+		if (node->watched || !has_pages(node))
 			continue;
 		mfs_node_watch(&session->table, node);
 		if (node->watched)

@@ -122,10 +122,13 @@ void mfs_notify(struct mfs_session *session, const void *frame, size_t size)
 	session->told = mfs_now();
 	atomic_fetch_add(&session->notified, 1);
 	atomic_fetch_add(&session->counters->invalidations, 1);
-	if (pthread_mutex_timedlock(&session->writing, &patience))
-		return; /* something large is on its way to it; what it remembered has run out by itself */
-	send_notification(session, frame, size);
-	pthread_mutex_unlock(&session->writing);
+	/* If not, something large is on its way to it; what it remembered has run out by itself. */
+	bool may_send = !pthread_mutex_timedlock(&session->writing, &patience);
+	if (may_send)
+		send_notification(session, frame, size);
+	atomic_fetch_add(&session->sent, 1);
+	if (may_send)
+		pthread_mutex_unlock(&session->writing);
 }
 
 uint64_t mfs_fence(struct mfs_session *session)
@@ -140,7 +143,7 @@ uint64_t mfs_fence(struct mfs_session *session)
 		return 0;
 	if (pthread_mutex_timedlock(&session->writing, &patience))
 		return session->notified;
-	fence.number = session->notified;
+	fence.number = session->sent; /* what others are about to send comes after it */
 	send_notification(session, &fence, sizeof fence);
 	pthread_mutex_unlock(&session->writing);
 	return fence.number;

@@ -76,9 +76,12 @@ struct mfs_node {
 	uint32_t marked_before, marked_after; /* in the list of those whose changes are noticed */
 	bool named;              /* it had a name when the peer was told of it last */
 	bool marked, watched;    /* watched: changes of what is in it are noticed, too */
-	atomic_bool pages;       /* the peer may have pages of it */
+	atomic_uint given;       /* grows when the peer comes to have pages of it; it has some unless this is */
+	atomic_uint dropped;     /* what it was when the peer has last been waited for to drop them */
+	atomic_uint told;        /* what it was when the peer was last told of a change without being waited for */
 	atomic_bool paged;       /* it has had some since it has opened it */
 	atomic_ullong size;      /* the peer does not know of more bytes of it */
+	uint32_t looks;          /* how often it was told to look how many there are; of whoever has the table's lock */
 	atomic_int opened;       /* by how many open files of the peer */
 	atomic_int changing;     /* requests that have changed what is in it, and wait until other peers have forgotten that */
 	struct mfs_lease *lease; /* or NULL */
@@ -186,9 +189,10 @@ struct mfs_session {
 	atomic_int followers;    /* of these, that wait for their turn */
 	atomic_bool broken, ended;
 	atomic_int kept;         /* by whom it is used besides its threads */
-	atomic_ullong notified;  /* notifications that were sent */
+	atomic_ullong notified;  /* notifications that are to be sent; */
+	atomic_ullong sent;      /* so many of them have been, or never will be */
 	atomic_ullong dropped;   /* what was promised to it, and taken back without a notification */
-	atomic_ullong settled;   /* of these, the first that the peer's kernel is known to have obeyed */
+	atomic_ullong settled;   /* of the notifications, how many the peer's kernel is known to have obeyed */
 	atomic_llong told;       /* ms, monotonic: when the last was sent */
 	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ptrace.binding import ptrace_attach, ptrace_detach
 
-EPOLL_WAIT = "232"
+EPOLL_WAIT, FUTEX = "232", "202"
 WALL = 0x40000000
 
 
@@ -18,6 +18,16 @@ def watcher(server: int) -> int:
     waiting = [task.name for task in Path(f"/proc/{server}/task").iterdir() if (task / "syscall").read_text().split()[0] == EPOLL_WAIT]
     (thread,) = waiting
     return int(thread)
+
+
+def waiting(server: int) -> set[int]:
+    """The threads of a program that wait for others of its threads."""
+    found = set()
+    for task in Path(f"/proc/{server}/task").iterdir():
+        with suppress(OSError):                              # it has just ended
+            if (task / "syscall").read_text().split()[0] == FUTEX:
+                found.add(int(task.name))
+    return found
 
 
 @contextmanager

@@ -242,7 +242,8 @@ class Calls:
 
     def _watch(self, before: int) -> None:
         """Looks at memory until it has changed: all the time as root, who can give way to others meanwhile. Errors: TimeoutError."""
-        end = time.monotonic() + BOUND
+        last = time.monotonic()
+        end, looks, longest = last + BOUND, 0, 0.0
         is_root = os.getuid() == 0
         if is_root:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -251,8 +252,10 @@ class Calls:
                 os.sched_yield()
             else:
                 time.sleep(0.00002)
-            if time.monotonic() > end:
-                raise TimeoutError("nothing came by memory")
+            now = time.monotonic()
+            looks, longest, last = looks + 1, max(longest, now - last), now
+            if now > end:
+                raise TimeoutError(f"nothing came by memory: {looks} looks, {longest:.3f} s between two of them at most")
         if is_root:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 

@@ -266,6 +266,7 @@ class Coherence:
             self._hold(pick(self.actors))
         writer = self.actors[pick(writers or range(len(self.actors)))]
         change = self.chance.change(self.tree, writer.number, without)
+        self._await_word(writer, change)
         before = self.tree.copy()
         self.tree.apply(writer.number, change)
         plans = {
@@ -299,25 +300,37 @@ class Coherence:
         begun = time.monotonic()
         writer.tell({"do": change, "call": [[number, way] for number, way in ways.items() if way != "signal"]})
         made = writer.hear()
+        took = time.monotonic() - begun
         if writer is self.home:
-            self.report.longest = max(self.report.longest, time.monotonic() - begun)
+            self.report.longest = max(self.report.longest, took)
         for number, way in ways.items():
             if way == "signal":
                 self.actors[number].signal()
-        return made, {number: self.actors[number].hear() for number in ways}
+        try:
+            return made, {number: self.actors[number].hear() for number in ways}
+        except Hangs as error:
+            raise Hangs(f"{error}, called {ways} by {writer.place.name}, whose {change[0]} took {took:.3f} s") from None
 
     @property
     def _word_is_under_way(self) -> bool:
         """Whether home has changed something so lately that not all need have heard of it."""
         return (time.monotonic() - self.by_home_at) * 1e3 < WORD
 
+    def _await_word(self, actor: Actor, change: Change) -> None:
+        """An actor who is about to use names that home may just have given to other files has heard of that (C3 lets word come later): what
+        he does would be done to what had them before."""
+        if actor is self.home or actor.number in self.cut_off:
+            return
+        looks: list[Look] = [["stat", name] for name in sorted(self.tree.touched(actor.number, change)[0]) if name in change]
+        while looks and self._word_is_under_way and actor.look(looks) != self.home.look(looks):
+            pass
+
     def _hold(self, actor: Actor) -> None:
         change = self.chance.hold(self.tree)
         if change is None:
             return
+        self._await_word(actor, change)
         made = actor.do(*change)
-        while made.get("error") == errno.ENOENT and self.by_home[0] in NAMES_AND_ATTRIBUTES and self._word_is_under_way:
-            made = actor.do(*change)
         if "value" in made:
             self.tree.apply(actor.number, change)
         else:

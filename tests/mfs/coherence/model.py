@@ -184,7 +184,8 @@ class Tree:
 
     def touched(self, actor: int, change: Change) -> tuple[set[str], list[Node]]:
         """Names and files that a change of an actor's is about; all names of those files."""
-        named: dict[str, slice] = {"rename": slice(1, 3), "exchange": slice(1, 3), "link": slice(1, 3), "symlink": slice(2, 3)}
+        two = slice(1, 3)
+        named: dict[str, slice] = {"rename": two, "exchange": two, "link": two, "hold": two, "symlink": slice(2, 3)}
         words = change[named.get(change[0], slice(1, 2))]
         nodes = [self.held[actor][slot].node for slot in words if isinstance(slot, int) and slot in self.held[actor]]
         names = {name for name in words if isinstance(name, str)}

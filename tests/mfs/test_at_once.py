@@ -1,0 +1,138 @@
+"""Several who change things at once: each waits until a peer that has pages has heard of his own change, whatever it hears of others'."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mfs import caller
+from tests.mfs.caller import Caller
+from tests.mfs.nodes import until
+from tests.mfs.served import Served
+from tests.mfs.threads import stopped, waiting
+
+LARGE = 1 << 20
+
+
+@pytest.fixture
+def file(area: Path) -> Path:
+    """A small one; beside it there is another, and one that is large."""
+    made = area / "shown" / "file"
+    for one in (made, made.with_name("other")):
+        one.write_text("as it was")
+    made.with_name("large").write_bytes(bytes(LARGE))
+    return made
+
+
+@pytest.fixture
+def reader(served: Served) -> Iterator[Caller]:
+    """Whoever has pages."""
+    one = served.caller()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def writers(served: Served) -> Iterator[list[Caller]]:
+    """Two of them."""
+    found = [served.caller() for _ in range(2)]
+    yield found
+    for one in found:
+        one.close()
+
+
+def fence(peer: Caller) -> int:
+    """What the next frame stands for if it is a fence, which is answered; else 0. Something always comes."""
+    peer.send(caller.PING, 0)
+    _, error, body = peer.receive_frame()
+    return int.from_bytes(body[:8], "little") if error == caller.FENCE else 0
+
+
+def ask_for_much(peer: Caller, file: Path) -> int:
+    """Requests of which the server cannot send the answers before somebody takes them; how many."""
+    node = peer.walk(file.with_name("large")).node
+    handle = peer.open(node)
+    for _ in range(count := 32):
+        peer.send(caller.READ, node, struct.pack("<QQIIQII", handle, 0, LARGE, 0, 0, 0, 0))
+    time.sleep(0.2)
+    return count
+
+
+def in_a_moment(work: Callable[..., object], *arguments: object) -> threading.Thread:
+    """It has begun."""
+    thread = threading.Thread(target=work, args=arguments)
+    thread.start()
+    time.sleep(0.02)
+    return thread
+
+
+def truncate(peer: Caller, file: int) -> None:
+    """To four bytes, which gives the peer no pages."""
+    peer.ask(caller.SETATTR, file, struct.pack("<2I3Q", 8, 0, 0, 4, 0) + bytes(56))
+
+
+def test_a_fence_stands_for_what_was_sent_before_it_alone(served: Served, reader: Caller, writers: list[Caller], file: Path) -> None:
+    """It was numbered by what was about to be sent, too: who was about to did not wait for its own then."""
+    to_write = []
+    for one, path in zip(writers, (file, file.with_name("other")), strict=True):
+        node = one.walk(path).node
+        to_write.append((one.write, node, one.open(node, os.O_RDWR), b"AS"))
+        node = reader.walk(path).node
+        reader.read(node, reader.open(node))
+    answers = ask_for_much(reader, file)
+    before = waiting(served.process.pid)
+    threads = [in_a_moment(*to_write[0])]
+    (slow,) = waiting(served.process.pid) - before
+    with stopped(slow):
+        threads.append(in_a_moment(*to_write[1]))
+        while answers:
+            answers -= bool(reader.receive_frame()[0])
+        assert until(lambda: fence(reader), "a fence") == len(reader.told) == 1
+    while any(thread.is_alive() for thread in threads):
+        fence(reader)
+    assert len(reader.told) == 2
+
+
+def test_who_writes_what_another_has_just_cut_waits_too(reader: Caller, writers: list[Caller], file: Path) -> None:
+    """The other one has not been able to tell the reader yet, but was taken to have told it."""
+    first, second = writers
+    theirs = [one.walk(file).node for one in (first, second)]
+    handle = second.open(theirs[1], os.O_RDWR)
+    node = reader.walk(file).node
+    reader.read(node, reader.open(node))
+    answers = ask_for_much(reader, file)
+    threads = [in_a_moment(truncate, first, theirs[0]), in_a_moment(second.write, theirs[1], handle, b"AS")]
+    threads[1].join(0.2)
+    assert threads[1].is_alive()
+    while answers:
+        answers -= bool(reader.receive_frame()[0])
+    until(lambda: fence(reader), "a fence")
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert (caller.INVAL_INODE, node) in reader.told
+
+
+def test_who_writes_what_the_home_has_just_written_waits_too(reader: Caller, writers: list[Caller], file: Path) -> None:
+    """Of what the home's programs write the reader has word, but he need not have looked yet."""
+    writer = writers[0]
+    theirs = writer.walk(file).node
+    handle = writer.open(theirs, os.O_RDWR)
+    node = reader.walk(file).node
+    reader.read(node, reader.open(node))
+    with file.open("r+") as held:
+        held.write("changed")
+    until(lambda: (caller.LOOK_SOON, node) in reader.told or (reader.receive_frame() and False), "word of it")
+    thread = in_a_moment(writer.write, theirs, handle, b"AS")
+    thread.join(0.2)
+    assert thread.is_alive()
+    until(lambda: fence(reader), "a fence")
+    thread.join(10)
+    assert not thread.is_alive()
+    assert (caller.INVAL_INODE, node) in reader.told
