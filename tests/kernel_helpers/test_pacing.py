@@ -11,16 +11,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHOICE = "/proc/sys/net/ipv4/tcp_congestion_control"
-#: A queue that what is sent meets, where it is far: at 256 kbit/s a packet of a handshake takes 2 ms.
+#: A queue that what is sent meets, where it is far: at 256 kbit/s some 8 KB of it, which is all that the sender may have in it, take a quarter
+#: of a second. He fills it up as it empties, so that it is there however long the others take.
 AFAR = """
 subprocess.run(["ip", "link", "set", "lo", "mtu", "1500"], check=True)
 subprocess.run("tc qdisc add dev lo root tbf rate 256kbit burst 1600 limit 100000".split(), check=True)
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-    for _ in range(60):
-        sender.sendto(bytes(1000), ("127.0.0.1", 9))
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+def fill():
+    while True:
+        sender.sendto(bytes(400), ("127.0.0.1", 9))
+threading.Thread(target=fill, daemon=True).start()
+while not int.from_bytes(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 4096:
+    time.sleep(0.01)
 """
 MEET = """
-import socket, subprocess, sys, threading
+import fcntl, socket, subprocess, sys, termios, threading, time
 from pathlib import Path
 from wire import channel
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
