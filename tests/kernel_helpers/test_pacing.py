@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHOICE = "/proc/sys/net/ipv4/tcp_congestion_control"
-#: A queue that what is sent meets, where it is far: at 256 kbit/s some 8 KB of it, which is all that the sender may have in it, take a quarter
-#: of a second. He fills it up as it empties, so that it is there however long the others take.
+#: A queue that what is sent meets, where it is far: at 256 kbit/s the 8 KB that its sender may have in it take a quarter of a second. He
+#: fills it up as it empties, so that it is there however long the others take.
 AFAR = """
 subprocess.run(["ip", "link", "set", "lo", "mtu", "1500"], check=True)
 subprocess.run("tc qdisc add dev lo root tbf rate 256kbit burst 1600 limit 100000".split(), check=True)
