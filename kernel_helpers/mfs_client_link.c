@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PING_EVERY 200    /* ms */
@@ -25,6 +24,7 @@
 #define ATTEMPT 3000      /* ms that one attempt to connect may take, and each handshake */
 #define PAUSE 200         /* ms between two attempts; as long as nobody waits: */
 #define IDLE_PAUSE 1000
+#define GOODBYE 1000      /* ms that it may take to say it */
 #define WAITING_MOST 4096 /* requests; more fail at once */
 #define SILENCE 10000     /* ms after which a peer that says nothing is lost, if there is no time-out */
 
@@ -356,11 +356,8 @@ void mfs_link_look(void)
 void mfs_link_end(void)
 {
 	static const struct fuse_in_header bye = {.len = sizeof bye, .opcode = MFS_BYE};
-	struct timespec patience;
 
-	clock_gettime(CLOCK_REALTIME, &patience);
-	patience.tv_sec++;
-	if (pthread_mutex_timedlock(&sending, &patience))
+	if (!mfs_lock_until(&sending, mfs_now() + GOODBYE))
 		return;
 	mfs_stream_patience(&to, 0, 500);
 	if (connected)

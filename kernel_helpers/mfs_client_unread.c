@@ -12,7 +12,6 @@
 
 #include <linux/fuse.h>
 #include <pthread.h>
-#include <time.h>
 
 #define MOST 512              /* requests and answers; of more it is said that there is one */
 #define TERM 1000             /* ms: what was promised holds no longer, so nobody waits longer for who has asked either */
@@ -157,14 +156,11 @@ static bool is_any_late(void)
 
 void mfs_unread_settle(void)
 {
-	struct timespec patience;
-	bool late;
+	long long end = mfs_now() + TERM;
 
-	clock_gettime(CLOCK_REALTIME, &patience);
-	patience.tv_sec += TERM / 1000;
 	pthread_mutex_lock(&lock);
-	late = is_any_late();
-	while (is_any_late() && !pthread_cond_timedwait(&is_read, &lock, &patience))
+	bool late = is_any_late();
+	while (is_any_late() && mfs_wait_until(&is_read, &lock, end))
 		;
 	pthread_mutex_unlock(&lock);
 	if (late)

@@ -1,4 +1,5 @@
 /* What mfs-client and mfs-server say, and by which clock they go. */
+#define _GNU_SOURCE
 #include "mfs_log.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +14,25 @@ long long mfs_now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
+}
+
+static struct timespec moment(long long ms)
+{
+	return (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+}
+
+bool mfs_lock_until(pthread_mutex_t *lock, long long end)
+{
+	struct timespec then = moment(end);
+
+	return !pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, &then);
+}
+
+bool mfs_wait_until(pthread_cond_t *call, pthread_mutex_t *lock, long long end)
+{
+	struct timespec then = moment(end);
+
+	return !pthread_cond_clockwait(call, lock, CLOCK_MONOTONIC, &then);
 }
 
 void mfs_log(const char *format, ...)

@@ -7,7 +7,6 @@
 #include <linux/sockios.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 
 #define QUEUE_MOST (64 << 10) /* bytes on their way to a peer, behind which no promise is sent: it might come late */
 
@@ -95,18 +94,6 @@ void mfs_reply(struct mfs_request *request, long result)
 		mfs_session_break(session);
 }
 
-static struct timespec in_ms(long ms)
-{
-	struct timespec then;
-
-	clock_gettime(CLOCK_REALTIME, &then);
-	then.tv_sec += ms / 1000;
-	then.tv_nsec += ms % 1000 * 1000000;
-	if (then.tv_nsec >= 1000000000)
-		then.tv_sec++, then.tv_nsec -= 1000000000;
-	return then;
-}
-
 /* Under `writing`. */
 static void send_notification(struct mfs_session *session, const void *frame, size_t size)
 {
@@ -116,14 +103,12 @@ static void send_notification(struct mfs_session *session, const void *frame, si
 
 void mfs_notify(struct mfs_session *session, const void *frame, size_t size)
 {
-	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
-
 	/* Counted first: a reply that is being made and sent before it loses its promises. */
 	session->told = mfs_now();
 	atomic_fetch_add(&session->notified, 1);
 	atomic_fetch_add(&session->counters->invalidations, 1);
 	/* If not, something large is on its way to it; what it remembered has run out by itself. */
-	bool may_send = !pthread_mutex_timedlock(&session->writing, &patience);
+	bool may_send = mfs_lock_until(&session->writing, mfs_now() + MFS_SETTLES_WITHIN);
 	if (may_send)
 		send_notification(session, frame, size);
 	atomic_fetch_add(&session->sent, 1);
@@ -137,11 +122,10 @@ uint64_t mfs_fence(struct mfs_session *session)
 		struct fuse_out_header header;
 		uint64_t number;
 	} fence = {.header = {.len = sizeof fence, .error = MFS_FENCE}};
-	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
 
 	if (session->settled >= session->notified)
 		return 0;
-	if (pthread_mutex_timedlock(&session->writing, &patience))
+	if (!mfs_lock_until(&session->writing, mfs_now() + MFS_SETTLES_WITHIN))
 		return session->notified;
 	fence.number = session->sent; /* what others are about to send comes after it */
 	send_notification(session, &fence, sizeof fence);
@@ -151,10 +135,10 @@ uint64_t mfs_fence(struct mfs_session *session)
 
 void mfs_fence_wait(struct mfs_session *session, uint64_t number, bool (*gives_up)(struct mfs_session *, void *), void *argument)
 {
-	struct timespec patience = in_ms(MFS_SETTLES_WITHIN);
+	long long end = mfs_now() + MFS_SETTLES_WITHIN;
 
 	pthread_mutex_lock(&session->settling);
-	while (session->settled < number && !(gives_up && gives_up(session, argument)) && !pthread_cond_timedwait(&session->is_settled, &session->settling, &patience))
+	while (session->settled < number && !(gives_up && gives_up(session, argument)) && mfs_wait_until(&session->is_settled, &session->settling, end))
 		;
 	pthread_mutex_unlock(&session->settling);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,8 +21,20 @@ def watcher(server: int) -> int:
     return int(thread)
 
 
+SETTLES = 0.2
+"""Seconds for which nothing changes when threads have got to where they wait."""
+
+
 def waiting(server: int) -> set[int]:
-    """The threads of a program that wait for others of its threads."""
+    """The threads of a program that wait for others of its threads, when it has settled who does."""
+    found, before = _waiting(server), None
+    while found != before:
+        time.sleep(SETTLES)
+        found, before = _waiting(server), found
+    return found
+
+
+def _waiting(server: int) -> set[int]:
     found = set()
     for task in Path(f"/proc/{server}/task").iterdir():
         with suppress(OSError):                              # it has just ended

@@ -1,0 +1,22 @@
+"""Nothing waits by the wall's clock: who sets that would end a wait at once, or make it as long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SOURCES = sorted((Path(__file__).resolve().parents[2] / "kernel_helpers").glob("*.c"))
+TIMES_OF_FILES = {"mfs_promises.c"}
+"""What compares them with the time that it is."""
+MONOTONIC = {"sampler.c", "session_send.c"}
+"""Whose conditions are made so (pthread_condattr_setclock)."""
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_waits_go_by_a_clock_that_nobody_sets(source: Path) -> None:
+    text = source.read_text()
+    assert "CLOCK_REALTIME" not in text or source.name in TIMES_OF_FILES
+    for wait in ("pthread_mutex_timedlock", "sem_timedwait", "pthread_rwlock_timedrdlock", "pthread_rwlock_timedwrlock"):
+        assert wait not in text
+    assert "pthread_cond_timedwait" not in text or source.name in MONOTONIC
