@@ -11,6 +11,7 @@ from deputy.traced import Replaced
 from engine import postcopy
 from engine.layout import Span, subtract_all
 from engine.mappings import PAGE
+from engine.room import make_room
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS, U64
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from deputy.stub import Stub
 
 _PROT_READ, _PROT_WRITE = 1, 2
-_MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 2, 0x20, 0x4000, 0x100000
+_MAP_PRIVATE, _MAP_ANONYMOUS = 2, 0x20
 _MADV_DONTNEED = 4
 
 
@@ -60,15 +61,9 @@ class StubMemory:
             self._link.hold_places(False)
 
     def make_room(self, wanted: Sequence[Span], unreserved: Set[Span]) -> list[Span]:
-        """Memory for pages that come before the process does (engine/precopy.py), each in one mapping; returns what could be made: where
-        nothing else is. unreserved: of `wanted`, what is not accounted for (MAP_NORESERVE). Errors: OSError, TimeoutError, Replaced."""
-        made = []
+        """See engine/room.py. Errors: OSError, TimeoutError, Replaced."""
         with self._stub.injecting() as thread:
-            for start, end in wanted:
-                flags = _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if (start, end) in unreserved else 0)
-                if thread.call(SYS.mmap, start, end - start, _PROT_READ | _PROT_WRITE, flags, U64, 0) == start:
-                    made.append((start, end))
-        return made
+            return make_room(thread, wanted, unreserved)
 
     def give_back(self, spans: Sequence[Span]) -> None:
         """Pages in the room are stale. Errors: as make_room()."""

@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 from collections.abc import Sequence, Set
-from contextlib import suppress
 
 from engine import postcopy
 from engine.arrival import seccomp_suspended
@@ -21,6 +20,7 @@ from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings, read_places
 from engine.refill import Refilled, Source, drop_pages, refill, set_memory_layout
+from engine.room import make_room
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
@@ -30,7 +30,7 @@ from kernel_helpers.syscalls import SYS, U64
 _INSTRUCTION = b"\x0f\x05"
 _RESERVED = 0x3A00_0000_0000
 """Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...)."""
-_MAP_PRIVATE_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x22, 0x4000, 0x100000
+_MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
 _MREMAP_MOVE = 1 | 2  # MAYMOVE | FIXED
 _LOWEST, _HIGHEST = 1 << 16, (1 << 47) - PAGE
 _RSEQ_UNREGISTER = 1
@@ -102,12 +102,7 @@ class Vessel:
     def make_room(self, wanted: Sequence[Span], unreserved: Set[Span] = frozenset()) -> list[Span]:
         """Mappings for pages that come before the context does (engine/precopy.py); returns those that could be made. unreserved: of
         these, those that are not accounted for (MAP_NORESERVE)."""
-        made = []
-        for start, end in wanted:
-            flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if (start, end) in unreserved else 0)
-            with suppress(OSError):  # the kernel's own pages, or ours, lie there
-                self.frozen.call(SYS.mmap, start, end - start, PROT_READ | PROT_WRITE, flags, U64, 0)
-                made.append((start, end))
+        made = make_room(self.frozen.leader, wanted, unreserved)
         self.room += made
         userfaultfd = postcopy.userfaultfd_or_none(self.frozen) if made and self.taker is None else -1
         if userfaultfd >= 0:

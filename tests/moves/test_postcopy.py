@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.faults.running import HOME, Running
-from tests.moves.cluster import Cluster
+from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -37,6 +38,36 @@ def test_what_a_process_does_to_memory_that_has_not_come_is_not_lost(cluster: Cl
         assert ahead.end(200) == "all is as it was written\nstatus 0\n"
     assert moves >= 5
     assert followed == {"out", "hop", "home"}
+
+
+HALVES = 0x404000
+"""Bytes of what tests/programs/halves.c has protected in part."""
+
+
+def has_in_one(program: Running, size: int) -> bool:
+    """Whether one of its processes has a mapping of so many bytes that can be read and written."""
+    found = []
+    for pid in program.host_pids():
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, mode = line.split()[:2]
+            start, _, end = span.partition("-")
+            found.append(mode == "rw-p" and int(end, 16) - int(start, 16) == size)
+    return any(found)
+
+
+@pytest.mark.parametrize("how", ["none", "read"])
+@pytest.mark.parametrize("memory", ["postcopy", "precopy"])
+@pytest.mark.parametrize("targets", [("n2",), ("n2", "n3"), ("n2", HOME)], ids=lambda targets: targets[-1])
+def test_memory_that_is_protected_in_part_is_one_again(cluster: Cluster, targets: tuple[str, ...], memory: str, how: str) -> None:
+    """Else who moves it as one (mremap(2)) has an error that he would not have at home."""
+    with Running(cluster, "halves", how) as halves:
+        halves.works()
+        for target in targets:
+            halves.moved(target, memory)
+        (halves.directory / "join").touch()
+        until("it is one", lambda: has_in_one(halves, HALVES), seconds=5)
+        (halves.directory / "move").touch()
+        assert halves.end() == "all is as it was written\nstatus 0\n"
 
 
 @pytest.fixture
