@@ -1,6 +1,6 @@
 // fuse_alone DIRECTORY: a file system there with one file, `large`, of which it says that it has been written, and keeps nothing: what FUSE
-// itself costs whoever writes. It asks for requests as large as mfs-client does, and for a file to be written past the page cache. Ends when
-// it is unmounted; says "ready" when it is mounted.
+// itself costs whoever writes. It asks for requests as large as mfs-client does, and for the file to be written past the page cache. Ends when
+// it is unmounted.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,12 @@ static void serve(const struct fuse_in_header *in)
 
 	switch (in->opcode) {
 	case FUSE_INIT: answer(in, 0, &agreed, sizeof agreed); break;
-	case FUSE_LOOKUP: answer(in, strcmp(asked, "large") ? -ENOENT : 0, &entry, strcmp(asked, "large") ? 0 : sizeof entry); break;
+	case FUSE_LOOKUP:
+		if (strcmp(asked, "large"))
+			answer(in, -ENOENT, NULL, 0);
+		else
+			answer(in, 0, &entry, sizeof entry);
+		break;
 	case FUSE_GETATTR: answer(in, 0, &attr, sizeof attr); break;
 	case FUSE_OPEN: answer(in, 0, &open, sizeof open); break;
 	case FUSE_WRITE:
@@ -70,8 +75,6 @@ int main(int argc, char **argv)
 		fprintf(stderr, "fuse_alone: %s: %s\n", argc == 2 ? argv[1] : "usage: fuse_alone DIRECTORY", strerror(errno));
 		return 1;
 	}
-	puts("ready");
-	fflush(stdout);
 	for (;;) {
 		ssize_t size = read(device, buffer, room);
 		if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))

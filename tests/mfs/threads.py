@@ -12,6 +12,8 @@ from ptrace.binding import ptrace_attach, ptrace_detach
 
 EPOLL_WAIT, FUTEX = "232", "202"
 WALL = 0x40000000
+SETTLES = 0.2
+"""Seconds for which nothing changes when threads have got to where they wait."""
 
 
 def watcher(server: int) -> int:
@@ -19,10 +21,6 @@ def watcher(server: int) -> int:
     waiting = [task.name for task in Path(f"/proc/{server}/task").iterdir() if (task / "syscall").read_text().split()[0] == EPOLL_WAIT]
     (thread,) = waiting
     return int(thread)
-
-
-SETTLES = 0.2
-"""Seconds for which nothing changes when threads have got to where they wait."""
 
 
 def waiting(server: int) -> set[int]:
