@@ -199,9 +199,8 @@ class Coherence:
         self.actors: list[Actor] = []
         self.cut_off: set[int] = set()
         """actors to whom a failure of the network or of a server may show now, as one of ERRORS"""
-        self.by_home: Change = [""]
-        """what home has changed last"""
-        self.by_home_at = float("-inf")
+        self.by_home: list[tuple[float, Change]] = []
+        """what home has changed lately, and when"""
         try:
             for number, place in enumerate(places):
                 self.actors.append(Actor(place, number, self.shared, self.pipes))
@@ -224,6 +223,7 @@ class Coherence:
         for change in (["clear"], *(["mkdir", name] for name in DIRECTORIES[1:])):
             if "error" in (made := self.home.do(*change)):
                 raise OSError(made["error"], f"home cannot {change[0]}")
+            self._changed_by_home(change)
 
     def find_out(self) -> None:
         """What the file system cannot do at all is left out; the caller may insist."""
@@ -276,8 +276,8 @@ class Coherence:
         }
         for number, (_, looks) in plans.items():    # so that whatever is kept has been kept
             for look, seen in zip(looks, self.actors[number].look(looks), strict=True):
-                if self._word_is_under_way:
-                    self._judge(before, self.actors[number], look, seen, "a round later", self.home, self.by_home)
+                if by_home := self._under_way():
+                    self._judge(before, self.actors[number], look, seen, "rounds later", self.home, by_home)
                 else:
                     self._judge(before, self.actors[number], look, seen, None, writer, [f"before {change[0]}", *change[1:]])
         for number, (way, looks) in plans.items():
@@ -288,7 +288,7 @@ class Coherence:
             self.tree = before
             return (writer, change) if self._failed(writer, change, made["error"]) else None
         if writer is self.home:
-            self.by_home, self.by_home_at = change, time.monotonic()
+            self._changed_by_home(change)
         mtimes = self._mtimes(plans)
         for number, (way, looks) in plans.items():
             for look, seen in zip(looks, answers[number], strict=True):
@@ -311,10 +311,15 @@ class Coherence:
         except Hangs as error:
             raise Hangs(f"{error}, called {ways} by {writer.place.name}, whose {change[0]} took {took:.3f} s") from None
 
-    @property
-    def _word_is_under_way(self) -> bool:
-        """Whether home has changed something so lately that not all need have heard of it."""
-        return (time.monotonic() - self.by_home_at) * 1e3 < WORD
+    def _changed_by_home(self, change: Change) -> None:
+        self.by_home.append((time.monotonic(), change))
+
+    def _under_way(self) -> Change | None:
+        """What home has changed so lately that not all need have heard of it, names and attributes rather than data; None: nothing."""
+        since = time.monotonic() - WORD / 1e3
+        self.by_home = [(at, change) for at, change in self.by_home if at > since]
+        changes = [change for _, change in reversed(self.by_home)]
+        return next((change for change in changes if change[0] in NAMES_AND_ATTRIBUTES), changes[0] if changes else None)
 
     def _await_word(self, actor: Actor, change: Change) -> None:
         """An actor who is about to use names that home may just have given to other files has heard of that (C3 lets word come later): what
@@ -322,7 +327,7 @@ class Coherence:
         if actor is self.home or actor.number in self.cut_off:
             return
         looks: list[Look] = [["stat", name] for name in sorted(self.tree.touched(actor.number, change)[0]) if name in change]
-        while looks and self._word_is_under_way and actor.look(looks) != self.home.look(looks):
+        while looks and self._under_way() and actor.look(looks) != self.home.look(looks):
             pass
 
     def _hold(self, actor: Actor) -> None:
