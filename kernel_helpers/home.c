@@ -25,7 +25,6 @@
 #define PLACE_LIMIT (8u * PAGE)
 #define PLACED UINT32_MAX
 #define PAGE 4096u
-#define THREADS_LIMIT 32768u
 #define WAIT_LIMIT_NS 200000
 #define QUICK_CYCLES 500000u
 
@@ -35,23 +34,6 @@ static unsigned char *place_data(struct home_thread *t) {
 
 static long futex(uint32_t *word, int operation, uint32_t value) {
     return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
-}
-
-struct home_thread *home_thread_of(struct home *h, uint32_t tid) {
-    unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
-    for (unsigned i = 0; i < count && tid; i++)
-        if (h->threads[i]->tid == tid)
-            return h->threads[i];
-    return NULL;
-}
-
-/* Whether it has ended. */
-static int is_gone(struct home *h, uint32_t tid) {
-    unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
-    for (unsigned i = 0; i < count && tid; i++)
-        if (h->threads[i]->former == tid)
-            return 1;
-    return 0;
 }
 
 static uint32_t out_length(const struct out *out, int64_t value, int suspended) {
@@ -224,6 +206,15 @@ static void *finish_loop(void *argument) {
     }
 }
 
+int home_begin_finishing(struct home *h) { return -pthread_create(&h->finisher, NULL, finish_loop, h); }
+
+void home_end_finishing(struct home *h) {
+    __atomic_store_n(&h->stopping, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&h->control->completions, 1, __ATOMIC_SEQ_CST);
+    futex(&h->control->completions, FUTEX_WAKE, 1);
+    pthread_join(h->finisher, NULL);
+}
+
 /* Where processors are few, the loop does not look on; then the cheapest wake-up is that of a thread on the same processor
  * (4 us, against 30 when an idle one has to be woken), so the receiver goes where the loop is. The loop itself stays where
  * the program wants it. */
@@ -287,13 +278,13 @@ static void start(struct home *h, struct home_thread *t) {
     launch(h, t, WATCHED_NOT);
 }
 
-/* Runs in the receiver: a CALL. Its image is read straight into the slot, which nobody else uses now. */
-static int take_call(void *owner, struct session *session, const struct frame *frame) {
+/* The image of a CALL is read straight into the slot, which nobody else uses now. */
+int home_take_call(void *owner, struct session *session, const struct frame *frame) {
     struct home *h = owner;
     struct call call;
     uint32_t relocations[RELOCATIONS_LIMIT];
     struct home_thread *t = home_thread_of(h, frame->tid);
-    if (!t && (frame->kind == FRAME_CALL || frame->kind == FRAME_ABANDON) && is_gone(h, frame->tid)) {
+    if (!t && (frame->kind == FRAME_CALL || frame->kind == FRAME_ABANDON) && home_is_gone(h, frame->tid)) {
         if (session_skip(session, frame->length))       /* killed here, which they have not heard there: nobody waits for a reply */
             return -1;
         session_accept(session, frame);
@@ -358,132 +349,6 @@ static int take_call(void *owner, struct session *session, const struct frame *f
 nonsense:
     session_broken(session, "a call that cannot be");
     return -1;
-}
-
-/* Makes the next slot and its thread. 0, or a negative errno. */
-static int make_thread(struct home *h, int tid) {
-    unsigned index = h->count;
-    if (index >= THREADS_LIMIT)
-        return -EAGAIN;
-    struct home_thread *t = calloc(1, sizeof *t);
-    if (!t)
-        return -ENOMEM;
-    void *slot = ftruncate(h->memory, slot_offset(index + 1)) ? MAP_FAILED
-                 : mmap(NULL, SLOT_STRIDE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, h->memory, slot_offset(index));
-    if (slot == MAP_FAILED) {
-        free(t);
-        return -ENOMEM;
-    }
-    *t = (struct home_thread){.tid = tid, .index = index, .slot = slot, .quick = 1, .resumable = {.number = -1}};
-    t->slot->control = h->stub;
-    t->slot->spin = h->spin;
-    h->threads[index] = t;
-    __atomic_store_n(&h->count, index + 1, __ATOMIC_RELEASE);
-    return 0;
-}
-
-static void free_threads(struct home *h) {
-    for (unsigned i = 0; i < h->count; i++) {
-        home_forget(h->threads[i]);
-        munmap(h->threads[i]->slot, SLOT_STRIDE);
-        free(h->threads[i]);
-    }
-    if (h->control != MAP_FAILED)
-        munmap(h->control, CONTROL_PAGE);
-    free(h->threads);
-    free(h);
-}
-
-struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, int follows) {
-    struct home *h = calloc(1, sizeof *h);
-    if (!h)
-        return NULL;
-    h->memory = memory;
-    h->event_fd = event_fd;
-    h->follows = follows;
-    h->processor = -1;
-    h->threads = calloc(THREADS_LIMIT, sizeof *h->threads);
-    h->control = ftruncate(memory, CONTROL_PAGE) ? MAP_FAILED
-                 : mmap(NULL, CONTROL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-    if (!h->threads || h->control == MAP_FAILED)
-        goto failed;
-    for (unsigned i = 0; i < count; i++)
-        if (make_thread(h, tids[i]))
-            goto failed;
-    pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->answered, NULL);
-    h->session = session_new(take_call, h, h->event_fd);
-    if (!h->session)
-        goto failed;
-    if (pthread_create(&h->finisher, NULL, finish_loop, h)) {
-        session_free(h->session);
-        goto failed;
-    }
-    return h;
-failed:
-    free_threads(h);
-    return NULL;
-}
-
-/* A slot for a thread that is about to be born, which home_name_thread() gives its tid: its index, or a negative errno. One whose
- * thread has ended is used again. */
-int home_add_thread(struct home *h) {
-    for (unsigned i = 0; i < h->count; i++)
-        if (!h->threads[i]->tid)
-            return i;
-    int error = make_thread(h, 0);
-    return error ? error : (int)h->count - 1;
-}
-
-/* 0: it has ended. */
-void home_name_thread(struct home *h, unsigned index, int tid) {
-    struct home_thread *t = h->threads[index];
-    pthread_mutex_lock(&h->lock);
-    home_forget(t);
-    t->state = IDLE;
-    t->sequence = 0;
-    t->placed = 0;
-    t->signalling = SIGNALS_NOBODY;
-    t->slot->done = t->slot->request;
-    t->slot->sleeping = t->slot->watched = 0;
-    if (tid || t->tid)
-        t->former = tid ? 0 : t->tid;
-    t->tid = tid;
-    pthread_mutex_unlock(&h->lock);
-}
-
-struct session *home_session(struct home *h) { return h->session; }
-
-/* Where the stub has the memory. To be said before the first connection. */
-void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin) {
-    h->stub_pid = pid;
-    h->stub = address;
-    h->spin = spin;
-    for (unsigned i = 0; i < h->count; i++) {
-        h->threads[i]->slot->control = address;
-        h->threads[i]->slot->spin = spin;
-    }
-}
-
-uint64_t home_slot_offset(unsigned i) { return slot_offset(i); }
-uint64_t home_size(struct home *h) { return size(h); }
-
-/* A session with another remote, after a hop: numbers begin anew; a suspended call is remembered. */
-int home_renew(struct home *h) {
-    struct session *fresh = session_new(take_call, h, h->event_fd);
-    if (!fresh)
-        return -ENOMEM;
-    struct session *old = h->session;
-    session_detach(old);        /* nobody waits in it for long then */
-    pthread_mutex_lock(&h->lock);
-    h->session = fresh;
-    while (h->answering)
-        pthread_cond_wait(&h->answered, &h->lock);
-    for (unsigned i = 0; i < h->count; i++)
-        h->threads[i]->sequence = 0;
-    pthread_mutex_unlock(&h->lock);
-    session_free(old);
-    return 0;
 }
 
 struct standing { uint64_t sequence; int64_t number; uint32_t busy, done; };
@@ -563,13 +428,3 @@ unsigned home_hold_places(struct home *h, int held, uint64_t *pages, unsigned ro
 }
 
 uint64_t home_statistic(struct home *h, int which) { return which ? h->quick : h->calls; }
-
-void home_free(struct home *h) {
-    session_detach(h->session);     /* nobody waits in it for long then */
-    __atomic_store_n(&h->stopping, 1, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&h->control->completions, 1, __ATOMIC_SEQ_CST);
-    futex(&h->control->completions, FUTEX_WAKE, 1);
-    pthread_join(h->finisher, NULL);
-    session_free(h->session);
-    free_threads(h);
-}

@@ -1,4 +1,5 @@
-/* What the files of the home side share: its threads, and what is known of their calls (home.c, suspended.c). */
+/* What the files of the home side share: its threads, and what is known of their calls (home.c, home_threads.c,
+ * suspended.c). */
 #ifndef FARHOME_HOME_H
 #define FARHOME_HOME_H
 #include <pthread.h>
@@ -69,10 +70,22 @@ static inline uint64_t data_in_stub(struct home *h, struct home_thread *t) { ret
 
 static inline unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
 
+/* ---- home.c ---- */
+
+/* Runs in the receiver: a CALL. */
+int home_take_call(void *owner, struct session *session, const struct frame *frame);
+/* A thread that answers calls which take longer than the receiver looks on, begun (0 or -errno) and ended. */
+int home_begin_finishing(struct home *h);
+void home_end_finishing(struct home *h);
+
+/* ---- home_threads.c ---- */
+
 /* NULL: there is none, or it has ended. */
 struct home_thread *home_thread_of(struct home *h, uint32_t tid);
+/* Whether it has ended. */
+int home_is_gone(struct home *h, uint32_t tid);
 
-/* suspended.c; all with the lock held. */
+/* ---- suspended.c, all with the lock held ---- */
 
 /* CLOCK_MONOTONIC, nanoseconds. */
 int64_t home_now(void);

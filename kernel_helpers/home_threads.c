@@ -1,0 +1,158 @@
+/* The stub's threads and the memory that we share with them; the beginning and the end of the home side. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "home.h"
+
+#define THREADS_LIMIT 32768u
+
+struct home_thread *home_thread_of(struct home *h, uint32_t tid) {
+    unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count && tid; i++)
+        if (h->threads[i]->tid == tid)
+            return h->threads[i];
+    return NULL;
+}
+
+int home_is_gone(struct home *h, uint32_t tid) {
+    unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count && tid; i++)
+        if (h->threads[i]->former == tid)
+            return 1;
+    return 0;
+}
+
+/* Makes the next slot and its thread. 0, or a negative errno. */
+static int make_thread(struct home *h, int tid) {
+    unsigned index = h->count;
+    if (index >= THREADS_LIMIT)
+        return -EAGAIN;
+    struct home_thread *t = calloc(1, sizeof *t);
+    if (!t)
+        return -ENOMEM;
+    void *slot = ftruncate(h->memory, slot_offset(index + 1)) ? MAP_FAILED
+                 : mmap(NULL, SLOT_STRIDE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, h->memory, slot_offset(index));
+    if (slot == MAP_FAILED) {
+        free(t);
+        return -ENOMEM;
+    }
+    *t = (struct home_thread){.tid = tid, .index = index, .slot = slot, .quick = 1, .resumable = {.number = -1}};
+    t->slot->control = h->stub;
+    t->slot->spin = h->spin;
+    h->threads[index] = t;
+    __atomic_store_n(&h->count, index + 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static void free_threads(struct home *h) {
+    for (unsigned i = 0; i < h->count; i++) {
+        home_forget(h->threads[i]);
+        munmap(h->threads[i]->slot, SLOT_STRIDE);
+        free(h->threads[i]);
+    }
+    if (h->control != MAP_FAILED)
+        munmap(h->control, CONTROL_PAGE);
+    free(h->threads);
+    free(h);
+}
+
+struct home *home_new(const int *tids, unsigned count, int memory, int event_fd, int follows) {
+    struct home *h = calloc(1, sizeof *h);
+    if (!h)
+        return NULL;
+    h->memory = memory;
+    h->event_fd = event_fd;
+    h->follows = follows;
+    h->processor = -1;
+    h->threads = calloc(THREADS_LIMIT, sizeof *h->threads);
+    h->control = ftruncate(memory, CONTROL_PAGE) ? MAP_FAILED
+                 : mmap(NULL, CONTROL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    if (!h->threads || h->control == MAP_FAILED)
+        goto failed;
+    for (unsigned i = 0; i < count; i++)
+        if (make_thread(h, tids[i]))
+            goto failed;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->answered, NULL);
+    h->session = session_new(home_take_call, h, h->event_fd);
+    if (!h->session)
+        goto failed;
+    if (home_begin_finishing(h)) {
+        session_free(h->session);
+        goto failed;
+    }
+    return h;
+failed:
+    free_threads(h);
+    return NULL;
+}
+
+/* A slot for a thread that is about to be born, which home_name_thread() gives its tid: its index, or a negative errno. One whose
+ * thread has ended is used again. */
+int home_add_thread(struct home *h) {
+    for (unsigned i = 0; i < h->count; i++)
+        if (!h->threads[i]->tid)
+            return i;
+    int error = make_thread(h, 0);
+    return error ? error : (int)h->count - 1;
+}
+
+/* 0: it has ended. */
+void home_name_thread(struct home *h, unsigned index, int tid) {
+    struct home_thread *t = h->threads[index];
+    pthread_mutex_lock(&h->lock);
+    home_forget(t);
+    t->state = IDLE;
+    t->sequence = 0;
+    t->placed = 0;
+    t->signalling = SIGNALS_NOBODY;
+    t->slot->done = t->slot->request;
+    t->slot->sleeping = t->slot->watched = 0;
+    if (tid || t->tid)
+        t->former = tid ? 0 : t->tid;
+    t->tid = tid;
+    pthread_mutex_unlock(&h->lock);
+}
+
+struct session *home_session(struct home *h) { return h->session; }
+
+/* Where the stub has the memory. To be said before the first connection. */
+void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin) {
+    h->stub_pid = pid;
+    h->stub = address;
+    h->spin = spin;
+    for (unsigned i = 0; i < h->count; i++) {
+        h->threads[i]->slot->control = address;
+        h->threads[i]->slot->spin = spin;
+    }
+}
+
+uint64_t home_slot_offset(unsigned i) { return slot_offset(i); }
+uint64_t home_size(struct home *h) { return size(h); }
+
+/* A session with another remote, after a hop: numbers begin anew; a suspended call is remembered. */
+int home_renew(struct home *h) {
+    struct session *fresh = session_new(home_take_call, h, h->event_fd);
+    if (!fresh)
+        return -ENOMEM;
+    struct session *old = h->session;
+    session_detach(old);        /* nobody waits in it for long then */
+    pthread_mutex_lock(&h->lock);
+    h->session = fresh;
+    while (h->answering)
+        pthread_cond_wait(&h->answered, &h->lock);
+    for (unsigned i = 0; i < h->count; i++)
+        h->threads[i]->sequence = 0;
+    pthread_mutex_unlock(&h->lock);
+    session_free(old);
+    return 0;
+}
+
+void home_free(struct home *h) {
+    session_detach(h->session);     /* nobody waits in it for long then */
+    home_end_finishing(h);
+    session_free(h->session);
+    free_threads(h);
+}
