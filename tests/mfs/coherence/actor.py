@@ -214,7 +214,7 @@ class Calls:
     """Being called by other actors, and calling them."""
 
     def __init__(self, number: int, shared: int, pipes: list[int]) -> None:
-        self.number = number
+        self.number, self.shared = number, shared
         self.memory = mmap.mmap(shared, 4096)
         self.reading, self.writing = pipes[::2], pipes[1::2]
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -255,7 +255,8 @@ class Calls:
             now = time.monotonic()
             looks, longest, last = looks + 1, max(longest, now - last), now
             if now > end:
-                raise TimeoutError(f"nothing came by memory: {looks} looks, {longest:.3f} s between two of them at most")
+                calls = f"mapped {self.memory[:8].hex()}, read {os.pread(self.shared, 8, 0).hex()}, {before} before"
+                raise TimeoutError(f"nothing came by memory ({calls}): {looks} looks, {longest:.3f} s between two of them at most")
         if is_root:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 

@@ -309,7 +309,8 @@ class Coherence:
         try:
             return made, {number: self.actors[number].hear() for number in ways}
         except Hangs as error:
-            raise Hangs(f"{error}, called {ways} by {writer.place.name}, whose {change[0]} took {took:.3f} s") from None
+            told = f"called {ways} by {writer.place.name}, whose {change[0]} took {took:.3f} s and gave {made}"
+            raise Hangs(f"{error}, {told}; calls {os.pread(self.shared, 8, 0).hex()}, unread {writer.rest!r}") from None
 
     def _changed_by_home(self, change: Change) -> None:
         self.by_home.append((time.monotonic(), change))

@@ -1,0 +1,39 @@
+/* mfs-server: what peers see, and where it begins. */
+#ifndef MFS_EXPORTS_H
+#define MFS_EXPORTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#define MFS_EXPORTS 64
+#define MFS_DIRECT (MFS_EXPORTS + 1) /* none that is shown: direct files */
+
+struct mfs_export {
+	char path[4096];
+	int fd;                  /* O_PATH */
+	dev_t from_device;       /* whoever looks up this directory gets to the export */
+	ino_t from_inode;
+	bool read_only, whole;   /* whole: it is the root; nothing can be moved out of it */
+};
+
+struct mfs_exports {
+	struct mfs_export all[MFS_EXPORTS + 2]; /* 0: the directory that leads to the others, read-only; or the root itself */
+	unsigned count;
+	dev_t hidden_device;     /* what is in this directory under that name is not there */
+	ino_t hidden_inode;
+	char hidden_name[256];
+	dev_t device;            /* whose inode numbers are shown as they are */
+};
+
+extern struct mfs_exports mfs_exports;
+
+/* skeleton: a directory of ours, in which the way to exports is made. 0 or -errno, `what` is then the path it is about. */
+int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only, unsigned count, const char *hidden, const char **what);
+/* The inode number that peers see. */
+uint64_t mfs_inode(dev_t device, ino_t inode);
+bool mfs_is_hidden(int parent, const char *name);
+/* Whether what is below that directory is not for peers: the kernel's own file systems. */
+bool mfs_is_closed(int fd, const struct stat *stat, dev_t parent_device);
+
+#endif
