@@ -134,7 +134,7 @@ long mfs_create(struct mfs_request *request)
 	const char *name = asked ? mfs_name(request, sizeof *asked) : NULL;
 	struct mfs_node *parent = name ? mfs_directory(request, request->in->nodeid, true) : NULL;
 	struct fuse_entry_out *entry = (struct fuse_entry_out *)request->reply;
-	struct mfs_found found;
+	struct mfs_found found = {0};
 
 	if (!parent)
 		return name ? -errno : -EINVAL;
@@ -377,7 +377,7 @@ long mfs_tmpfile(struct mfs_request *request)
 	umask(asked->umask);
 	int fd = open(mfs_path_of(parent->fd).text, ((int)asked->flags & passed_on) | O_TMPFILE | (int)(asked->flags & O_EXCL) | O_CLOEXEC,
 		      asked->mode & 07777);
-	struct mfs_found found = {.export = mfs_node_export(&session->table, parent)};
+	struct mfs_found found = {.export = mfs_node_export(&session->table, parent), .kind = mfs_node_kind(&session->table, parent)};
 	long result = fd < 0 ? -errno : 0;
 	mfs_node_put(&session->table, parent);
 	if (result)

@@ -55,8 +55,9 @@ static size_t put_entry(struct mfs_request *request, struct mfs_node *node, cons
 		return 0;
 	memset(to, 0, size);
 	if (plus && strcmp(entry->name, ".") && strcmp(entry->name, "..")) {
-		struct mfs_found found;
-		/* If it has gone meanwhile, or may not be looked up, it is told by name alone (its node is 0). */
+		struct mfs_found found = {.below = true};
+		/* If it has gone meanwhile, or may not be looked up, it is told by name alone (its node is 0); so is what is mounted there, for
+		 * that may hang, and be nobody's concern. */
 		if (!mfs_find(request, node, entry->name, &found))
 			mfs_tell(request, &found, (struct fuse_entry_out *)to);
 	}
@@ -72,7 +73,7 @@ static long list(struct mfs_request *request, struct mfs_node *node, int fd, con
 {
 	_Alignas(8) char chunk[CHUNK];
 	size_t most = asked->size < request->room ? asked->size : request->room, used = 0;
-	bool closed = mfs_node_is_closed(&request->session->table, node);
+	bool closed = mfs_node_kind(&request->session->table, node) == MFS_CLOSED;
 
 	if (lseek(fd, (off_t)asked->offset, SEEK_SET) < 0)
 		return -errno;

@@ -108,6 +108,7 @@ int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only,
 	if (!result && fstatat(mfs_exports.all[0].fd, "", &stat, AT_EMPTY_PATH))
 		result = -errno;
 	mfs_exports.device = stat.st_dev;
+	mfs_exports.kind = mfs_kind_of(mfs_exports.all[0].fd, &stat, stat.st_dev + 1, MFS_OWN);
 	return result;
 }
 
@@ -129,21 +130,31 @@ bool mfs_is_hidden(int parent, const char *name)
 	return stat.st_ino == mfs_exports.hidden_inode && stat.st_dev == mfs_exports.hidden_device;
 }
 
-bool mfs_is_closed(int fd, const struct stat *stat, dev_t parent_device)
+static bool is_among(unsigned long magic, const unsigned long *list, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (list[i] == magic)
+			return true;
+	return false;
+}
+
+enum mfs_kind mfs_kind_of(int fd, const struct stat *stat, dev_t parent_device, enum mfs_kind parent_kind)
 {
 	static const unsigned long kernels_own[] = {
 		PROC_SUPER_MAGIC, SYSFS_MAGIC, DEVPTS_SUPER_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
 		CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, EFIVARFS_MAGIC, BINFMTFS_MAGIC, 0x19800202 /* mqueue */, 0x62656570 /* configfs */,
 		0x65735543 /* fusectl */, PSTOREFS_MAGIC, SELINUX_MAGIC, NSFS_MAGIC,
 	};
+	static const unsigned long elsewhere[] = {
+		FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC, CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC,
+		AFS_FS_MAGIC, CODA_SUPER_MAGIC, V9FS_MAGIC, OCFS2_SUPER_MAGIC, 0x01161970 /* gfs2 */, 0x0bd00bd0 /* lustre */,
+		0x47504653 /* gpfs */, 0x19830326 /* beegfs */, 0x20030528 /* orangefs */, 0x786f4256 /* vboxsf */, 0xbacbacbc /* vmhgfs */,
+	};
 	struct statfs about;
 
 	if (stat->st_dev == parent_device)
-		return false;
-	if (fstatfs(fd, &about))
-		return true;
-	for (size_t i = 0; i < sizeof kernels_own / sizeof *kernels_own; i++)
-		if ((unsigned long)about.f_type == kernels_own[i])
-			return true;
-	return false;
+		return parent_kind;
+	if (fstatfs(fd, &about) || is_among((unsigned long)about.f_type, kernels_own, sizeof kernels_own / sizeof *kernels_own))
+		return MFS_CLOSED;
+	return is_among((unsigned long)about.f_type, elsewhere, sizeof elsewhere / sizeof *elsewhere) ? MFS_ELSEWHERE : MFS_OWN;
 }

@@ -9,6 +9,13 @@
 #define MFS_EXPORTS 64
 #define MFS_DIRECT (MFS_EXPORTS + 1) /* none that is shown: direct files */
 
+/* Whose files they are. */
+enum mfs_kind {
+	MFS_OWN,       /* this node's: it notices all changes */
+	MFS_CLOSED,    /* the kernel's own file systems, which are not for peers */
+	MFS_ELSEWHERE, /* some server's: others may change them unnoticed, and who asks for them may wait as long as that server likes */
+};
+
 struct mfs_export {
 	char path[4096];
 	int fd;                  /* O_PATH */
@@ -23,7 +30,8 @@ struct mfs_exports {
 	dev_t hidden_device;     /* what is in this directory under that name is not there */
 	ino_t hidden_inode;
 	char hidden_name[256];
-	dev_t device;            /* whose inode numbers are shown as they are */
+	dev_t device;            /* whose inode numbers are shown as they are, */
+	enum mfs_kind kind;      /* and whose files those are */
 };
 
 extern struct mfs_exports mfs_exports;
@@ -33,7 +41,7 @@ int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only,
 /* The inode number that peers see. */
 uint64_t mfs_inode(dev_t device, ino_t inode);
 bool mfs_is_hidden(int parent, const char *name);
-/* Whether what is below that directory is not for peers: the kernel's own file systems. */
-bool mfs_is_closed(int fd, const struct stat *stat, dev_t parent_device);
+/* Of what is found below something of that device and kind. */
+enum mfs_kind mfs_kind_of(int fd, const struct stat *stat, dev_t parent_device, enum mfs_kind parent_kind);
 
 #endif

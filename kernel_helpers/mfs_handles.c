@@ -58,7 +58,7 @@ static void drop(struct mfs_file *file)
 	free(file);
 }
 
-void mfs_handles_end(struct mfs_handles *handles, const char *path, bool forget)
+void mfs_handles_end(struct mfs_handles *handles)
 {
 	for (uint32_t index = 1; index < handles->used; index++)
 		if (handles->files[index])
@@ -66,8 +66,6 @@ void mfs_handles_end(struct mfs_handles *handles, const char *path, bool forget)
 	munmap(handles->records, MOST * sizeof(struct mfs_opened));
 	munmap(handles->files, MOST * sizeof *handles->files);
 	munmap(handles->free, MOST * sizeof *handles->free);
-	if (forget)
-		unlink(path);
 }
 
 static struct mfs_file *new_file(int fd, uint64_t node)

@@ -70,10 +70,9 @@ struct mfs_ledger *mfs_ledger_begin(const char *path)
 	return ledger == MAP_FAILED ? NULL : ledger;
 }
 
-void mfs_ledger_end(struct mfs_ledger *ledger, const char *path)
+void mfs_ledger_end(struct mfs_ledger *ledger)
 {
 	munmap(ledger, ENTRIES * sizeof(struct mfs_ledger));
-	unlink(path);
 }
 
 bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request)

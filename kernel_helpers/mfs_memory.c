@@ -15,6 +15,8 @@ static void unwatch(struct mfs_table *table, struct mfs_node *node)
 
 void mfs_node_watch(struct mfs_table *table, struct mfs_node *node)
 {
+	if (mfs_node_kind(table, node) != MFS_OWN)
+		return;
 	pthread_mutex_lock(&table->lock);
 	if (!node->watched && node->fd >= 0)
 		node->watched = !mfs_watch_mark_data(table->events, node->fd);
@@ -44,6 +46,8 @@ void mfs_stop_watching(struct mfs_table *table, uint32_t index)
 
 bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
 {
+	if (mfs_node_kind(table, node) != MFS_OWN)
+		return false; /* nor may the kernel be asked to tell of changes, under the lock: it asks that server first */
 	pthread_mutex_lock(&table->lock);
 	node->until = mfs_now() + MFS_TERM + MFS_LATE;
 	/* What is marked stays open. */

@@ -55,7 +55,7 @@ struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writa
 	if (!node)
 		return NULL;
 	const struct mfs_export *export = &mfs_exports.all[mfs_node_export(table, node)];
-	if (writable && (export->read_only || mfs_node_is_closed(table, node)))
+	if (writable && (export->read_only || mfs_node_kind(table, node) == MFS_CLOSED))
 		result = -EROFS;
 	else if (export == &mfs_exports.all[MFS_DIRECT] && request->in->opcode != FUSE_OPEN)
 		result = -EPERM;
@@ -75,7 +75,7 @@ struct mfs_node *mfs_directory(struct mfs_request *request, uint64_t id, bool wr
 {
 	struct mfs_node *node = mfs_object(request, id, writable);
 
-	if (!node || !mfs_node_is_closed(&request->session->table, node))
+	if (!node || mfs_node_kind(&request->session->table, node) != MFS_CLOSED)
 		return node;
 	mfs_node_put(&request->session->table, node);
 	return errno = writable ? EROFS : ENOENT, NULL;
@@ -86,6 +86,8 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 	struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
 	struct mfs_table *table = &request->session->table;
 
+	if (found->below)
+		how.resolve |= RESOLVE_NO_XDEV;
 	found->names = false;
 	if (mfs_is_hidden(parent->fd, name))
 		return -ENOENT;
@@ -99,9 +101,11 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 		return result;
 	for (int tries = 0; tries < TRIES; tries++) {
 		found->fd = (int)syscall(SYS_openat2, parent->fd, name, &how, sizeof how);
-		if (found->fd >= 0 || (errno != EXDEV && errno != EAGAIN))
+		if (found->fd >= 0 || (errno != EXDEV && errno != EAGAIN) || (errno == EXDEV && found->below))
 			break;
 	}
+	if (found->fd < 0 && errno == EXDEV && found->below)
+		return -EXDEV;
 	if (found->fd < 0 && (errno == EXDEV || errno == EAGAIN)) {
 		found->names = false; /* it is not there while it is being moved */
 		return -ENOENT;
@@ -122,7 +126,7 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 			goto failed;
 		break;
 	}
-	found->closed = mfs_is_closed(found->fd, &found->stat, mfs_node_device(table, parent));
+	found->kind = mfs_kind_of(found->fd, &found->stat, mfs_node_device(table, parent), mfs_node_kind(table, parent));
 	return 0;
 failed:;
 	int reason = errno;
@@ -134,7 +138,7 @@ failed:;
 int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_entry_out *entry)
 {
 	memset(entry, 0, sizeof *entry);
-	entry->nodeid = mfs_node_enter(&request->session->table, found->fd, &found->stat, found->export, found->closed);
+	entry->nodeid = mfs_node_enter(&request->session->table, found->fd, &found->stat, found->export, found->kind);
 	if (!entry->nodeid)
 		return -errno;
 	entry->entry_valid = found->names;
@@ -151,7 +155,7 @@ int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_e
 /* The reply about what has that name now. */
 static long answer(struct mfs_request *request, struct mfs_node *parent, const char *name)
 {
-	struct mfs_found found;
+	struct mfs_found found = {0};
 	int result = mfs_find(request, parent, name, &found);
 	struct fuse_entry_out *entry = (struct fuse_entry_out *)request->reply;
 

@@ -64,7 +64,6 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 	memset(table, 0, sizeof *table);
-	snprintf(table->path, sizeof table->path, "%s", path);
 	if (fd < 0)
 		return -errno;
 	if (ftruncate(fd, (off_t)size)) {
@@ -102,7 +101,7 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 	return 0;
 }
 
-void mfs_table_end(struct mfs_table *table, bool forget)
+void mfs_table_end(struct mfs_table *table)
 {
 	if (table->events >= 0)
 		close(table->events);
@@ -113,8 +112,6 @@ void mfs_table_end(struct mfs_table *table, bool forget)
 	munmap(table->nodes, MFS_NODES * sizeof(struct mfs_node));
 	free(table->buckets);
 	free(table->handle_buckets);
-	if (forget)
-		unlink(table->path);
 }
 
 static uint32_t index_of(struct mfs_table *table, uint64_t id)
@@ -193,9 +190,9 @@ unsigned mfs_node_export(struct mfs_table *table, struct mfs_node *node)
 	return table->records[node - table->nodes].export;
 }
 
-bool mfs_node_is_closed(struct mfs_table *table, struct mfs_node *node)
+enum mfs_kind mfs_node_kind(struct mfs_table *table, struct mfs_node *node)
 {
-	return table->records[node - table->nodes].closed;
+	return node == &table->nodes[MFS_ROOT] ? mfs_exports.kind : (enum mfs_kind)table->records[node - table->nodes].kind;
 }
 
 dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node)
@@ -222,9 +219,9 @@ static bool is_same(const struct mfs_record *a, const struct mfs_record *b)
 	return a->handle_size == b->handle_size && a->handle_type == b->handle_type && !memcmp(a->handle, b->handle, a->handle_size);
 }
 
-uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, bool closed)
+uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, enum mfs_kind kind)
 {
-	struct mfs_record fresh = {.device = stat->st_dev, .inode = stat->st_ino, .export = (uint8_t)export, .closed = closed};
+	struct mfs_record fresh = {.device = stat->st_dev, .inode = stat->st_ino, .export = (uint8_t)export, .kind = (uint8_t)kind};
 	bool has_handle = false;
 	uint32_t index;
 

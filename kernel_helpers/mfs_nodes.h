@@ -12,7 +12,7 @@ struct mfs_record { /* 128 bytes; of record 0, inode is MAGIC and lookups the nu
 	uint32_t mount;
 	uint16_t sequence, handle_size; /* 0: the file system has no handles */
 	int32_t handle_type;
-	uint8_t export, closed, padding[10];
+	uint8_t export, kind, padding[10];
 	unsigned char handle[HANDLE_MOST];
 };
 

@@ -1,5 +1,4 @@
-/* Requests. The threads of a session take them in turn: whoever holds `reading` has the next one, and does what is quick before it reads on;
- * what may last is done after the turn has been given to another (mfs_step_down). */
+/* Requests. The threads of a session take them in turn (mfs_turns.c). */
 #define _GNU_SOURCE
 #include "mfs_server.h"
 
@@ -9,7 +8,6 @@
 #include <string.h>
 #include <time.h>
 
-#define THREADS_MOST 32
 #define EAGER 100000 /* ns */
 #define HEADROOM sizeof(struct fuse_out_header)
 
@@ -186,15 +184,10 @@ void mfs_session_add_thread(struct mfs_session *session)
 
 void mfs_step_down(struct mfs_request *request)
 {
-	struct mfs_session *session = request->session;
-
 	if (!request->leads)
 		return;
 	request->leads = false;
-	bool is_alone = !session->followers && session->threads < THREADS_MOST;
-	pthread_mutex_unlock(&session->reading);
-	if (is_alone)
-		mfs_session_add_thread(session);
+	mfs_turn_give(request->session, request->number);
 }
 
 static void *work(void *argument)
@@ -205,16 +198,13 @@ static void *work(void *argument)
 
 	mfs_thread_begin(session);
 	while (fit) {
-		if (!leads) {
-			session->followers++;
-			pthread_mutex_lock(&session->reading);
-			session->followers--;
-		}
+		if (!leads)
+			mfs_turn_take(session);
 		int64_t begun = now_ns();
 		wait_eagerly(session);
 		long size = session->broken ? -ECONNRESET : mfs_take(&session->in, frame);
 		if (size < 0) {
-			pthread_mutex_unlock(&session->reading);
+			mfs_turn_end(session);
 			break;
 		}
 		session->hurries = now_ns() - begun < EAGER;
@@ -223,10 +213,10 @@ static void *work(void *argument)
 		struct mfs_request request = {
 			.session = session, .in = (struct fuse_in_header *)frame, .argument = frame + sizeof(struct fuse_in_header),
 			.size = (size_t)size - sizeof(struct fuse_in_header), .buffer = buffer, .reply = buffer + HEADROOM,
-			.room = MFS_DATA_MOST, .leads = true, .news = mfs_session_news(session),
+			.room = MFS_DATA_MOST, .leads = true, .number = mfs_turn_work(session), .news = mfs_session_news(session),
 		};
 		serve(&request);
-		leads = request.leads;
+		leads = request.leads && mfs_turn_goes_on(session, request.number);
 	}
 	mfs_thread_end();
 	mfs_passing_end();

@@ -21,13 +21,23 @@ struct mfs_counters { /* read by mosd: 64-bit words in this order */
 struct mfs_locks;
 struct mfs_ledger;
 
+struct mfs_turn {
+	pthread_mutex_t lock;
+	pthread_cond_t is_free;
+	bool taken;
+	atomic_int waiting;
+	atomic_ullong at;        /* the number of the request that whoever leads is at, 0: it waits for one. Whoever makes it 0 has the turn, or */
+	unsigned long long last; /* gives it away */
+	atomic_llong since;      /* ms, monotonic */
+};
+
 struct mfs_session {
 	char peer[MFS_NAME_MOST];
 	uint8_t id[MFS_SESSION];
 	struct mfs_stream in, out;
-	pthread_mutex_t reading, writing;
+	struct mfs_turn turn;    /* to read from `in` */
+	pthread_mutex_t writing;
 	atomic_int threads;      /* that serve it */
-	atomic_int followers;    /* of these, that wait for their turn */
 	atomic_bool broken, ended;
 	atomic_int kept;         /* by whom it is used besides its threads */
 	atomic_ullong notified;  /* notifications that are to be sent; */
@@ -38,7 +48,7 @@ struct mfs_session {
 	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
-	bool hurries;            /* the last request came soon after the one before; of whoever holds `reading` */
+	bool hurries;            /* the last request came soon after the one before; of whoever leads */
 	bool has_in, has_out, serving, epochs, takes_beside, takes_data;
 	struct mfs_table table;
 	struct mfs_handles handles;
@@ -56,7 +66,8 @@ struct mfs_request {
 	char *buffer;            /* of the reply, with room for its header */
 	char *reply;             /* within it, after the header */
 	size_t room;             /* for the reply */
-	bool leads;              /* nobody else takes requests until we step down */
+	bool leads;              /* nobody else takes requests until we step down, or have been at this one for long */
+	unsigned long long number; /* by which it leads */
 	bool lends;              /* the reply's data is not in `reply`, but in what this thread has been lent (mfs_lend) */
 	bool alone;              /* in a thread of its own: may wait for others */
 	struct mfs_node *told_of; /* a directory that is looked into, and whether its names may be remembered */
@@ -92,6 +103,15 @@ void mfs_thread_end(void);
 struct mfs_session *mfs_thread_serves(int thread); /* NULL: it is none of ours */
 /* Lets another thread take the next request: this one may last. */
 void mfs_step_down(struct mfs_request *request);
+int mfs_turns_begin(void); /* 0 or -errno; from then on whoever lasts loses the turn */
+void mfs_turn_begin(struct mfs_turn *turn);
+/* Waits until it is this thread's turn; ends it for good. */
+void mfs_turn_take(struct mfs_session *session);
+void mfs_turn_end(struct mfs_session *session);
+/* Whoever leads has a request, under that number; is done with it: whether it leads still; or lets another lead, unless one does already. */
+unsigned long long mfs_turn_work(struct mfs_session *session);
+bool mfs_turn_goes_on(struct mfs_session *session, unsigned long long number);
+void mfs_turn_give(struct mfs_session *session, unsigned long long number);
 /* The argument as a structure; NULL if it is too short. */
 void *mfs_argument(struct mfs_request *request, size_t size);
 /* The string after `skip` bytes of the argument; NULL if there is none. A name: if it is one of a file. The second: what follows it. */
@@ -159,9 +179,10 @@ long mfs_setlkw(struct mfs_request *request);
 struct mfs_found {
 	int fd;     /* O_PATH */
 	bool names; /* the peer may remember this name, or that there is none */
+	bool below; /* asked: what is mounted there is not to be found (EXDEV) */
 	struct stat stat;
 	unsigned export;
-	bool closed;
+	enum mfs_kind kind;
 };
 
 /* What has that name in the directory, sought as the user that this thread is; 0 or -errno. */

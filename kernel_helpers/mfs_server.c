@@ -229,6 +229,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	mfs_sessions_begin();
+	if ((result = mfs_turns_begin()))
+		mfs_log("whoever asks for files that hang holds up others: %s", strerror(-result));
 	/* Without either, peers remember nothing. */
 	if ((result = mfs_leases_begin()) || (result = mfs_watch_begin()))
 		mfs_log("files are asked for each time: %s", strerror(-result));

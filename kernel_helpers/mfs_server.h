@@ -1,8 +1,8 @@
 /* mfs-server: the parts of it, and what they share.
  *
  *   mfs_server.c       options, keys, accepting connections
- *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads (and mfs_threads.c), mfs_alone.c those that wait; mfs_replies.c what
- *                      it is sent
+ *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads (and mfs_threads.c), mfs_turns.c whose turn it is, mfs_alone.c those
+ *                      that wait; mfs_replies.c what it is sent
  *   mfs_exports.c      what peers see, and where it begins
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_promises.c     what peers may remember
@@ -34,7 +34,7 @@ long mfs_direct_lookup(struct mfs_request *request, const char *name);
 /* ---- what was done ---- */
 
 struct mfs_ledger *mfs_ledger_begin(const char *path); /* NULL: errno tells */
-void mfs_ledger_end(struct mfs_ledger *ledger, const char *path);
+void mfs_ledger_end(struct mfs_ledger *ledger);
 /* Whether the request has been answered from what is remembered; else it is being done from now on. */
 bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request);
 /* Its reply is complete. */

@@ -106,7 +106,7 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	session->in.fd = session->out.fd = -1;
 	snprintf(session->peer, sizeof session->peer, "%s", peer);
 	memcpy(session->id, id, MFS_SESSION);
-	pthread_mutex_init(&session->reading, NULL);
+	mfs_turn_begin(&session->turn);
 	pthread_mutex_init(&session->writing, NULL);
 	pthread_mutex_init(&session->settling, NULL);
 	pthread_mutex_init(&session->watching, NULL);
@@ -203,20 +203,37 @@ refused:
 	mfs_stream_close(stream);
 }
 
-static void end(struct mfs_session *session)
+/* A thread of its own: to close what is on a file system that hangs may last. */
+static void *tidy_up(void *argument)
 {
-	char path[4096];
+	struct mfs_session *session = argument;
 
-	mfs_leases_drop_all(session);
 	mfs_locks_drop_all(session->locks);
 	free(session->locks);
-	path_of(session, "done", path, sizeof path);
-	mfs_ledger_end(session->ledger, path);
-	path_of(session, "files", path, sizeof path);
-	mfs_handles_end(&session->handles, path, true);
-	mfs_table_end(&session->table, true);
-	session->counters->peer[0] = 0;
+	mfs_handles_end(&session->handles);
+	mfs_table_end(&session->table);
 	free(session);
+	return NULL;
+}
+
+/* Nobody finds it any more. */
+static void end(struct mfs_session *session)
+{
+	static const char *kept[] = {"done", "files", "nodes"};
+	char path[4096];
+	pthread_t thread;
+
+	for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+		path_of(session, kept[i], path, sizeof path);
+		unlink(path);
+	}
+	mfs_ledger_end(session->ledger);
+	mfs_leases_drop_all(session);
+	session->counters->peer[0] = 0;
+	if (pthread_create(&thread, NULL, tidy_up, session))
+		tidy_up(session);
+	else
+		pthread_detach(thread);
 }
 
 void mfs_sessions_look(void)

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include "mfs_exports.h"
 
 /* ---- nodes ---- */
 
@@ -49,19 +50,18 @@ struct mfs_table {
 	uint32_t *buckets, *handle_buckets;
 	uint32_t used, free, open, hand, marked;
 	int events;              /* mfs_watch_open() */
-	char path[4096];
 };
 
 int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed);
-void mfs_table_end(struct mfs_table *table, bool forget);
+void mfs_table_end(struct mfs_table *table);
 /* The node of that number, pinned, its fd open. NULL: errno tells. */
 struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id);
 void mfs_node_put(struct mfs_table *table, struct mfs_node *node);
 unsigned mfs_node_export(struct mfs_table *table, struct mfs_node *node);
-bool mfs_node_is_closed(struct mfs_table *table, struct mfs_node *node);
+enum mfs_kind mfs_node_kind(struct mfs_table *table, struct mfs_node *node);
 dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node);
 /* Takes fd (O_PATH), counts a lookup; the node's number, 0: errno tells. */
-uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, bool closed);
+uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat, unsigned export, enum mfs_kind kind);
 void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
 /* The number by which the peer knows that file; 0: it does not. */
 uint64_t mfs_node_of(struct mfs_table *table, const struct stat *stat);
@@ -101,7 +101,7 @@ struct mfs_handles {
 
 /* The table's nodes that are open for writing are told so. */
 int mfs_handles_begin(struct mfs_handles *handles, struct mfs_table *table, const char *path);
-void mfs_handles_end(struct mfs_handles *handles, const char *path, bool forget);
+void mfs_handles_end(struct mfs_handles *handles);
 /* Takes fd; the number of an open file, 0: errno tells. flags: with which it is opened again. */
 uint64_t mfs_handle_enter(struct mfs_handles *handles, int fd, uint64_t node, int flags);
 /* The node of the next one that the peer has open, whether it is open here or not; `after` is its index then. 0: no more. */

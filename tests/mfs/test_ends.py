@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.nodes import build
 from lab import Lab, Node, cgroups
 from tests import leftovers
-from tests.mfs.exports import EXPORTS, running, until_mounted, with_exports
+from tests.mfs.exports import EXPORTS, TIMEOUT, running, until_mounted, with_exports
 
 AWAY = f"/mfs/n1{EXPORTS}"
 BOUND = 30.0
@@ -118,6 +119,39 @@ def test_a_short_cut_is_no_error(own_lab: Lab) -> None:
             process.kill()
     written = (own_lab.node("n1").root / EXPORTS.lstrip("/") / "log").read_text().split()
     assert written == [str(number) for number in range(1, 61)]
+
+
+@pytest.fixture
+def hanging(own_lab: Lab) -> Iterator[Callable[[int], None]]:
+    """A file system in n1's exports, as `slow`, that is made to hang (SIGSTOP) and to go on (SIGCONT)."""
+    home = own_lab.node("n1")
+    home.run(["mkdir", f"{EXPORTS}/slow"], check=True)
+    with home.popen([build("fuse_alone"), f"{EXPORTS}/slow"]) as server:
+
+        def tell(number: int) -> None:
+            os.kill(server.pid if number == signal.SIGCONT else server.host_pid, number)  # what has brought it there stops with it
+
+        try:
+            until("it is not mounted", lambda: own_lab.node("n2").run(["test", "-f", f"{AWAY}/slow/large"]).returncode == 0)
+            yield tell
+            tell(signal.SIGCONT)
+        finally:
+            server.kill()
+            home.run(["umount", "--lazy", f"{EXPORTS}/slow"], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("many", [1, pytest.param(40, marks=SOAK)])
+def test_a_file_system_that_hangs_holds_up_nobody_else(own_lab: Lab, hanging: Callable[[int], None], many: int) -> None:
+    away = own_lab.node("n2")
+    hanging(signal.SIGSTOP)
+    ask = f"for n in $(seq {many}); do test -e {AWAY}/slow/$n & done; wait; echo answered"
+    with away.popen(["sh", "-c", ask], stdout=subprocess.PIPE, text=True) as waiting:
+        end = time.monotonic() + 2 * TIMEOUT
+        while time.monotonic() < end:
+            away.run(f"echo x >{AWAY}/beside && cat {AWAY}/beside && ls -d {AWAY}/b* && ls {AWAY}", check=True, timeout=BOUND)
+        assert waiting.poll() is None
+        hanging(signal.SIGCONT)
+        assert waiting.communicate(timeout=BOUND)[0] == "answered\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=SOAK)])

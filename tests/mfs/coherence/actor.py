@@ -26,8 +26,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-BOUND = 30.0
-"""Seconds to wait for a call."""
+BOUND = 300.0
+"""Seconds to wait for a call: whoever has us called may be held up by a disk for half a minute."""
 MOST = 1 << 20
 """Bytes of a file that are looked at."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2

@@ -1,0 +1,91 @@
+/* Whose turn it is to take a session's requests. Whoever leads does what is quick before it takes the next one; what may last it does after the
+ * turn has been given to another. What was to be quick and lasts nevertheless (a disk that is slow, a file system that hangs, as those of other
+ * machines do) loses the turn to another thread: nobody waits for files that he does not ask for. */
+#define _GNU_SOURCE
+#include "mfs_server.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#define THREADS_MOST 128
+#define LASTS 50  /* ms */
+#define TICK 20   /* ms between two looks at who leads while somebody is at a request; as long as nobody is: */
+#define CALM 200
+
+void mfs_turn_begin(struct mfs_turn *turn)
+{
+	pthread_mutex_init(&turn->lock, NULL);
+	pthread_cond_init(&turn->is_free, NULL);
+}
+
+void mfs_turn_take(struct mfs_session *session)
+{
+	struct mfs_turn *turn = &session->turn;
+
+	pthread_mutex_lock(&turn->lock);
+	turn->waiting++;
+	while (turn->taken)
+		pthread_cond_wait(&turn->is_free, &turn->lock);
+	turn->waiting--;
+	turn->taken = true;
+	pthread_mutex_unlock(&turn->lock);
+}
+
+void mfs_turn_end(struct mfs_session *session)
+{
+	pthread_mutex_lock(&session->turn.lock);
+	session->turn.taken = false;
+	pthread_cond_signal(&session->turn.is_free);
+	pthread_mutex_unlock(&session->turn.lock);
+}
+
+unsigned long long mfs_turn_work(struct mfs_session *session)
+{
+	session->turn.since = mfs_now();
+	return session->turn.at = ++session->turn.last;
+}
+
+bool mfs_turn_goes_on(struct mfs_session *session, unsigned long long number)
+{
+	return atomic_compare_exchange_strong(&session->turn.at, &number, 0);
+}
+
+void mfs_turn_give(struct mfs_session *session, unsigned long long number)
+{
+	if (!mfs_turn_goes_on(session, number))
+		return;
+	bool is_alone = !session->turn.waiting && session->threads < THREADS_MOST;
+	mfs_turn_end(session);
+	if (is_alone)
+		mfs_session_add_thread(session);
+}
+
+/* Whether somebody leads who is at a request is noted in `found`. */
+static void relieve(struct mfs_session *session, void *found)
+{
+	unsigned long long number = session->turn.at;
+
+	if (!number)
+		return;
+	*(bool *)found = true;
+	if (mfs_now() - session->turn.since > LASTS)
+		mfs_turn_give(session, number);
+}
+
+static void *look(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		bool found = false;
+		mfs_sessions_each(relieve, &found);
+		usleep((found ? TICK : CALM) * 1000);
+	}
+	return NULL;
+}
+
+int mfs_turns_begin(void)
+{
+	pthread_t thread;
+
+	return -pthread_create(&thread, NULL, look, NULL);
+}
