@@ -52,6 +52,7 @@ static void *wait_alone(void *argument)
 	mfs_thread_end();
 	free(own->reply);
 	free(own);
+	session->busy--;
 	session->threads--;
 	return NULL;
 }
@@ -74,9 +75,10 @@ int mfs_alone_begin(struct mfs_request *request)
 		.session = request->session, .in = (struct fuse_in_header *)own->frame,
 		.argument = own->frame + sizeof(struct fuse_in_header), .size = request->size,
 		.buffer = own->reply, .reply = own->reply + sizeof(struct fuse_out_header), .room = MFS_DATA_MOST, .alone = true,
-		.news = mfs_session_news(request->session),
+		.news = mfs_session_news(request->session), .connection = request->connection,
 	};
 	request->session->threads++;
+	request->session->busy++;
 	pthread_mutex_lock(&waiting_lock);
 	if (waiting_count >= MOST || pthread_create(&own->thread, NULL, wait_alone, own)) {
 		result = -EAGAIN;
@@ -88,6 +90,7 @@ int mfs_alone_begin(struct mfs_request *request)
 	}
 	pthread_mutex_unlock(&waiting_lock);
 	if (result) {
+		request->session->busy--;
 		request->session->threads--;
 		free(own->reply);
 		free(own);

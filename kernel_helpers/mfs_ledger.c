@@ -14,7 +14,6 @@
 
 #define ENTRIES 4096
 #define REPLY_MOST 224
-#define AGAIN (1ull << 63) /* of a number: FUSE_UNIQUE_RESEND */
 
 struct mfs_ledger {
 	uint64_t unique; /* 0: unused */
@@ -54,7 +53,7 @@ static bool is_remembered(uint32_t opcode)
 
 static struct mfs_ledger *entry_of(struct mfs_ledger *ledger, uint64_t unique)
 {
-	return &ledger[(unique & ~AGAIN) / 2 % ENTRIES]; /* the kernel counts in steps of two */
+	return &ledger[(unique & ~MFS_AGAIN) / 2 % ENTRIES]; /* the kernel counts in steps of two */
 }
 
 struct mfs_ledger *mfs_ledger_begin(const char *path)
@@ -82,9 +81,9 @@ bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request)
 
 	if (!is_remembered(request->in->opcode))
 		return false;
-	if (unique & AGAIN && entry->unique >= (unique & ~AGAIN)) {
+	if (unique & MFS_AGAIN && entry->unique >= (unique & ~MFS_AGAIN)) {
 		struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
-		bool is_same = entry->unique == (unique & ~AGAIN);
+		bool is_same = entry->unique == (unique & ~MFS_AGAIN);
 		if (is_same && entry->begun_by == own_mark())
 			__atomic_store_n(&entry->again, 1, __ATOMIC_SEQ_CST);
 		bool is_known = is_same && __atomic_load_n(&entry->done, __ATOMIC_SEQ_CST);
@@ -100,7 +99,7 @@ bool mfs_ledger_settles(struct mfs_ledger *ledger, struct mfs_request *request)
 	}
 	entry->done = entry->again = 0;
 	entry->begun_by = own_mark();
-	__atomic_store_n(&entry->unique, unique & ~AGAIN, __ATOMIC_RELEASE);
+	__atomic_store_n(&entry->unique, unique & ~MFS_AGAIN, __ATOMIC_RELEASE);
 	return false;
 }
 
@@ -109,11 +108,11 @@ void mfs_ledger_note(struct mfs_ledger *ledger, const struct mfs_request *reques
 	struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
 	struct mfs_ledger *entry = entry_of(ledger, header->unique);
 
-	if (!is_remembered(request->in->opcode) || entry->unique != (header->unique & ~AGAIN) || header->len > REPLY_MOST)
+	if (!is_remembered(request->in->opcode) || entry->unique != (header->unique & ~MFS_AGAIN) || header->len > REPLY_MOST)
 		return;
 	memcpy(entry->reply, header, header->len);
 	entry->size = header->len;
 	__atomic_store_n(&entry->done, 1, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&entry->again, __ATOMIC_SEQ_CST))
-		header->unique |= AGAIN;
+		header->unique |= MFS_AGAIN;
 }

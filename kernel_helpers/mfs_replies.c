@@ -10,10 +10,16 @@
 
 #define QUEUE_MOST (64 << 10) /* bytes on their way to a peer, behind which no promise is sent: it might come late */
 
+/* Under `writing`. To who is not, nothing is sent: it asks again. */
+static bool is_connected(const struct mfs_session *session)
+{
+	return session->serving && !session->broken;
+}
+
 int mfs_send(struct mfs_session *session, const void *frame, size_t size)
 {
 	pthread_mutex_lock(&session->writing);
-	int result = session->broken ? -ECONNRESET : mfs_stream_write(&session->out, frame, size);
+	int result = is_connected(session) ? mfs_stream_write(&session->out, frame, size) : 0;
 	pthread_mutex_unlock(&session->writing);
 	if (result)
 		mfs_session_break(session);
@@ -86,9 +92,11 @@ void mfs_reply(struct mfs_request *request, long result)
 		header->len = (uint32_t)size;
 		header->unique |= MFS_BESIDE;
 	}
-	result = session->broken ? -ECONNRESET : send_reply(request, size);
+	/* What came by a connection that is lost is asked again, and answered as that. */
+	bool may_send = is_connected(session) && (request->connection == session->connections || header->unique & MFS_AGAIN);
+	result = may_send ? send_reply(request, size) : 0;
 	pthread_mutex_unlock(&session->writing);
-	if (result && request->lends)
+	if ((result || !may_send) && request->lends)
 		mfs_passing_end(); /* nobody takes it */
 	if (result)
 		mfs_session_break(session);
@@ -97,7 +105,7 @@ void mfs_reply(struct mfs_request *request, long result)
 /* Under `writing`. */
 static void send_notification(struct mfs_session *session, const void *frame, size_t size)
 {
-	if (session->serving && !session->broken && mfs_stream_write(&session->out, frame, size))
+	if (is_connected(session) && mfs_stream_write(&session->out, frame, size))
 		mfs_session_break(session);
 }
 

@@ -198,8 +198,8 @@ static void *work(void *argument)
 
 	mfs_thread_begin(session);
 	while (fit) {
-		if (!leads)
-			mfs_turn_take(session);
+		if (!leads && !mfs_turn_take(session))
+			break;
 		int64_t begun = now_ns();
 		wait_eagerly(session);
 		long size = session->broken ? -ECONNRESET : mfs_take(&session->in, frame);
@@ -214,8 +214,11 @@ static void *work(void *argument)
 			.session = session, .in = (struct fuse_in_header *)frame, .argument = frame + sizeof(struct fuse_in_header),
 			.size = (size_t)size - sizeof(struct fuse_in_header), .buffer = buffer, .reply = buffer + HEADROOM,
 			.room = MFS_DATA_MOST, .leads = true, .number = mfs_turn_work(session), .news = mfs_session_news(session),
+			.connection = session->connections,
 		};
+		session->busy++;
 		serve(&request);
+		session->busy--;
 		leads = request.leads && mfs_turn_goes_on(session, request.number);
 	}
 	mfs_thread_end();

@@ -37,7 +37,10 @@ struct mfs_session {
 	struct mfs_stream in, out;
 	struct mfs_turn turn;    /* to read from `in` */
 	pthread_mutex_t writing;
-	atomic_int threads;      /* that serve it */
+	atomic_int threads;      /* that serve it; */
+	atomic_int busy;         /* of these, who is at a request: not in the connections, but to answer it */
+	atomic_uint connections; /* that it has had before */
+	bool held;               /* it is nobody's turn, for it is not connected yet; of who holds sessions_lock */
 	atomic_bool broken, ended;
 	atomic_int kept;         /* by whom it is used besides its threads */
 	atomic_ullong notified;  /* notifications that are to be sent; */
@@ -77,9 +80,11 @@ struct mfs_request {
 	bool has_beside;
 	struct mfs_beside beside;
 	unsigned long long news; /* of the session, when it was begun */
+	unsigned connection;     /* by which it came */
 	atomic_bool interrupted;
 };
 
+#define MFS_AGAIN (1ull << 63) /* of a request's number: the kernel asks again (FUSE_UNIQUE_RESEND) */
 #define MFS_ALONE (-ERESTART) /* a handler's result: others have to be waited for; to be done again in a thread of its own */
 /* Whether this thread may wait for others. */
 extern _Thread_local bool mfs_may_wait;
@@ -105,9 +110,12 @@ struct mfs_session *mfs_thread_serves(int thread); /* NULL: it is none of ours *
 void mfs_step_down(struct mfs_request *request);
 int mfs_turns_begin(void); /* 0 or -errno; from then on whoever lasts loses the turn */
 void mfs_turn_begin(struct mfs_turn *turn);
-/* Waits until it is this thread's turn; ends it for good. */
-void mfs_turn_take(struct mfs_session *session);
+/* Waits until it is this thread's turn; false: the connection is broken. Ends it for good. */
+bool mfs_turn_take(struct mfs_session *session);
 void mfs_turn_end(struct mfs_session *session);
+/* It is nobody's turn until it is ended; false: it is somebody's. */
+bool mfs_turn_hold(struct mfs_session *session);
+void mfs_turn_break(struct mfs_session *session); /* the connection is broken: nobody waits for his turn */
 /* Whoever leads has a request, under that number; is done with it: whether it leads still; or lets another lead, unless one does already. */
 unsigned long long mfs_turn_work(struct mfs_session *session);
 bool mfs_turn_goes_on(struct mfs_session *session, unsigned long long number);

@@ -14,6 +14,8 @@
 #define SESSION_KEPT 600000   /* ms for which it finds its open files again */
 #define SILENCE 15000         /* ms after which a peer that says nothing is gone */
 #define ATTACHES_WITHIN 10000 /* ms between its two connections */
+#define REST 2000             /* ms in which threads leave connections that are broken */
+#define STUCK_AFTER 400       /* ms after which those that are at requests are not waited for */
 
 static struct mfs_session *sessions;
 static long long predecessors_until; /* ms: what the program before this one has promised */
@@ -25,6 +27,7 @@ void mfs_session_break(struct mfs_session *session)
 	session->broken = true;
 	mfs_stream_shut(&session->in);
 	mfs_stream_shut(&session->out);
+	mfs_turn_break(session);
 }
 
 void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument)
@@ -133,29 +136,38 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	return session;
 }
 
-/* Ends what is still connected; whether all its threads have ended. */
+/* Ends what is still connected; whether nobody is in the connections any more. Who is at a request that lasts stays at it: it answers by the
+ * next connection. */
 static bool come_to_rest(struct mfs_session *session)
 {
 	mfs_session_break(session);
-	for (int i = 0; session->threads && i < 400; i++) {
+	for (int i = 0; session->threads && !(i > STUCK_AFTER / 5 && session->threads == session->busy) && i < REST / 5; i++) {
 		mfs_alone_look();
 		usleep(5000);
 	}
-	if (session->threads)
+	if (session->threads != session->busy || !(session->held || mfs_turn_hold(session)))
 		return false;
+	session->held = true;
+	session->connections++;
+	pthread_mutex_lock(&session->writing);
 	mfs_stream_close(&session->in);
 	mfs_stream_close(&session->out);
 	session->has_in = session->has_out = session->serving = false;
 	session->broken = false;
+	pthread_mutex_unlock(&session->writing);
 	session->counters->connected = 0;
 	return true;
 }
 
 static void start(struct mfs_session *session)
 {
+	pthread_mutex_lock(&session->writing);
 	session->serving = true;
+	pthread_mutex_unlock(&session->writing);
 	session->counters->connected = 1;
 	mfs_pages_resume(session);
+	session->held = false;
+	mfs_turn_end(session);
 	mfs_session_add_thread(session);
 }
 

@@ -18,17 +18,35 @@ void mfs_turn_begin(struct mfs_turn *turn)
 	pthread_cond_init(&turn->is_free, NULL);
 }
 
-void mfs_turn_take(struct mfs_session *session)
+bool mfs_turn_take(struct mfs_session *session)
 {
 	struct mfs_turn *turn = &session->turn;
 
 	pthread_mutex_lock(&turn->lock);
 	turn->waiting++;
-	while (turn->taken)
+	while (turn->taken && !session->broken)
 		pthread_cond_wait(&turn->is_free, &turn->lock);
 	turn->waiting--;
-	turn->taken = true;
+	bool may_lead = !session->broken;
+	turn->taken |= may_lead;
 	pthread_mutex_unlock(&turn->lock);
+	return may_lead;
+}
+
+bool mfs_turn_hold(struct mfs_session *session)
+{
+	pthread_mutex_lock(&session->turn.lock);
+	bool is_free = !session->turn.taken;
+	session->turn.taken = true;
+	pthread_mutex_unlock(&session->turn.lock);
+	return is_free;
+}
+
+void mfs_turn_break(struct mfs_session *session)
+{
+	pthread_mutex_lock(&session->turn.lock);
+	pthread_cond_broadcast(&session->turn.is_free);
+	pthread_mutex_unlock(&session->turn.lock);
 }
 
 void mfs_turn_end(struct mfs_session *session)
@@ -41,7 +59,7 @@ void mfs_turn_end(struct mfs_session *session)
 
 unsigned long long mfs_turn_work(struct mfs_session *session)
 {
-	session->turn.since = mfs_now();
+	atomic_store_explicit(&session->turn.since, session->heard, memory_order_release);
 	return session->turn.at = ++session->turn.last;
 }
 

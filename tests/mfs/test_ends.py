@@ -154,6 +154,23 @@ def test_a_file_system_that_hangs_holds_up_nobody_else(own_lab: Lab, hanging: Ca
         assert waiting.communicate(timeout=BOUND)[0] == "answered\n"
 
 
+def test_a_link_that_is_cut_while_a_file_system_hangs_heals(own_lab: Lab, hanging: Callable[[int], None]) -> None:
+    away = own_lab.node("n2")
+    hanging(signal.SIGSTOP)
+    with away.popen(["sh", "-c", f"echo asks; test -e {AWAY}/slow/1; echo answered"], stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "asks\n"
+        time.sleep(0.2)  # it has asked
+        own_lab.cut("n1", "n2")
+        time.sleep(TIMEOUT + 1)
+        own_lab.heal("n1", "n2")
+        until_mounted(away, own_lab.node("n1"))
+        away.run(f"echo x >{AWAY}/beside && cat {AWAY}/beside && ls {AWAY}", check=True, timeout=BOUND)
+        hanging(signal.SIGCONT)
+        assert waiting.communicate(timeout=BOUND)[0] == "answered\n"
+    until("it is not there", lambda: away.run(["test", "-f", f"{AWAY}/slow/large"], timeout=BOUND).returncode == 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=SOAK)])
 def test_mosd_takes_its_mounts_with_it_whoever_uses_them(own_lab: Lab, worker: subprocess.Popen[str], number: int) -> None:
     away = own_lab.node("n2")
