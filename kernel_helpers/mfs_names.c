@@ -54,6 +54,8 @@ struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writa
 
 	if (!node)
 		return NULL;
+	if (mfs_node_kind(table, node) == MFS_ELSEWHERE)
+		mfs_step_down(request); /* it may last */
 	const struct mfs_export *export = &mfs_exports.all[mfs_node_export(table, node)];
 	if (writable && (export->read_only || mfs_node_kind(table, node) == MFS_CLOSED))
 		result = -EROFS;

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #define THREADS_MOST 128
-#define LASTS 50  /* ms */
-#define TICK 20   /* ms between two looks at who leads while somebody is at a request; as long as nobody is: */
+#define LASTS 50     /* ms */
+#define TICK 20      /* ms between two looks at who leads while somebody is at a request; as long as nobody is: */
 #define CALM 200
+#define SOON 5       /* ms in place of these, for */
+#define ALERT 1000   /* ms after somebody has lost his turn: many may ask for the same */
 
 void mfs_turn_begin(struct mfs_turn *turn)
 {
@@ -78,25 +80,35 @@ void mfs_turn_give(struct mfs_session *session, unsigned long long number)
 		mfs_session_add_thread(session);
 }
 
-/* Whether somebody leads who is at a request is noted in `found`. */
-static void relieve(struct mfs_session *session, void *found)
+struct looked {
+	bool is_alert; /* somebody has lost his turn lately */
+	bool found;    /* somebody leads who is at a request, */
+	bool relieved; /* and has lost his turn now */
+};
+
+static void relieve(struct mfs_session *session, void *argument)
 {
+	struct looked *looked = argument;
 	unsigned long long number = session->turn.at;
 
-	if (!number)
+	looked->found |= number != 0;
+	if (!number || mfs_now() - session->turn.since <= (looked->is_alert ? SOON : LASTS))
 		return;
-	*(bool *)found = true;
-	if (mfs_now() - session->turn.since > LASTS)
-		mfs_turn_give(session, number);
+	mfs_turn_give(session, number);
+	looked->relieved = true;
 }
 
 static void *look(void *unused)
 {
+	long long alert_until = 0;
+
 	(void)unused;
 	for (;;) {
-		bool found = false;
-		mfs_sessions_each(relieve, &found);
-		usleep((found ? TICK : CALM) * 1000);
+		struct looked looked = {.is_alert = mfs_now() < alert_until};
+		mfs_sessions_each(relieve, &looked);
+		if (looked.relieved)
+			alert_until = mfs_now() + ALERT;
+		usleep((looked.relieved || looked.is_alert ? SOON : looked.found ? TICK : CALM) * 1000);
 	}
 	return NULL;
 }
