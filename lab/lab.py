@@ -280,12 +280,13 @@ class Lab:
         token = secrets.token_hex(8)
         with state.locked(self.name):
             network.drop_between(*self._live_pair(ends[0], ends[1]))
+            since = time.monotonic()
             current = self.state
             current.cuts = [one for one in current.cuts if [one.first, one.second] != ends]
             current.cuts.append(Cut(ends[0], ends[1], token))
             state.save(current)
         if seconds is not None:
-            self._start_helper([sys.executable, "-I", "-m", "lab.heal", self.name, *ends, token, str(seconds)])
+            self._start_helper([sys.executable, "-I", "-m", "lab.heal", self.name, *ends, token, str(since + seconds)])
 
     def _live_pair(self, first: str, second: str) -> tuple[tuple[int, str], tuple[int, str]]:
         pair = (self.node(first).state, self.node(second).state)

@@ -53,6 +53,13 @@ def add(daemon: Daemon, pid: int, wanted: str = "") -> HomeProcess:
     return entry
 
 
+async def asleep(pid: int) -> None:
+    """Until that process, which has just begun, sleeps. Errors: TimeoutError."""
+    async with asyncio.timeout(10):
+        while (stat := process.read_stat(pid)) is None or stat.state != "S":
+            await asyncio.sleep(0.01)
+
+
 async def asked_of(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, answers: list[MoveRefused | None], asked: int) -> list[str]:
     """The targets that are tried when moves end so, one after the other; how many there are to be."""
     targets: list[str] = []
@@ -119,6 +126,7 @@ async def test_processes_to_be_placed_leave_a_few_at_a_time_and_count_as_gone_me
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     try:
         for child in children:
+            await asleep(child.pid)                      # else it may count as one that runs now, and as one that sleeps below
             add(daemon, child.pid, wanted="best")
         daemon.balancer.decide()
         ahead = await settle()
