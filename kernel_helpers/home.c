@@ -255,11 +255,6 @@ static void look_on(struct home *h, struct home_thread *t, int others_wait) {
     follow(h, slot->processor);
 }
 
-static int settles_signals(long number) {
-    return number == SYS_timer_delete || number == SYS_timer_settime || number == SYS_alarm || number == SYS_kill || number == SYS_tgkill || number == SYS_tkill || number == SYS_rt_sigqueueinfo ||
-           number == SYS_rt_tgsigqueueinfo || number == SYS_pidfd_send_signal;
-}
-
 static void start(struct home *h, struct home_thread *t) {
     uint64_t end = t->call.place + t->call.place_length;
     int place = t->call.place_argument < NO_PLACE && t->call.place_length && !h->places_held &&
@@ -268,7 +263,7 @@ static void start(struct home *h, struct home_thread *t) {
     t->placing = place ? 0 : PLACED;
     if (!place)
         t->call.place_length = 0;
-    t->signalling = settles_signals(t->call.number) ? SIGNALS : SIGNALS_NOBODY;
+    t->signalling = home_signalling(h, t);
     t->resuming = home_resumes(t);
     int64_t limit = home_patience(t);
     t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : home_now() + limit;

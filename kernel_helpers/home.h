@@ -59,6 +59,7 @@ struct home {
     int follows;
     uint32_t processor;             /* where follow() has put the receiver */
     uint64_t calls, quick;
+    int alarmed;                    /* the process's timer of real time may be running, or have sent what it has not had */
 };
 
 static inline uint64_t slot_offset(unsigned i) { return CONTROL_PAGE + (uint64_t)i * SLOT_STRIDE; }
@@ -84,6 +85,11 @@ void home_end_finishing(struct home *h);
 struct home_thread *home_thread_of(struct home *h, uint32_t tid);
 /* Whether it has ended. */
 int home_is_gone(struct home *h, uint32_t tid);
+
+/* ---- home_signals.c ---- */
+
+/* For the call that a thread is about to make; with the lock held. */
+enum signalling home_signalling(struct home *h, struct home_thread *t);
 
 /* ---- suspended.c, all with the lock held ---- */
 

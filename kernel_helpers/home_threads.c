@@ -66,6 +66,7 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
     h->event_fd = event_fd;
     h->follows = follows;
     h->processor = -1;
+    h->alarmed = 1;         /* by what it did before it left */
     h->threads = calloc(THREADS_LIMIT, sizeof *h->threads);
     h->control = ftruncate(memory, CONTROL_PAGE) ? MAP_FAILED
                  : mmap(NULL, CONTROL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);

@@ -102,6 +102,7 @@ void session_free(struct session *session);
 /* The descriptor is the session's from here on. Never blocks. */
 int session_attach(struct session *session, int descriptor);
 void session_detach(struct session *session);
+void session_hold(struct session *session);
 void session_release(struct session *session);
 void session_set_silence(struct session *session, int milliseconds);
 int session_read(struct session *session, void *to, size_t length);

@@ -111,6 +111,7 @@ def _native() -> ctypes.CDLL:
     pointer, i, unsigned, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
     return library.functions(
         ("session_attach", i, [pointer, i]), ("session_detach", None, [pointer]), ("session_release", None, [pointer]),
+        ("session_hold", None, [pointer]),
         ("session_set_silence", None, [pointer, i]), ("session_flush", i, [pointer, i]),
         ("session_next_event", i, [pointer, pointer, pointer, ctypes.c_uint32]),
         ("session_control", i, [pointer, ctypes.c_uint16, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_char_p,
@@ -191,8 +192,12 @@ class SessionLink:
         if _native().session_control(self._session(), kind, int(barrier), tid, data, len(data)):
             raise MemoryError
 
+    def hold(self) -> None:
+        """From here on no frame is handled, as behind a barrier, until release(); one that is being handled may still be."""
+        _native().session_hold(self._session())
+
     def release(self) -> None:
-        """Ends the hold of one barrier frame; nothing to release is no error."""
+        """Ends the hold of one barrier frame, or one hold(); nothing to release is no error."""
         _native().session_release(self._session())
 
     def events(self) -> list[Event]:

@@ -129,6 +129,8 @@ static int take_frame(struct session *s) {
     int seen = frame.number && frame.number <= s->received;
     if (bad)
         session_note_broken(s, "a frame out of order");
+    while (!bad && frame.number && s->held && !s->stopping)     /* by session_hold(): behind a barrier its own thread waits */
+        pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
     if (bad)
         return -1;
@@ -195,7 +197,14 @@ void session_accept(struct session *s, const struct frame *frame) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Lets go of one barrier: later frames are handled again. */
+/* From here on no frame is handled, as behind a barrier; one that is being handled may still be. */
+void session_hold(struct session *s) {
+    pthread_mutex_lock(&s->lock);
+    s->held++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Lets go of one barrier, or of one hold: later frames are handled again. */
 void session_release(struct session *s) {
     pthread_mutex_lock(&s->lock);
     if (s->held)

@@ -158,10 +158,15 @@ class GuestSignals:
             tracing.proceed(tid)
             return
         if at_door and state.is_caught(number) and not inject.comes_again(true):
-            # Such a call can be one that the signal is to end. So it is let in first, and the signal comes to it where it waits.
-            tracing.proceed(tid)
-            self._await_call(tid)
-            self.queue(number, true, tid)
+            # Such a call can be one that the signal is to end. So it is let in first, and the signal comes to it where it waits; home's
+            # answer has to wait for that, for the call can be one after which the program counts on having had it (timer_delete).
+            guest.link.hold()
+            try:
+                tracing.proceed(tid)
+                self._await_call(tid)
+                self.queue(number, true, tid)
+            finally:
+                guest.link.release()
             return
         if state.is_caught(number):
             guest.door.handled(tid)

@@ -57,3 +57,8 @@ def test_a_stack_limit_with_the_reference_interceptor(reference: Cluster) -> Non
 @pytest.mark.timeout(120)
 def test_a_signal_to_itself_with_the_reference_interceptor(reference: Cluster) -> None:
     test_signals.test_a_signal_to_itself_is_there_before_the_call_has_ended(reference)
+
+
+@pytest.mark.timeout(120)
+def test_a_stopped_timer_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_signals.test_a_timer_that_is_stopped_sends_nothing_more(reference, 500)
