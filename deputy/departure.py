@@ -114,7 +114,7 @@ class Departure:
     def _go_ahead(self) -> None:
         """Memory of the process is sent while it runs on. Errors: NotNow, OSError."""
         preparation = self._preparation
-        is_writing = freezing.await_writes(self._deputy.pid, preparation.over_since, WRITE_PATIENCE)
+        is_writing = freezing.await_writes(self._deputy, preparation.over_since, WRITE_PATIENCE)
         areas, preparation.areas = preparation.areas, []
         if is_writing:
             self._go_on()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds for each answer of the remote."""
+WOKEN_PATIENCE = 0.005
+"""Seconds for a thread of the stub that runs in a write, some of which has been read, to wait again or to have written all."""
 MOMENT_PATIENCE = 10.0
 """Seconds that a move waits for the moment at which the process can stand still."""
 
@@ -36,18 +38,36 @@ class NotNow(FarhomeError):
     """Only the moment is wrong, and our own loop has to turn for a better one to come: {reason}"""
 
 
-def await_writes(pid: int, since: float, patience: float = writing.PATIENCE) -> bool:
-    """pid: the process, or its stub, which a move could stop `since` then (time.monotonic()). Whether it is in the middle of a write that
-    takes longer than `patience` (seconds). Errors: NotNow while it is, and that has not taken so long."""
-    if not writing.is_under_way(pid):
+class Writes(NotNow):
+    """It is in the middle of a write."""
+
+    def __init__(self) -> None:
+        super().__init__("it is in the middle of a write")
+
+
+def await_writes(deputy: Deputy, since: float, patience: float = writing.PATIENCE) -> bool:
+    """Whether the process, which a move could stop `since` then (time.monotonic()), is in the middle of a write that takes longer than
+    `patience` (seconds). Errors: Writes while it is, and that has not taken so long."""
+    if not _is_writing(deputy):
         return False
     if time.monotonic() - since < patience:
-        raise NotNow("it is in the middle of a write")
+        raise Writes
     return True
 
 
-def freeze_guest(deputy: Deputy) -> Pending:
-    """Returns the signals that wait for the guest; those that come to the stub from here on are held by deputy.signals.
+def _is_writing(deputy: Deputy) -> bool:
+    end = time.monotonic() + WOKEN_PATIENCE
+    while not writing.is_under_way(deputy.pid):
+        if deputy.stub is None or not deputy.stub.writes_on():
+            return False
+        if time.monotonic() > end:
+            return True
+    return True
+
+
+def freeze_guest(deputy: Deputy, since: float) -> Pending:
+    """Returns the signals that wait for the guest; those that come to the stub from here on are held by deputy.signals. since: as for
+    await_writes.
 
     Errors: NotNow, FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
@@ -56,6 +76,7 @@ def freeze_guest(deputy: Deputy) -> Pending:
     try:
         deputy.link.send(Control.PAUSE)
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
+        await_writes(deputy, since)  # now none begins any more
         for tid in deputy.stub.busy():
             deputy.stub.cancel(tid)
         _await_replies(deputy)
@@ -77,10 +98,9 @@ def freeze_guest(deputy: Deputy) -> Pending:
 def watch_guest(deputy: Deputy, talk: Channel) -> float:
     """Stops the guest for a moment, from when on its memory may go ahead of it (talk: to its remote). Returns for how many seconds.
     Errors: as freeze_guest, WireError, OSError; the guest runs on."""
-    if writing.is_under_way(deputy.pid):
-        raise NotNow("it is in the middle of a write")
     begun = time.monotonic()
-    freeze_guest(deputy)
+    await_writes(deputy, begun)
+    freeze_guest(deputy, begun)
     try:
         talk.send("watch")
         talk.expect("ready", timeout=PATIENCE)

@@ -41,7 +41,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
     """approach: what has come ahead. Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     link, stub = deputy.link, deputy.stub
-    freezing.await_writes(deputy.pid, begun if approach is None else approach.over_since)
+    since = begun if approach is None else approach.over_since
+    freezing.await_writes(deputy, since)
     if approach is not None and not approach.is_of_use:
         approach.close()
         approach = None
@@ -51,7 +52,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
     try:
         frozen_at = time.monotonic()
         phases = Phases("home")
-        pending = freezing.freeze_guest(deputy)
+        pending = freezing.freeze_guest(deputy, since)
         phases.done("freeze")
         try:
             talk.send("capture", ahead=approach is not None, spoilt=approach.spoilt() if approach is not None else [])
@@ -104,15 +105,16 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             approach.forgo()
         ahead = approach.progress if approach is not None else precopy.Progress()
         deputy.drop_link()
+        talk.close()
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
         total, size = time.monotonic() - begun, refilled.pages.bytes + ahead.sent
         return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead, deputy.follows)
-    except BaseException:
-        if approach is not None:
-            approach.close()  # its conversation ends here, and what has come by it is of no use any more
+    except BaseException as error:
+        if approach is None:
+            talk.close()
+        elif not isinstance(error, freezing.Writes):  # it was not stopped: what has come ahead is of use, and the conversation goes on
+            approach.close()
         raise
-    finally:
-        talk.close()
 
 
 def _with_restarts(context: Context, stub: Stub) -> Context:

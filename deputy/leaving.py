@@ -61,11 +61,11 @@ def leave(
     Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
     assert preparation.channel is not None
     talk = preparation.channel
+    left = remains(files.mappings(deputy.pid)) if held is None else []
     if held is None:
-        freezing.await_writes(deputy.pid, preparation.over_since)
+        freezing.await_writes(deputy, preparation.over_since)
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases("out")
-    left = remains(files.mappings(deputy.pid)) if held is None else []
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid)
     phases.done("seize")
     try:
@@ -187,13 +187,13 @@ def watch(deputy: Deputy) -> tuple[int, float]:
 def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     """From one away node to another. Errors: as leave; the guest runs on where it was."""
     assert preparation.channel is not None and deputy.link is not None and deputy.signals is not None
-    freezing.await_writes(deputy.pid, preparation.over_since)
+    freezing.await_writes(deputy, preparation.over_since)
     talk = preparation.channel
     old = deputy.link
     source = preparation.source or _ready_source(old.target, preparation)
     frozen_at = time.monotonic()
     phases = Phases("hop")
-    pending = freezing.freeze_guest(deputy)
+    pending = freezing.freeze_guest(deputy, preparation.over_since)
     phases.done("freeze")
     try:
         preparation.send_late_files(deputy.mappings.files())

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 from kernel_helpers.syscalls import SYS
 
 PATIENCE = 2.0
 """Seconds that a move waits for such a call to end."""
+_LOOKS, _PAUSE = 3, 0.0002
+"""How often a thread is looked at that runs, and the seconds between: it may be about to write on, somebody having read"""
 _ATOMIC = 4096
 """PIPE_BUF: no more than that is written at once or not at all"""
 _OF_BYTES = (SYS.write, SYS.sendto)
@@ -22,17 +25,46 @@ _OF_VECTORS = (SYS.writev, SYS.sendmsg)
 
 def is_under_way(pid: int) -> bool:
     """Whether any thread waits in such a call; a process that has ended does not."""
-    return any(_waits_in_write(pid, task) for task in Path(f"/proc/{pid}/task").glob("[0-9]*"))
+    tasks = list(Path(f"/proc/{pid}/task").glob("[0-9]*"))
+    for _ in range(_LOOKS):
+        found = [(task, _waits_in_write(pid, task)) for task in tasks]
+        if any(waits for _, waits in found):
+            return True
+        tasks = [task for task, waits in found if waits is None]
+        if not tasks:
+            return False
+        time.sleep(_PAUSE)
+    return False
 
 
-def _waits_in_write(pid: int, task: Path) -> bool:
+def can_be_cut(pid: int, number: int, descriptor: int) -> bool:
+    """Whether the call `number` with that descriptor may be one that a stop ends in the middle."""
+    if number not in (*_OF_BYTES, *_OF_VECTORS):
+        return False
     try:
-        words = (task / "syscall").read_text().split()
-        if words[0] == "running" or int(words[0]) not in (*_OF_BYTES, *_OF_VECTORS):
-            return False
-        if int(words[0]) in _OF_BYTES and int(words[3], 16) <= _ATOMIC:
-            return False
-        mode = os.stat(f"/proc/{pid}/fd/{int(words[1], 16)}").st_mode
-    except (OSError, ValueError, IndexError):
+        mode = os.stat(f"/proc/{pid}/fd/{descriptor}").st_mode
+    except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+
+
+def runs(pid: int, tid: int) -> bool:
+    """Whether a thread does not wait: the kernel does not tell what call it is in, if any."""
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/syscall").read_text().startswith("running")
+    except OSError:
+        return False
+
+
+def _waits_in_write(pid: int, task: Path) -> bool | None:
+    """None: it runs."""
+    try:
+        words = (task / "syscall").read_text().split()
+        if words[0] == "running":
+            return None
+        number = int(words[0])
+        if number in _OF_BYTES and int(words[3], 16) <= _ATOMIC:
+            return False
+        return can_be_cut(pid, number, int(words[1], 16))
+    except (OSError, ValueError, IndexError):
+        return False

@@ -346,7 +346,7 @@ nonsense:
     return -1;
 }
 
-struct standing { uint64_t sequence; int64_t number; uint32_t busy, done; };
+struct standing { uint64_t sequence; int64_t number; uint64_t first; uint32_t busy, done; };    /* first: of its arguments */
 
 /* How a thread's call stands. 0, or -ESRCH. */
 int home_standing(struct home *h, int tid, struct standing *standing) {
@@ -354,7 +354,7 @@ int home_standing(struct home *h, int tid, struct standing *standing) {
     if (!t)
         return -ESRCH;
     pthread_mutex_lock(&h->lock);
-    *standing = (struct standing){t->sequence, t->call.number, t->state == BUSY,
+    *standing = (struct standing){t->sequence, t->call.number, t->call.arguments[0], t->state == BUSY,
                                   !is_placing(t) && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) == t->slot->request};
     pthread_mutex_unlock(&h->lock);
     return 0;

@@ -50,7 +50,7 @@ def test_guests_go_home_when_the_owner_uses_his_node_or_says_so(lender: Cluster)
     wait_for(lambda: all(n1.process(pid)["where"] == "home" for pid in pids), message="they go home")
     assert "the owner used the node" in n1.process(pids[0])["why"]
     assert "the owner used the node" in n1.command("migrate", str(pids[0]), "n2").stderr
-    assert stage(n2) == "owner"
+    wait_for(lambda: stage(n2) == "owner")
     lend(n2, "enabled = true")
     wait_for(lambda: stage(n2) == "lending")
     n1.ok("migrate", str(pids[0]), "n2")
