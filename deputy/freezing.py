@@ -24,6 +24,7 @@ from wire.control import Control
 
 if TYPE_CHECKING:
     from deputy.deputy import Deputy
+    from deputy.stub import Stub
     from wire.channel import Channel
 
 PATIENCE = 10.0
@@ -56,13 +57,25 @@ def await_writes(deputy: Deputy, since: float, patience: float = writing.PATIENC
 
 
 def _is_writing(deputy: Deputy) -> bool:
+    """Also if a thread of the stub runs in such a call, and does not come to rest soon; of a process at home nobody knows."""
     end = time.monotonic() + WOKEN_PATIENCE
     while not writing.is_under_way(deputy.pid):
-        if deputy.stub is None or not deputy.stub.writes_on():
+        if deputy.stub is None or not _writes_on(deputy.stub):
             return False
         if time.monotonic() > end:
             return True
     return True
+
+
+def _writes_on(stub: Stub) -> bool:
+    """Whether a thread runs in a call for the guest that a stop may end in the middle."""
+    for tid in stub.busy():
+        standing, host = stub.link.standing(tid), stub.host(tid)
+        if host is None or not standing.busy or standing.done:
+            continue
+        if writing.runs(stub.pid, host) and writing.can_be_cut(stub.pid, standing.number, standing.first):
+            return True
+    return False
 
 
 def freeze_guest(deputy: Deputy, since: float) -> Pending:

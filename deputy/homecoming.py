@@ -109,11 +109,14 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
         total, size = time.monotonic() - begun, refilled.pages.bytes + ahead.sent
         return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead, deputy.follows)
-    except BaseException as error:
+    except freezing.Writes:  # it was not stopped: what has come ahead stays of use, and its conversation goes on
         if approach is None:
             talk.close()
-        elif not isinstance(error, freezing.Writes):  # it was not stopped: what has come ahead is of use, and the conversation goes on
-            approach.close()
+        raise
+    except BaseException:
+        if approach is not None:
+            approach.close()  # its conversation ends here, and what has come by it is of no use any more
+        talk.close()
         raise
 
 

@@ -20,7 +20,6 @@ from types import MappingProxyType
 from deputy import footprint
 from deputy.stub_memory import StubMemory
 from deputy.traced import Traced
-from engine import writing
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span
@@ -176,16 +175,6 @@ class Stub(Traced):
         """Threads (the program's ids) whose call is under way, or not replied to yet. One that has ended is none: its exit never
         is replied to."""
         return [tid for tid in self.link.busy() if self.host(tid) is not None]
-
-    def writes_on(self) -> bool:
-        """Whether a thread runs in a call for the guest that a stop would end in the middle (engine/writing.py)."""
-        for tid in self.busy():
-            standing, host = self.link.standing(tid), self.host(tid)
-            if host is None or not standing.busy or standing.done:
-                continue
-            if writing.runs(self.pid, host) and writing.can_be_cut(self.pid, standing.number, standing.first):
-                return True
-        return False
 
     def cancel(self, tid: int, timeout: float = 10.0) -> bool:
         """Takes a thread (the program's id) back out of the call that it waits in; the guest gets a suspended REPLY with

@@ -26,14 +26,15 @@ _OF_VECTORS = (SYS.writev, SYS.sendmsg)
 def is_under_way(pid: int) -> bool:
     """Whether any thread waits in such a call; a process that has ended does not."""
     tasks = list(Path(f"/proc/{pid}/task").glob("[0-9]*"))
-    for _ in range(_LOOKS):
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_PAUSE)
         found = [(task, _waits_in_write(pid, task)) for task in tasks]
         if any(waits for _, waits in found):
             return True
         tasks = [task for task, waits in found if waits is None]
         if not tasks:
             return False
-        time.sleep(_PAUSE)
     return False
 
 

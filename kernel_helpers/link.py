@@ -102,7 +102,7 @@ class _Parked(ctypes.Structure):
 
 class _Standing(ctypes.Structure):
     _fields_ = [("sequence", ctypes.c_uint64), ("number", ctypes.c_int64), ("first", ctypes.c_uint64), ("busy", ctypes.c_uint32),
-                ("done", ctypes.c_uint32)]
+                ("done", ctypes.c_uint32)]  # first: of its arguments
 
 
 @functools.cache
