@@ -298,8 +298,11 @@ static void make_trace(void)
 /* The whole path of a directory, whether it is there or not. */
 static const char *whole(const char *path)
 {
-    char *found = malloc(2 * PATH_MAX), here[PATH_MAX];
-    if (*path == '/' || !found || !getcwd(here, sizeof here))
+    char here[PATH_MAX];
+    if (*path == '/' || !getcwd(here, sizeof here))
+        return path;
+    char *found = malloc(2 * PATH_MAX);
+    if (!found)
         return path;
     snprintf(found, 2 * PATH_MAX, "%s/%s", strcmp(here, "/") ? here : "", path);
     return found;

@@ -43,8 +43,12 @@ _Noreturn void begin_within(const char *const *directories, int directory_count,
     while (words[arguments])
         arguments++;
     snprintf(environment, sizeof environment, "%d", file);
+    if (file < 0) {
+        say("%s", strerror(errno));
+        _exit(NOT_PERMITTED);
+    }
     const char **all = calloc((size_t)(directory_count + arguments + 8), sizeof *all);
-    if (!all || file < 0) {
+    if (!all) {
         say("%s", strerror(errno));
         _exit(NOT_PERMITTED);
     }

@@ -140,7 +140,8 @@ static int makes_thread(const struct direct_call *call) {
 /* The numbers that a call which does not read may do something to, or to the positions that they stand for; how many spans. */
 static unsigned touched(const struct direct_call *call, struct span spans[2]) {
     const uint64_t *a = call->arguments;
-    spans[0] = spans[1] = just(a[0]);
+    spans[0] = just(a[0]);
+    spans[1] = just(a[0]);
     switch (call->number) {
     case SYS_close: case SYS_dup: case SYS_ioctl: case SYS_preadv2: case SYS_lseek:
         return 1;

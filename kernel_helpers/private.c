@@ -127,10 +127,11 @@ static char **read_environment(int file)
     size_t have = 0, count = 0;
     if (fstat(file, &status) || !S_ISREG(status.st_mode) || lseek(file, 0, SEEK_SET))
         fail(USAGE, "this program is a part of mosrun -X");
-    char *text = malloc(status.st_size + 1);
-    char **variables = text ? malloc((status.st_size + 1) * sizeof *variables) : NULL;
+    /* One piece of memory: the addresses, and the text behind them. */
+    char **variables = malloc((status.st_size + 1) * (sizeof *variables + 1));
     if (!variables)
         fail(NOT_PERMITTED, "%s", strerror(errno));
+    char *text = (char *)(variables + status.st_size + 1);
     for (ssize_t size; have < (size_t)status.st_size && (size = read(file, text + have, status.st_size - have)) > 0;)
         have += size;
     close(file);

@@ -49,7 +49,7 @@ static inline void look_on(struct slot *slot, uint32_t last) {
 }
 
 __attribute__((noreturn, used, visibility("hidden"))) void loop(struct slot *slot) {
-    uint32_t last = slot->done, processor;
+    uint32_t last = slot->done, processor = 0;
     for (;;) {
         look_on(slot, last);
         while (__atomic_load_n(&slot->request, __ATOMIC_ACQUIRE) == last) {

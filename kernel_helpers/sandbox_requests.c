@@ -57,13 +57,14 @@ static void open_source(struct bind *bind, const char *mode, const char *source)
 
 struct requests sandbox_read_requests(void)
 {
+    static struct bind binds[MAX_BINDS];
     struct requests q = {0};
     size_t length;
     char *at = read_all(&length), *end = at + length;
     const char *words[4];
     q.size = "1g";
     q.numbers = -1;
-    q.binds = calloc(MAX_BINDS, sizeof *q.binds);
+    q.binds = binds;
     while (at < end) {
         int want = !strcmp(at, "bind") ? 4 : 2;
         for (int i = 0; i < want; i++) {

@@ -166,7 +166,7 @@ int farhome_vmas_layout(struct layout *layout)
 		return -errno;
 	unsigned char *data = NULL;
 	result = fstat(fd, &status) ? -errno : 0;
-	if (!result && !(data = malloc(status.st_size)))
+	if (!result && !(data = calloc(1, status.st_size)))
 		result = -ENOMEM;
 	for (off_t at = 0; !result && at < status.st_size;) {
 		ssize_t got = read(fd, data + at, status.st_size - at);

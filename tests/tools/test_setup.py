@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -31,6 +32,43 @@ def test_criu_works_on_this_kernel() -> None:
 def test_the_python_of_the_environment_is_the_systems() -> None:
     assert sys.version_info >= (3, 11)
     assert Path(sys.prefix).resolve() == (ROOT / ".venv").resolve()
+
+
+def fingerprint(clone: Path) -> str:
+    """What tools/setup of that clone would compare with its stamp."""
+    program = "set --; source <(sed -n '/^root=/p; /^fingerprint() {/,/^}/p' tools/setup); root=$PWD; fingerprint"
+    done = subprocess.run(["bash", "-euc", program], cwd=clone, check=True, timeout=30, capture_output=True, text=True)
+    assert len(done.stdout.strip()) == 64
+    return done.stdout
+
+
+def test_whatever_is_built_from_makes_it_build_anew(tmp_path: Path) -> None:
+    """Each file that make reads or runs, by what make itself says, is in the fingerprint, and make has something to do after it."""
+    would_build = ["make", "-q", "-C", ROOT / "kernel_helpers"]
+    assert subprocess.run(would_build, timeout=60, check=False).returncode == 0
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT / "kernel_helpers", clone / "kernel_helpers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "cli", clone / "cli", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tools", clone / "tools")
+    shutil.copy(ROOT / "pyproject.toml", clone)
+    tell_all = ["make", "-pnq", "-C", clone / "kernel_helpers", f"BUILD={tmp_path}/build"]
+    database = subprocess.run(tell_all, timeout=60, capture_output=True, text=True, check=False).stdout
+    words = {Path(word).resolve() for word in database.replace(":", " ").split() if word.startswith(f"{clone}/")}
+    sources = {path for path in words if path.is_file()} | {clone / "pyproject.toml", clone / "tools/setup", clone / "tools/criu"}
+    names = {path.name for path in sources}
+    assert {"calls.table", "table.py", "resident.lds", "Makefile", "home.c", "slot.h", "mosrun.c"} <= names
+    assert len(names) > 100
+    before = fingerprint(clone)
+    assert fingerprint(clone) == before
+    for path in sorted(sources):
+        text = path.read_bytes()
+        path.write_bytes(text + b"\n")
+        assert fingerprint(clone) != before, f"a change of {path.relative_to(clone)} is not noticed"
+        path.write_bytes(text)
+        if path.parent.name in ("kernel_helpers", "cli"):
+            changed = [*would_build, "-W", f"{ROOT}/kernel_helpers/" + ("../cli/" if path.parent.name == "cli" else "") + path.name]
+            assert subprocess.run(changed, timeout=60, check=False).returncode == 1, f"make does not build from {path.relative_to(clone)}"
+    assert fingerprint(clone) == before
 
 
 @pytest.mark.parametrize("user", ["root", "farhome-a"])
