@@ -32,6 +32,7 @@ from engine import criu, refusal, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.mappings import Mapping, read_mappings_quickly
+from engine.permission import Owner, may_leave
 from engine.phases import Phases
 from engine.private import private_directories
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
@@ -90,8 +91,9 @@ def take(pid: int, asker: int, directory: Path, images: Path, journal: Path) -> 
 def _refuse_secrets(pid: int, user: User) -> None:
     """The user gets to read all of its memory: so he has to be the one whose it is, and whom the kernel lets read it (PR_SET_DUMPABLE).
     Errors: CheckpointRefused."""
-    if os.stat(f"/proc/{pid}/mem").st_uid != user.uid:
-        raise CheckpointRefused(pid, "its memory is not to be read by its user (PR_SET_DUMPABLE)")
+    reason = may_leave(pid, [Owner(user.uid, user.gid, user.groups)])
+    if reason is not None:
+        raise CheckpointRefused(pid, reason)
     if user_of(pid) != user:
         raise CheckpointRefused(pid, "it is another user's by now")
 

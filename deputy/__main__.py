@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deputy.deputy import Options
 from deputy.tree import Tree
+from engine.permission import Owner
 from engine.precopy import MODES
 from wire import logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
@@ -28,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--engine", default="auto", choices=("auto", "pour", "criu"))
     made.add_argument("--memory", default="auto", choices=MODES)
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))
+    made.add_argument("--owner", type=Owner.from_word, required=True, help="who registered the process: UID:GID:GROUPS")
     made.add_argument("--trace", default="", help="where its system calls are told: '-' or a file")
     made.add_argument("--files-port", type=int, default=0, help="where the node's file server is; 0: no file is read directly")
     made.add_argument("--deposits", type=Path, default=Path("/run/farhome/mfs/direct"), help="where it takes what is to be read")
@@ -48,7 +50,7 @@ def tree(words: Sequence[str]) -> Tree:
     return Tree(
         Options(
             arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images,
-            arguments.memory, arguments.trace, arguments.files_port, arguments.deposits,
+            arguments.owner, arguments.memory, arguments.trace, arguments.files_port, arguments.deposits,
         )
     )
 

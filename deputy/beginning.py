@@ -12,11 +12,10 @@ there is almost nothing to carry.
 from __future__ import annotations
 
 import os
-import struct
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
+from engine.permission import Owner, may_leave
 from kernel_helpers import tracing
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.inject import Thread
@@ -25,8 +24,6 @@ from kernel_helpers.tracing import PTRACE_O_TRACEEXEC, Cause
 
 PATIENCE = 3.0
 """Seconds within which a process executes its program whose turn it is."""
-_AT_SECURE = 23
-RIGHTS = "its program has rights of its own (setuid)"
 
 
 class Beginning:
@@ -73,18 +70,18 @@ class Beginning:
         while self._frozen is None and (stops := tracing.poll([self._pid])):
             yield from stops
 
-    def take(self) -> Frozen | None:
-        """The program at its first instruction, None: it has come to that before, or not in time, and nobody traces it any more. Errors:
-        OSError (ProcessLookupError: it has ended); MoveRefused: it must not leave so, and runs on."""
+    def take(self, owners: Iterable[Owner]) -> Frozen | None:
+        """The program at its first instruction, wanted away by `owners`; None: it has come to that before, or not in time, and nobody
+        traces it any more. Errors: OSError (ProcessLookupError: it has ended); MoveRefused: it must not leave so, and runs on."""
         frozen, self._frozen = self._frozen, None
         if self._failure is not None:
             raise self._failure
         if frozen is None:
             self._thread.interrupt()
             self._thread.detach()
-        elif has_rights_of_its_own(self._pid):
+        elif (reason := may_leave(self._pid, owners)) is not None:
             frozen.detach()
-            raise MoveRefused(self._pid, RIGHTS)
+            raise MoveRefused(self._pid, reason)
         return frozen
 
     def close(self) -> None:
@@ -109,9 +106,4 @@ def at_first_instruction(pid: int) -> Frozen:
     return Frozen(pid, {pid: thread})
 
 
-def has_rights_of_its_own(pid: int) -> bool:
-    """Whether a new program has more rights than who has executed it (setuid, capabilities of its file). Errors: OSError."""
-    return bool(dict(struct.iter_unpack("<QQ", Path(f"/proc/{pid}/auxv").read_bytes())).get(_AT_SECURE))
-
-
-__all__ = ["RIGHTS", "Beginning", "at_first_instruction", "has_rights_of_its_own", "program_of"]
+__all__ = ["Beginning", "at_first_instruction", "program_of"]

@@ -106,7 +106,7 @@ class Departure:
     def _take_begun(self, beginning: Beginning) -> tuple[Frozen | None, float]:
         """The program at its first instruction, and since when; or None: it runs already, and leaves as any. Errors: as Beginning.take."""
         self._deputy.beginning, self._preparation.begins = None, ""
-        held, since = beginning.take(), beginning.held_since
+        held, since = beginning.take(self._preparation.owners), beginning.held_since
         if held is None:
             self._preparation.look_for_areas()
         return held, since or time.monotonic()

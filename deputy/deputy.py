@@ -33,6 +33,7 @@ from deputy.signals import StubSignals
 from deputy.stub import Stub, say_on_terminal
 from deputy.trace import TraceFile
 from deputy.traced import Replaced
+from engine.permission import Owner
 from engine.postcopy import Giver
 from engine.precopy import Progress
 from kernel_helpers.errors import FarhomeError
@@ -68,6 +69,8 @@ class Options:
     link_timeout: float
     engine: str
     images: Path
+    owner: Owner
+    """who registered the process, or that from which it comes"""
     memory: str = "auto"
     """when it goes: engine/precopy.py, MODES"""
     trace: str = ""
@@ -284,11 +287,11 @@ class Deputy:
             try:
                 host, port = message["address"]
                 target = Target(str(message["to"]), (str(host), int(port)), bytes(message["secret"]))
+                asker = Owner.from_word(str(message["asker"])) if "asker" in message else self.options.owner
             except (KeyError, TypeError, ValueError):
                 self.answer_failure(number, "the request names no target")
                 return
-            memory = str(message.get("memory") or self.options.memory)
-            self._depart(target, number, str(message.get("engine") or self.options.engine), memory, str(message.get("begins", "")))
+            self._depart(target, number, asker, message)
         elif operation == "home":
             if self.where == "home" or self._preparing is not None:
                 self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
@@ -343,11 +346,13 @@ class Deputy:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _depart(self, target: Target, number: int | None, engine: str, memory: str, begins: str = "") -> None:
+    def _depart(self, target: Target, number: int | None, asker: Owner, message: Message) -> None:
         """Out or hop (deputy/departure.py)."""
+        engine, memory = str(message.get("engine") or self.options.engine), str(message.get("memory") or self.options.memory)
         preparation = Preparation(
             self.pid, target, self.options.node, engine, None if self.where == "home" else self.mappings.files(),
-            trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory, begins=begins,
+            trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory,
+            begins=str(message.get("begins", "")), owners=(self.options.owner, asker),
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
         Departure(self, preparation, number).start()

@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deputy import leaving
-from deputy.beginning import RIGHTS, at_first_instruction, has_rights_of_its_own
+from deputy.beginning import at_first_instruction
 from deputy.guestlink import Announced, GuestLink, LinkLost
 from deputy.preparation import Preparation
 from deputy.report import Report
 from engine.pending import Pending, put
+from engine.permission import may_leave
 from engine.phases import Phases
 from kernel_helpers import account, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -68,13 +69,14 @@ def go_on(deputy: Deputy) -> None:
     stub, link = deputy.stub, deputy.link
     assert stub is not None and link is not None and stub.executed is not None
     phases = Phases("execution")
+    owners = deputy.wanted.preparation.owners if deputy.wanted is not None and deputy.wanted.preparation else (deputy.options.owner,)
     reason = deputy.go_home_reason if deputy.go_home_reason not in NUMBERS else None  # that of a thread is none any more
     try:
         frozen = at_first_instruction(deputy.pid)
         phases.done("stop")
         heritage = _inherit(deputy, link, stub.executed, stub.program_tid(deputy.pid))
         phases.done("guest is over")
-        reason = _bequeath(frozen, heritage) or reason or _why_home(deputy.pid)
+        reason = _bequeath(frozen, heritage) or reason or may_leave(deputy.pid, owners)
         frozen.park()  # should we die, it goes on here
         phases.done("bequeath")
     except ProcessLookupError:
@@ -118,7 +120,9 @@ class Held:
         else:
             trace = bool(options.trace)
             tracer = deputy.tree.thread
-            preparation = Preparation(deputy.pid, self.link.target, options.node, options.engine, held_by=tracer, trace=trace)
+            preparation = Preparation(
+                deputy.pid, self.link.target, options.node, options.engine, held_by=tracer, trace=trace, owners=(options.owner,)
+            )
             deputy.prepare(preparation, lambda: self._left(preparation))
 
     def _left(self, preparation: Preparation) -> None:
@@ -219,11 +223,6 @@ def _bequeath(frozen: Frozen, heritage: Heritage) -> str | None:
         log.warning("process %d may not have as many signals waiting as it had: %s", frozen.pid, error)
         return "it is at its limit of waiting signals"
     return None
-
-
-def _why_home(pid: int) -> str | None:
-    """Why a new program goes on at home, beyond what keeps any process there. Errors: OSError."""
-    return RIGHTS if has_rights_of_its_own(pid) else None
 
 
 def _ended(deputy: Deputy) -> None:

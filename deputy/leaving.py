@@ -29,6 +29,7 @@ from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.pending import put, take
+from engine.permission import may_leave
 from engine.phases import Phases
 from engine.private import private_directories
 from engine.refusal import PRIVATE, passes, why_not, why_not_frozen
@@ -72,7 +73,7 @@ def leave(
         frozen.keep(Journal(deputy.journal))
         for start, end in left:
             frozen.call(SYS.munmap, start, end - start)
-        reason = why_not(deputy.pid, traced_by=deputy.tree.thread)
+        reason = may_leave(deputy.pid, preparation.owners) or why_not(deputy.pid, traced_by=deputy.tree.thread)
         if reason is not None and passes(reason):
             raise NotNow(reason)
         reason = reason or why_not_frozen(frozen)
@@ -196,6 +197,9 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     pending = freezing.freeze_guest(deputy, preparation.over_since)
     phases.done("freeze")
     try:
+        reason = may_leave(deputy.pid, preparation.owners)
+        if reason is not None:
+            raise MoveRefused(deputy.pid, reason)
         preparation.send_late_files(deputy.mappings.files())
         phases.done("late files")
         source.send(

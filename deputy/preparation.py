@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from engine import files, postcopy, precopy
 from engine.capture import inner_tid
 from engine.commit import Decider, Do, Word, decide
 from engine.pending import Pending
+from engine.permission import Owner, may_leave
 from engine.refusal import why_not
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from wire import channel, steps
@@ -49,11 +50,12 @@ class Preparation:
 
     def __init__(
         self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, held_by: int | None = None,
-        trace: bool = False, left: Target | None = None, memory: str = "auto", begins: str = "",
+        trace: bool = False, left: Target | None = None, memory: str = "auto", begins: str = "", owners: Sequence[Owner] = (),
     ) -> None:  # fmt: skip
         """begins: the name of the program that the process is about to execute, which is to leave (deputy/beginning.py).
         known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
-        another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES."""
+        another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES.
+        owners: whose rights bound those of what leaves (engine/permission.py)."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""
@@ -70,6 +72,7 @@ class Preparation:
         self._held_by = held_by
         self._trace = trace
         self.begins = begins
+        self.owners = owners
         self.memory = memory
         self.giver: postcopy.Giver | None = None
         """who gives memory of the process that follows it"""
@@ -104,7 +107,9 @@ class Preparation:
         done()
 
     def _run(self) -> None:
-        reason = None if self._is_hop else why_not(self.pid, self._held_by, lasting=True)
+        reason = may_leave(self.pid, self.owners)
+        if reason is None and not self._is_hop:
+            reason = why_not(self.pid, self._held_by, lasting=True)
         if reason is not None:
             raise MoveRefused(self.pid, reason)
         self.channel = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=self._patience))

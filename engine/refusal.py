@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
+from engine.permission import THREADS_DIFFER, credentials
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
 from kernel_helpers.seizing import Frozen
@@ -104,6 +105,8 @@ def _all(pid: int, traced_by: int | None) -> Iterator[str]:
         yield "it is part of the kernel"
         return
     yield from _by_status(status, traced_by)
+    if len(credentials(pid)) > 1:
+        yield THREADS_DIFFER
     yield from _by_namespaces(pid)
     yield from _by_program(pid)
     yield from _by_descriptors(pid)

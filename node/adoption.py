@@ -7,14 +7,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.permission import Owner, may_leave
 from engine.refusal import only_poured, reasons
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node import process
 from node.control import Client, NotPermitted
-from node.registry import HomeProcess
+from node.registry import HomeProcess, to_record
 
 EXAMINE_TIMEOUT = 8.0
 """Seconds that a look at a process may take; one of some hundred GiB has many pages to walk over."""
@@ -76,7 +77,8 @@ def candidate(pid: int, client: Client, supervisors: Mapping[int, str]) -> HomeP
     if process.is_mosrun(pid):
         raise MoveRefused(pid, "it is only just being started")
     return HomeProcess(
-        pid, stat.starttime, identity.uids[0], command=process.command_line(pid), locked=True, adopted=True, since=time.time()
+        pid, stat.starttime, identity.uids[0], command=process.command_line(pid), locked=True, adopted=True, since=time.time(),
+        owner=to_record(client.owner),
     )
 
 
@@ -110,14 +112,14 @@ class Examination:
     notes: tuple[str, ...] = ()
 
 
-async def examine(entry: HomeProcess, engine: str) -> Examination:
-    """What keeps a process from moving by an engine (of the configuration), itself untouched; nothing if it is away already.
+async def examine(entry: HomeProcess, engine: str, asker: Owner) -> Examination:
+    """What keeps a process from moving by an engine (of the configuration) for who asks, itself untouched; nothing if it is away already.
     Errors: NoSuchProcess, MoveRefused."""
     if entry.state != "home":
         return Examination()
     try:
         async with asyncio.timeout(EXAMINE_TIMEOUT):
-            found, against_images = await _from_thread(entry.pid)
+            found, against_images = await _from_thread(entry.pid, (entry.registered_by(), asker))
     except TimeoutError:
         raise MoveRefused(entry.pid, f"the kernel has not told of its memory within {EXAMINE_TIMEOUT:.0f} s") from None
     except ProcessLookupError:
@@ -128,7 +130,7 @@ async def examine(entry: HomeProcess, engine: str) -> Examination:
     return Examination((*held, *found), tuple(f"it does not go to a node with another kernel: {one}" for one in against_images))
 
 
-def _from_thread(pid: int) -> asyncio.Future[tuple[list[str], list[str]]]:
+def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list[str], list[str]]]:
     """In a thread, which waits alone for what the kernel does not tell at once, and for which no end of the daemon waits."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[tuple[list[str], list[str]]] = loop.create_future()
@@ -144,7 +146,7 @@ def _from_thread(pid: int) -> asyncio.Future[tuple[list[str], list[str]]]:
     def look() -> None:
         found: tuple[list[str], list[str]] | Exception
         try:
-            found = _reasons(pid), list(only_poured(pid))
+            found = _reasons(pid, owners), list(only_poured(pid))
         except Exception as error:               # handed over to whoever waits
             found = error
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
@@ -154,8 +156,9 @@ def _from_thread(pid: int) -> asyncio.Future[tuple[list[str], list[str]]]:
     return future
 
 
-def _reasons(pid: int) -> list[str]:
-    found = list(reasons(pid))
+def _reasons(pid: int, owners: Sequence[Owner]) -> list[str]:
+    beyond = may_leave(pid, owners)
+    found = [*([beyond] if beyond is not None else []), *reasons(pid)]
     stat = process.read_stat(pid)
     if stat is not None and stat.state == "T":
         found.append("it is stopped")

@@ -22,7 +22,7 @@ from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves import Manner, MoveReport
 from node.owner_commands import OwnerCommands
 from node.peers import PROTOCOL_VERSION
-from node.registry import HOME, HomeProcess
+from node.registry import HOME, HomeProcess, to_record
 from node.watching import Watching
 
 if TYPE_CHECKING:
@@ -79,9 +79,12 @@ class Commands:
 
     def _wished(self, client: Client, request: dict[str, Any]) -> HomeProcess:
         """What mosrun asks for the process that it is about to become. Errors: BadRequest."""
-        stat = process.read_stat(client.pid)
+        stat = client.caller.read_stat() if client.caller is not None else None
         if stat is None:
-            raise BadRequest("no such process")
+            raise BadRequest(f"process {client.pid}, which has connected, has ended")
+        identity = adoption.read_identity(client.pid)
+        if identity is None or set(identity.uids) != {client.uid} or client.caller is None or client.caller.read_stat() is None:
+            raise NotPermitted(f"process {client.pid} has other user ids than {process.user_name(client.uid)}, who has connected")
         job, wanted, memory = request.get("job", ""), request.get("node", ""), request.get("memory", 0)
         command, trace = request.get("command", ""), request.get("trace", "")
         if not isinstance(trace, str) or (trace not in ("", "-") and not trace.startswith("/")):
@@ -98,7 +101,7 @@ class Commands:
         entry = HomeProcess(
             client.pid, stat.starttime, client.uid, job=job, command=command[:200], home_only=bool(request.get("home_only")),
             locked=bool(request.get("locked")), memory=memory, wanted=wanted, state="starting", since=time.time(),
-            trace=trace,
+            trace=trace, owner=to_record(client.owner),
         )  # fmt: skip
         return replace(entry, **_checkpoints(request))
 
@@ -173,7 +176,7 @@ class Commands:
         entry, target = self._home_process(client, request.get("pid")), request.get("target")
         if not isinstance(target, str) or not target:
             raise BadRequest("target must be home, out, balance or a node")
-        manner = _manner(request)
+        manner = replace(_manner(request), asker=client.owner)
         wish = target
         if target in ("out", "balance"):
             decision = self._node.balancer.place(entry, away=target == "out")
@@ -258,7 +261,7 @@ class Commands:
         except MoveRefused as refusal:
             command = process.command_line(refusal.pid)
             return {"pid": refusal.pid, "command": command, "reasons": [refusal.reason], "notes": [], "registered": False}
-        found = await adoption.examine(entry, self._node.config.engine)
+        found = await adoption.examine(entry, self._node.config.engine, client.owner)
         best = self._node.balancer.place(entry, away=True)
         return {
             "pid": entry.pid, "command": entry.command, "where": entry.where, "reasons": found.reasons, "notes": found.notes,

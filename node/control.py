@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import socket
-import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.permission import Owner, owner_of_user
 from kernel_helpers.errors import FarhomeError
+from node.caller import Caller
 from node.streams import BUFFER, close, read_message, write_message
 from wire.frames import Message, WireError
 
@@ -40,11 +41,18 @@ class BadRequest(FarhomeError):
 
 @dataclass(frozen=True)
 class Client:
-    """Who is at the other end of a connection. closed is set when it has hung up."""
+    """Who is at the other end of a connection. closed is set when it has hung up. caller: the process that has connected; None: another
+    node or a daemon's own thread asks."""
 
     pid: int
     uid: int
     closed: asyncio.Event
+    caller: Caller | None = field(default=None, compare=False)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose rights it has."""
+        return self.caller.owner if self.caller is not None else owner_of_user(self.uid)
 
     def require_root(self) -> None:
         """Errors: NotPermitted."""
@@ -82,14 +90,20 @@ class ControlServer:
         task = asyncio.current_task()
         assert task is not None
         connection = writer.get_extra_info("socket")
-        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        uid &= 0xFFFFFFFF
+        try:
+            caller = Caller.of(connection)
+        except OSError as error:
+            log.debug("a client is not known: %s", error)
+            close(writer)
+            return
+        pid, uid = caller.pid, caller.owner.uid
         if len(self._tasks) >= CONNECTIONS or self._by_user.get(uid, 0) >= CONNECTIONS_OF_USER:
+            caller.close()
             close(writer)
             return
         self._tasks.add(task)
         self._by_user[uid] = self._by_user.get(uid, 0) + 1
-        client = Client(pid, uid, asyncio.Event())
+        client = Client(pid, uid, asyncio.Event(), caller)
         try:
             while (message := await read_message(reader, timeout=IDLE_TIMEOUT)) is not None:
                 await write_message(writer, await self._answer(client, message))
@@ -97,6 +111,7 @@ class ControlServer:
             log.debug("client %d: %s", pid, error)
         finally:
             client.closed.set()
+            caller.close()
             self._tasks.discard(task)
             self._by_user[uid] -= 1
             if not self._by_user[uid]:

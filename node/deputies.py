@@ -118,7 +118,7 @@ class Deputies:
         argv = [
             *self._programs.deputy, "--pid", str(pid), "--socket", str(path), "--node", config.name,
             "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--memory", config.memory,
-            "--images", str(paths.images), f"--trace={entry.trace}",
+            "--images", str(paths.images), f"--trace={entry.trace}", "--owner", entry.registered_by().to_word(),
             *(["--files-port", str(config.mfs.port), "--deposits", str(paths.run / "mfs/direct")] if config.mfs.is_direct else []),
         ]  # fmt: skip
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from balancer.admission import retry_after
 from balancer.cost import MoveCost
+from engine.permission import Owner
 from kernel_helpers.errors import MoveRefused
 from node import process
 from node.config import Config
@@ -88,6 +89,8 @@ class Manner:
 
     engine: str = ""
     memory: str = ""
+    asker: Owner | None = None
+    """who has asked for it by hand"""
     begins: Callable[[], None] | None = None
     """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/beginning.py"""
 
@@ -250,6 +253,8 @@ class Mover:
             host, port = place["address"]
             fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
             fields |= manner.fields()
+            if manner.asker is not None:
+                fields["asker"] = manner.asker.to_word()
             if manner.begins is not None:
                 fields["begins"] = os.path.basename(entry.command.split(" ")[0])[:NAME_MOST] or "?"
             steps.reached("asked")

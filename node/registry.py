@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from engine.permission import Owner, owner_of_user
 from node import history, process
 from node.history import History
 from node.paths import write_atomically
@@ -42,7 +43,8 @@ class HomeProcess:
     `state` is starting (mosrun has not yet become the program), home, leaving, away, hopping or coming; `where` is the place
     that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it
     came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted` that
-    mosrun did not start it (or the process that it comes from): somebody moved it by hand.
+    mosrun did not start it (or the process that it comes from): somebody moved it by hand. `owner` is who registered it, or the process
+    that it comes from: user, group, further groups; its own ids may be others.
 
     Its checkpoints: `checkpoint_every` minutes (0: not by themselves), since when, to what directory; the last that was made, and when
     the last was tried by itself; how many milliseconds it stood still; why the last one was not made.
@@ -70,6 +72,7 @@ class HomeProcess:
     resident: int = 0
     adopted: bool = False
     trace: str = ""
+    owner: tuple[int, ...] = ()
     checkpoint_every: float = 0.0
     checkpoint_directory: str = ""
     checkpoint_since: float = 0.0
@@ -84,6 +87,10 @@ class HomeProcess:
         stat: what /proc tells of it, if that has been read already."""
         stat = stat or process.read_stat(self.pid) if self.where == HOME and self.state != "starting" else None
         return 1.0 if stat is None or stat.state == "R" else 0.5
+
+    def registered_by(self) -> Owner:
+        """Whose rights bound what may leave of it (engine/permission.py)."""
+        return Owner(self.owner[0], self.owner[1], self.owner[2:]) if len(self.owner) > 1 else owner_of_user(self.uid)
 
     def is_as_it_was(self, then: HomeProcess) -> bool:
         """Whether it is that very process, and has not moved since."""
@@ -120,6 +127,11 @@ class HomeProcess:
         return {"checkpoint": told}
 
 
+def to_record(owner: Owner) -> tuple[int, ...]:
+    """As HomeProcess keeps it."""
+    return owner.uid, owner.gid, *owner.groups
+
+
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
 
@@ -134,6 +146,8 @@ def from_record(record: object) -> HomeProcess:
             continue
         if key == "recent":
             values[key] = tuple(float(moment) for moment in value)
+        elif key == "owner":
+            values[key] = tuple(int(number) for number in value)
         elif key == "history":
             values[key] = history.from_record(value)
         elif isinstance(value, _TYPES[str(known[key].type)]):
@@ -308,7 +322,7 @@ class Registry:
         child = HomeProcess(
             pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid), home_only=parent.home_only,
             locked=parent.locked, memory=parent.memory, since=time.time(), adopted=parent.adopted,
-            trace=parent.trace,
+            trace=parent.trace, owner=parent.owner or to_record(parent.registered_by()),
         )  # fmt: skip
         child = replace(child, **differences)
         self.add(child)

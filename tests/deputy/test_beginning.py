@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deputy.beginning import Beginning, program_of
+from engine.permission import ROOT
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -49,7 +50,7 @@ def test_it_is_held_before_it_has_done_anything_and_goes_on(child: subprocess.Po
     os.kill(child.pid, signal.SIGUSR1)
     tell(child)
     watch(beginning)
-    frozen = beginning.take()
+    frozen = beginning.take((ROOT,))
     assert frozen is not None
     assert os.readlink(f"/proc/{child.pid}/exe").endswith("sleep")
     maps = [line.split() for line in Path(f"/proc/{child.pid}/maps").read_text().splitlines()]
@@ -64,7 +65,7 @@ def test_it_is_held_before_it_has_done_anything_and_goes_on(child: subprocess.Po
 def test_one_that_has_begun_already_is_let_go(child: subprocess.Popen[bytes]) -> None:
     beginning = Beginning(child.pid, os.stat("/proc/self/exe"))
     assert beginning.is_over
-    assert beginning.take() is None
+    assert beginning.take((ROOT,)) is None
     assert tracer(child.pid) == "0"
 
 
@@ -72,7 +73,7 @@ def test_one_that_takes_too_long_is_let_go(child: subprocess.Popen[bytes], monke
     monkeypatch.setattr("deputy.beginning.PATIENCE", 0.1)
     beginning = Beginning(child.pid, program_of(child.pid))
     watch(beginning)
-    assert beginning.take() is None
+    assert beginning.take((ROOT,)) is None
     assert tracer(child.pid) == "0"
 
 
@@ -81,4 +82,4 @@ def test_one_that_ends_before_is_told(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     watch(beginning)
     with pytest.raises(ProcessLookupError):
-        beginning.take()
+        beginning.take((ROOT,))
