@@ -109,13 +109,16 @@ class Pages:
 
 
 def read(opened: Opened, record: Record) -> tuple[Context, Pages]:
-    """Everything of the images that a restart needs. Errors: FarhomeError: they are none, or not of this process."""
+    """Everything of the images that a restart needs. Errors: FarhomeError: they are none, or not of this process.
+
+    Names in images are text for protobuf, and bytes where they are no UTF-8, as names of files and threads may be.
+    """
     tree = _load(opened, "pstree.img", "PSTREE")
     if len(tree) != 1 or tree[0].pid != record.pid or sorted(tree[0].threads) != sorted(record.tids):
         raise BadCheckpoint("its images are those of another process")
     memory = _one(opened, f"mm-{record.pid}.img", "MM")
     cores = {tid: _one(opened, f"core-{tid}.img", "CORE") for tid in record.tids}
-    files = {entry.id: entry.reg.name for entry in _load(opened, "files.img", "FILES") if entry.HasField("reg")}
+    files = {entry.id: os.fsdecode(entry.reg.name) for entry in _load(opened, "files.img", "FILES") if entry.HasField("reg")}
     leader = cores[record.pid]
     if not leader.HasField("tc"):
         raise BadCheckpoint("its images are not whole")
@@ -228,7 +231,7 @@ def _thread(tid: int, core: Any, leader: Any, record: Record) -> ThreadContext:
     return ThreadContext(
         tid=tid, registers=_registers(machine.gpregs), extended_state=_extended_state(machine.fpregs), signal_mask=int(mask),
         robust_list=(int(own.futex_rla), int(own.futex_rla_len)), clear_tid=int(machine.clear_tid_addr), rseq=rseq,
-        sigaltstack=stack, comm=comm.encode("utf-8", "surrogateescape")[:15],
+        sigaltstack=stack, comm=os.fsencode(comm)[:15],
         pending=tuple(bytes.fromhex(info) for number, info in record.pending if number == tid),
     )  # fmt: skip
 

@@ -22,10 +22,10 @@ int begins(int tid, uint64_t address) {
 uint64_t fault(uint64_t address) { return address >> 47 ? address : FAULT_ADDRESS; }
 
 static int grow(void **array, uint32_t *room, uint32_t needed, size_t size, uint32_t limit) {
+    if (needed > limit)         /* first: there may be room for more */
+        return -E2BIG;
     if (needed <= *room)
         return 0;
-    if (needed > limit)
-        return -E2BIG;
     uint32_t more = needed < 16 ? 16 : needed * 2;
     void *fresh = realloc(*array, more * size);
     if (!fresh)
@@ -48,7 +48,7 @@ int64_t image_room(struct marshalled *m, uint64_t address, uint64_t length) {
         return -1;
     }
     size_t needed = at + length;
-    if (needed > m->image_room) {
+    if (needed > m->image_room || !m->image) {
         size_t room = needed < 256 ? 256 : needed;
         if (m->image && needed < 1 << 20)
             room = needed * 2;

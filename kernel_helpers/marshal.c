@@ -461,7 +461,8 @@ int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths
             data += part;
             bytes += part;
         }
-        data += left;
+        if (left)               /* of a reply without any bytes there is no data */
+            data += left;
     }
     if (count && guest_memory_writev(tid, here, count, there, count) != (ssize_t)bytes)
         return -EFAULT;

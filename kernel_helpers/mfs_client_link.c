@@ -201,7 +201,8 @@ static int come_up(void)
 	pthread_mutex_lock(&lock);
 	connected = true;
 	lost_at = 0;
-	heard_at = pinged_at = pings[0] = mfs_now();
+	heard_at = pinged_at = mfs_now();
+	pings[0] = heard_at;
 	ping_count = 1;
 	pong_count = 0;
 	/* What has waited goes first, in its order. If that fails the connection is lost, and the kernel is made to ask again. */

@@ -155,7 +155,9 @@ static void shorten(const struct asked *one, uint64_t *seconds, uint32_t *nanose
 {
 	if (!*seconds && !*nanoseconds)
 		return;
-	long long left = (long long)*seconds * 1000 + *nanoseconds / 1000000 - (mfs_now() - one->since);
+	/* Whatever it says, it is no more than the peer may promise. */
+	long long told = *seconds >= TERM / 1000 ? TERM : (long long)*seconds * 1000 + *nanoseconds / 1000000;
+	long long left = (told < TERM ? told : TERM) - (mfs_now() - one->since);
 	if (left < 0)
 		left = 0;
 	*seconds = (uint64_t)left / 1000;

@@ -62,7 +62,9 @@ void mfs_turn_end(struct mfs_session *session)
 unsigned long long mfs_turn_work(struct mfs_session *session)
 {
 	atomic_store_explicit(&session->turn.since, session->heard, memory_order_release);
-	return session->turn.at = ++session->turn.last;
+	unsigned long long number = ++session->turn.last;
+	session->turn.at = number;
+	return number;
 }
 
 bool mfs_turn_goes_on(struct mfs_session *session, unsigned long long number)

@@ -49,7 +49,7 @@ def decode_body(body: bytes | memoryview) -> Message:
     """The map in body. Errors: WireError."""
     try:
         message = msgpack.unpackb(body, raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list or a map as the key of a map
         raise WireError(f"not a message: {error}") from None
     if not isinstance(message, dict):
         raise WireError("not a message: no map")
