@@ -123,6 +123,7 @@ class Preparation:
             "prepare", pid=inner_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
             uid=int(status["Uid"].split()[0]), command=self.begins or status["Name"].strip(), files=[file.to_wire() for file in self.files],
             engine=self.engine, trace=self._trace,
+            ids=sorted({int(word) for name in ("Uid", "Gid", "Groups") for word in status.get(name, "").split()}),
         )  # fmt: skip
         self._send_wanted(self.files)
         self._tell_clocks()

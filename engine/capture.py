@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from engine import identities
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
@@ -121,7 +122,7 @@ def memory_layout(pid: int, brk: int) -> MemoryLayout:
 
 
 def identity(pid: int) -> Identity:
-    """From /proc. Errors: OSError."""
+    """From /proc; ids as the process sees them. Errors: OSError."""
     status: dict[str, list[int]] = {}
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
         for line in lines:
@@ -137,10 +138,10 @@ def identity(pid: int) -> Identity:
                 limits[number] = (soft, hard)
     with open(f"/proc/{pid}/personality", encoding="ascii") as file:
         personality = int(file.read(), 16)
-    u, g = status["Uid"], status["Gid"]
-    return Identity(
-        os.readlink(f"/proc/{pid}/exe"), (u[0], u[1], u[2]), (g[0], g[1], g[2]), tuple(status.get("Groups", [])), personality, limits
-    )
+    users, groups = identities.users(pid), identities.groups(pid)
+    u, g = [users.id(number) for number in status["Uid"]], [groups.id(number) for number in status["Gid"]]
+    others = tuple(groups.id(number) for number in status.get("Groups", []))
+    return Identity(os.readlink(f"/proc/{pid}/exe"), (u[0], u[1], u[2]), (g[0], g[1], g[2]), others, personality, limits)
 
 
 def kernel_code(frozen: Frozen, maps: Sequence[Mapping]) -> bytes:

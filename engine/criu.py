@@ -45,6 +45,9 @@ class Place(Protocol):
     ) -> list[str]: ...
     @property
     def is_open(self) -> bool: ...
+    def hand_over(self, directory: str | os.PathLike[str]) -> None: ...
+    @property
+    def has_own_ids(self) -> bool: ...
     def open_for_criu(self, images: str | os.PathLike[str]) -> None: ...
     def close_for_criu(self) -> None: ...
     def host_pid(self, inner: int) -> int: ...
@@ -122,8 +125,11 @@ def _credentials(pid: int) -> tuple[set[int], set[int]]:
     return found["Uid"], found["Gid"]
 
 
-def _dumping_user(copy: Copy) -> tuple[int, int]:
-    """The user that CRIU has to be: asking another user's process for its limits takes CAP_SYS_RESOURCE."""
+def _dumping_user(copy: Copy, sandbox: Place | None) -> tuple[int, int]:
+    """The user that CRIU has to be: asking another user's process for its limits takes CAP_SYS_RESOURCE. -1: root of the sandbox, -2: that
+    of the node, who alone may look past the filter of a guest (PTRACE_O_SUSPEND_SECCOMP)."""
+    if sandbox is not None and sandbox.has_own_ids:
+        return -2, -1
     if images.has_capability(images.CAP_SYS_RESOURCE):
         return -1, -1
     uids, gids = _credentials(copy.pid)
@@ -161,7 +167,7 @@ def _has_no_new_privileges(pid: int) -> bool:
 
 
 def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) -> None:
-    uid, gid = _dumping_user(copy)
+    uid, gid = _dumping_user(copy, sandbox)
     seen = innermost if sandbox is not None else (lambda tid: tid)
     tids = {seen(tid): copy.inner_tids[source] for source, tid in copy.threads.items()}
     pid = seen(copy.pid)
@@ -182,6 +188,7 @@ def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) ->
         if opened:
             sandbox.open_for_criu(directory)
         try:
+            sandbox.hand_over(directory)
             argv = sandbox.enter_argv(
                 [*tool().inside, *options, "-D", IMAGES_INSIDE], uid=uid, gid=gid, join_cgroup=False
             )
@@ -201,6 +208,9 @@ def restore(directory: Path, sandbox: Place, pid: int, timeout: float = 120.0) -
         raise FarhomeError(f"the images hold process {wanted[0]}, not {pid}")
     images.fit_limits(directory, pid)
     options = ["restore", "-o", "restore.log", *_COMMON, "--leave-stopped", "-d", "-D", IMAGES_INSIDE]
+    if sandbox.has_own_ids:
+        options.append("--unprivileged")
+    sandbox.hand_over(directory)
     argv = sandbox.enter_argv([*tool().inside, *options], last_pid=_last_pid(wanted))
     _run(argv, directory / "restore.log", pid, timeout)
     return sandbox.host_pid(pid)

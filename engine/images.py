@@ -19,8 +19,9 @@ except ImportError:
     sys.path.append(str(build_directory() / "pycriu"))
     from pycriu.images import magic
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from pycriu.images.core_pb2 import core_entry
+from pycriu.images.core_pb2 import core_entry, task_kobj_ids_entry
 from pycriu.images.fdinfo_pb2 import file_entry
+from pycriu.images.inventory_pb2 import inventory_entry
 from pycriu.images.mm_pb2 import mm_entry
 from pycriu.images.pagemap_pb2 import pagemap_entry, pagemap_head
 from pycriu.images.pstree_pb2 import pstree_entry
@@ -35,7 +36,7 @@ _RLIMITS_OF_MEMORY = (resource.RLIMIT_STACK, resource.RLIMIT_AS, resource.RLIMIT
 _COMMON = struct.pack("<I", magic.by_name["IMG_COMMON"])
 _SIZE = struct.Struct("<I")
 _KINDS = {"CORE": core_entry, "FILES": file_entry, "MM": mm_entry, "PSTREE": pstree_entry, "SECCOMP": seccomp_entry}
-_KINDS |= {"PAGEMAP": pagemap_entry}
+_KINDS |= {"PAGEMAP": pagemap_entry, "IDS": task_kobj_ids_entry, "INVENTORY": inventory_entry}
 _FIRST = {"PAGEMAP": pagemap_head}
 """Of kinds whose first entry is another one."""
 
@@ -55,10 +56,10 @@ def load(path: Path, kind: str) -> list[Entry]:
 def parse(data: bytes, kind: str, name: str) -> list[Entry]:
     """The entries of an image that is in memory; `name`: that of its file. Errors: FarhomeError."""
     try:
-        if data[:8] != _header(kind):
-            raise ValueError(f"its magic is {data[:8].hex()}")
+        at = len(_header(kind))
+        if data[:at] != _header(kind):
+            raise ValueError(f"its magic is {data[:at].hex()}")
         entries: list[Entry] = []
-        at = 8
         while at < len(data):
             (size,) = _SIZE.unpack_from(data, at)
             at += _SIZE.size
@@ -79,7 +80,8 @@ def store(path: Path, kind: str, entries: Iterable[Entry]) -> None:
 
 
 def _header(kind: str) -> bytes:
-    return _COMMON + struct.pack("<I", magic.by_name[kind])
+    own = struct.pack("<I", magic.by_name[kind])
+    return own if kind == "INVENTORY" else _COMMON + own
 
 
 def _clear(entry: Entry, *names: str) -> None:
@@ -133,6 +135,15 @@ def strip(directory: Path) -> None:
     # its home, where its absolute time-outs are kept.
     for path in directory.glob("timens-*.img"):
         path.unlink()
+    # Nor one of users (a guest that hops has been in one): where it arrives it is in one already, and in all others.
+    for path in directory.glob("userns-*.img"):
+        path.unlink()
+    namespaces = load(directory / "inventory.img", "INVENTORY")[0].root_ids
+    for path in directory.glob("ids-*.img"):
+        image = load(path, "IDS")
+        for entry in image:
+            _same_namespaces(entry, namespaces)
+        store(path, "IDS", image)
     seccomp = directory / "seccomp.img"
     if seccomp.exists():
         store(seccomp, "SECCOMP", [seccomp_entry()])
@@ -152,6 +163,15 @@ def strip(directory: Path) -> None:
             if entry.HasField("reg"):
                 _clear(entry.reg, "mode")
         store(files, "FILES", image)
+
+
+def _same_namespaces(entry: Entry, root: Entry) -> None:
+    """CRIU makes those that are not the root's."""
+    for field in entry.DESCRIPTOR.fields:
+        if field.name.endswith("_ns_id"):
+            entry.ClearField(field.name)
+            if root.HasField(field.name):
+                setattr(entry, field.name, getattr(root, field.name))
 
 
 def _strip_core(entry: Entry) -> None:

@@ -22,8 +22,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
+from engine.capture import scratch_page
 from engine.context import Context
 from engine.handover import give_descriptor, take_descriptor
 from engine.layout import Span, common, merge, subtract_all
@@ -57,15 +58,15 @@ log = logging.getLogger("engine.postcopy")
 
 def userfaultfd(frozen: Frozen, page: int = 0) -> int:
     """A userfaultfd of a process, all of whose threads are stopped, that holds up the kernel's own accesses, too: ours alone. It may be one
-    without any right, given `page`, scratch memory in it. Errors: OSError: this kernel, or this machine, does not have it."""
+    without any right outside of its user namespace. page: scratch memory in it, if there is some. Errors: OSError: this kernel, or this
+    machine, does not have it."""
     try:
         number = frozen.call(SYS.userfaultfd, _FLAGS)
     except PermissionError:
-        if not page:
-            raise
         device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
         try:
-            given = give_descriptor(frozen, device, page)
+            with nullcontext(page) if page else scratch_page(frozen) as scratch:
+                given = give_descriptor(frozen, device, scratch)
         finally:
             os.close(device)
         try:

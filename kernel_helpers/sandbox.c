@@ -1,18 +1,20 @@
 /* sandbox: the namespaces and the small root that a guest lives in, and what has to happen inside them.
  *
  *   sandbox create [CGROUP...]            reads requests from stdin, prints the id of the sandbox's process 1, and stays
+ *   sandbox try                           whether this kernel lets us make user namespaces: status 0, or says why not
  *   sandbox mount PID                     reads `bind` requests and carries them out in the sandbox of process 1 PID
  *   sandbox unmount PID PATH...           lazily; PATH "-" makes the root read-only
  *   sandbox run PID UID GID LAST [CGROUP...] -- PROGRAM [ARGUMENT...]
- *                                         PID 0: no sandbox. UID -1: as we are. Otherwise as that user with every capability
+ *                                         PID 0: no sandbox. UID -1: as root of it. -2: as we are. Otherwise as that user with every capability
  *                                         except CAP_SYS_RESOURCE. LAST (0: as it comes): the pid before the one that the
  *                                         program gets in there. Exit status: the program's, 128 + signal when killed
  *
  * Requests are strings, each ended by NUL: `hostname NAME`, `domainname NAME`, `size BYTES`, `clocks MONOTONIC:BOOTTIME` (how
- * many ns ahead of the caller's they are inside), `numbers FD` (a socket through which process 1 is told the last pid, in digits,
- * or `v` and the pid of a vessel that it is to make, a process without a descriptor that waits for ever, or is given the mount of a file
- * and told where the guest shall see it, answered by '+' or '-'), `bind ro|rw SOURCE TARGET`
- * (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
+ * many ns ahead of the caller's they are inside), `uids MAP` and `gids MAP` (lines as in /proc/PID/uid_map: a user namespace; none without)
+ * and `root ID` (who root inside is outside), `numbers FD` (a socket through which process 1 is told the last pid, in digits,
+ * or `v` and the pid of a vessel that it is to make, a process without a descriptor that waits for ever), `files FD` (one through which
+ * the keeper, this program, is given the mount of a file and told where the guest shall see it; both answer by '+' or '-'),
+ * `bind ro|rw SOURCE TARGET` (every word its own string). Sources are opened in the caller's mount namespace, targets inside the sandbox, after its
  * root has become the only root: no target can lead out of it. CGROUP is the directory of a cgroup to join.
  *
  * Whatever fails ends this program with one line on stderr, status 125 and nothing left: mounts and namespaces die with
@@ -23,17 +25,14 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,7 +48,6 @@
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
 #endif
-#define CGROUPS 32 /* hierarchies */
 #define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
 
 void sandbox_fail(const char *what)
@@ -58,14 +56,14 @@ void sandbox_fail(const char *what)
     exit(125);
 }
 
-static void die_with_parent(void)
+void sandbox_die_with_parent(void)
 {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL))
         sandbox_fail("PR_SET_PDEATHSIG");
 }
 
-/* A descriptor for enter_cgroup(). */
-static int open_cgroup(const char *directory)
+/* A descriptor for sandbox_enter_cgroup(). */
+int sandbox_open_cgroup(const char *directory)
 {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/cgroup.procs", directory) >= (int)sizeof path) {
@@ -78,124 +76,11 @@ static int open_cgroup(const char *directory)
     return fd;
 }
 
-static void enter_cgroup(int fd)
+void sandbox_enter_cgroup(int fd)
 {
     if (write(fd, "0", 1) != 1)
         sandbox_fail("cgroup");
     close(fd);
-}
-
-/* CRIU's kernel probes connect to themselves. */
-static void raise_loopback(void)
-{
-    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &request))
-        sandbox_fail("loopback");
-    close(fd);
-}
-
-/* The children's clocks run ahead of ours. Offsets are told against the first time namespace of all, so that ours count too. */
-static void shift_clocks(const char *ahead)
-{
-    static const char *names[] = {"monotonic", "boottime"};
-    long long shift[2], offset[2] = {0, 0};
-    char line[128], name[32];
-    long long seconds, nanoseconds;
-    if (sscanf(ahead, "%lld:%lld", &shift[0], &shift[1]) != 2) {
-        errno = EINVAL;
-        sandbox_fail("clocks");
-    }
-    if (unshare(CLONE_NEWTIME))
-        sandbox_fail("time namespace");
-    FILE *file = fopen("/proc/self/timens_offsets", "re");
-    if (!file)
-        sandbox_fail("timens_offsets");
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "%31s %lld %lld", name, &seconds, &nanoseconds) == 3)
-            for (int i = 0; i < 2; i++)
-                if (!strcmp(name, names[i]))
-                    offset[i] = seconds * 1000000000LL + nanoseconds;
-    fclose(file);
-    int fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
-    for (int i = 0; i < 2; i++) {
-        long long wanted = offset[i] + shift[i];
-        seconds = wanted / 1000000000LL;
-        nanoseconds = wanted % 1000000000LL;
-        if (nanoseconds < 0) {
-            nanoseconds += 1000000000LL;
-            seconds--;
-        }
-        int size = snprintf(line, sizeof line, "%s %lld %lld\n", names[i], seconds, nanoseconds);
-        if (fd < 0 || write(fd, line, size) != size)
-            sandbox_fail("timens_offsets");
-    }
-    close(fd);
-}
-
-/* Only process 1 is in the guest's cgroups, and not before it is ready: there it has to wait for its turn among other guests. */
-static int create(char **cgroups)
-{
-    int up[2], groups[CGROUPS], count = 0;
-    char ok;
-    struct requests q = sandbox_read_requests();
-    die_with_parent();
-    for (; *cgroups && count < CGROUPS; cgroups++)
-        groups[count++] = open_cgroup(*cgroups);
-    if (*cgroups) {
-        errno = E2BIG;
-        sandbox_fail(*cgroups);
-    }
-    if (unshare(NAMESPACES))
-        sandbox_fail("unshare");
-    if (q.clocks)
-        shift_clocks(q.clocks);
-    if (pipe2(up, O_CLOEXEC))
-        sandbox_fail("pipe");
-    pid_t first = fork();
-    if (first < 0)
-        sandbox_fail("fork");
-    if (!first) {
-        die_with_parent();
-        close(up[0]);
-        setsid();
-        sigset_t children;
-        sigemptyset(&children);
-        sigaddset(&children, SIGCHLD);
-        sigprocmask(SIG_BLOCK, &children, NULL);
-        sandbox_make_root(&q);
-        raise_loopback();
-        prctl(PR_SET_NAME, "farhome-sandbox");
-        int last_pid = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
-        int orphans = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
-        if (last_pid < 0 || orphans < 0)
-            sandbox_fail("process 1");
-        for (int i = 0; i < count; i++)
-            enter_cgroup(groups[i]);
-        if (unshare(CLONE_NEWCGROUP))
-            sandbox_fail("unshare");
-        if (write(up[1], "+", 1) != 1)
-            sandbox_fail("pipe");
-        /* Nothing else stays open: first out of the way, for what is needed may have one of these numbers. */
-        int kept[3] = {q.numbers, last_pid, orphans};
-        for (int i = 0; i < 3; i++)
-            kept[i] = kept[i] < 0 ? -1 : fcntl(kept[i], F_DUPFD_CLOEXEC, 64);
-        for (int i = 0; i < 3; i++)
-            if (kept[i] < 0 || dup2(kept[i], i) < 0)
-                close(i);
-        syscall(SYS_close_range, 3, ~0u, 0);
-        sandbox_serve_forever(2, q.numbers < 0 ? -1 : 0, 1);
-    }
-    close(up[1]);
-    if (read(up[0], &ok, 1) != 1)
-        exit(125); /* it has said why */
-    printf("%d\n", first);
-    fflush(stdout);
-    close(1);
-    int status;
-    while (waitpid(first, &status, __WALL) < 0 && errno == EINTR)
-        ;
-    return 0;
 }
 
 /* ---- from outside */
@@ -206,6 +91,21 @@ static void enter(const char *pid, int namespaces)
     if (fd < 0 || setns(fd, namespaces) || chdir("/"))
         sandbox_fail("entering the sandbox");
     close(fd);
+}
+
+/* The user namespace of a process, -1 if it is ours. */
+static int other_users(const char *pid)
+{
+    char path[64];
+    struct stat ours, theirs;
+    snprintf(path, sizeof path, "/proc/%d/ns/user", atoi(pid));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &theirs) || stat("/proc/self/ns/user", &ours))
+        sandbox_fail(path);
+    if (theirs.st_ino != ours.st_ino || theirs.st_dev != ours.st_dev)
+        return fd;
+    close(fd);
+    return -1;
 }
 
 static int mount_into(const char *pid)
@@ -278,12 +178,13 @@ static int run(char **arguments)
     char **program = arguments + 4;
     int status;
     for (; *program && strcmp(*program, "--"); program++)
-        enter_cgroup(open_cgroup(*program));
+        sandbox_enter_cgroup(sandbox_open_cgroup(*program));
     if (!*program || !*++program) {
         errno = EINVAL;
         sandbox_fail("run");
     }
-    die_with_parent();
+    sandbox_die_with_parent();
+    int users = strcmp(pid, "0") && uid != -2 ? other_users(pid) : -1;
     if (strcmp(pid, "0"))
         enter(pid, NAMESPACES | CLONE_NEWCGROUP | CLONE_NEWTIME);
     if (strcmp(last, "0"))
@@ -292,9 +193,14 @@ static int run(char **arguments)
     if (child < 0)
         sandbox_fail("fork");
     if (!child) {
+        /* Whoever runs inside has no more rights than root inside. */
+        if (users >= 0 && setns(users, CLONE_NEWUSER))
+            sandbox_fail("the users of the sandbox");
+        if (users >= 0)
+            sandbox_become_root();
         if (uid >= 0)
             become(uid, gid);
-        die_with_parent(); /* after become(): a change of credentials clears it */
+        sandbox_die_with_parent(); /* after become(): a change of credentials clears it */
         execv(*program, program);
         sandbox_fail(*program);
     }
@@ -308,13 +214,15 @@ int main(int argc, char **argv)
 {
     prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0);     /* our caller's memory may be merged, a guest's is nobody's to compare */
     if (argc >= 2 && !strcmp(argv[1], "create"))
-        return create(argv + 2);
+        return sandbox_create(argv + 2);
+    if (argc == 2 && !strcmp(argv[1], "try"))
+        return sandbox_try();
     if (argc == 3 && !strcmp(argv[1], "mount"))
         return mount_into(argv[2]);
     if (argc >= 3 && !strcmp(argv[1], "unmount"))
         return unmount(argv[2], argv + 3);
     if (argc >= 7 && !strcmp(argv[1], "run"))
         return run(argv + 2);
-    fprintf(stderr, "sandbox: create | mount PID | unmount PID PATH... | run PID UID GID LAST [CGROUP...] -- PROGRAM...\n");
+    fprintf(stderr, "sandbox: create | try | mount PID | unmount PID PATH... | run PID UID GID LAST [CGROUP...] -- PROGRAM...\n");
     return 125;
 }

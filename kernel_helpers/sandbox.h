@@ -1,6 +1,7 @@
 /* What the files of sandbox share.
  *
  *   sandbox.c           its commands
+ *   sandbox_create.c    makes it, and keeps it
  *   sandbox_requests.c  what the sandbox is to be
  *   sandbox_root.c      its tree of files, made and changed from inside
  *   sandbox_first.c     what its process 1 does */
@@ -15,17 +16,32 @@ struct bind {
 
 struct requests {
     const char *hostname, *domainname, *size, *clocks;
+    const char *uids, *gids; /* lines of the maps; NULL: no user namespace */
+    unsigned root;           /* root inside, as it is outside */
     struct bind *binds;
-    int count, numbers;
+    int count, numbers, files;
 };
 
 /* Ends this program with one line on standard error, about errno. */
 void sandbox_fail(const char *what) __attribute__((noreturn));
 
+void sandbox_die_with_parent(void);
+
+/* A descriptor for sandbox_enter_cgroup(). */
+int sandbox_open_cgroup(const char *directory);
+void sandbox_enter_cgroup(int fd);
+
+/* The commands `create` and `try`. */
+int sandbox_create(char **cgroups);
+int sandbox_try(void);
+
+/* Of the user namespace that the caller is in, and has all capabilities of. */
+void sandbox_become_root(void);
+
 /* From standard input. */
 struct requests sandbox_read_requests(void);
 
-/* The caller is in the new namespaces, and its root is another one afterwards. */
+/* The caller is in the new mount namespace, and its root is another one afterwards; without /proc yet. */
 void sandbox_make_root(const struct requests *q);
 void sandbox_place(const struct bind *bind);
 /* 0, or -1 and errno. */
@@ -33,6 +49,9 @@ int sandbox_remount_root(int read_only);
 /* One more file, in a sandbox that is sealed: whether it is there. The guest makes no file call here: it does not meet a root that can be
  * written. */
 int sandbox_show_file(int tree, const char *target);
+
+/* What came through a socket, and a descriptor if one came along, else -1. Returns its length. */
+long sandbox_take_request(int socket, char *text, unsigned long room, int *descriptor);
 
 /* Reaps orphans, of whom `children` (a signalfd) tells, and does what comes through `numbers`, answered by '+' or '-'. */
 void sandbox_serve_forever(int children, int numbers, int last_pid) __attribute__((noreturn));

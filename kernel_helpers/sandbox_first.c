@@ -49,8 +49,7 @@ static int make_vessel(pid_t pid)
     return 0;
 }
 
-/* What came through the socket, and a descriptor if one came along. */
-static ssize_t take_request(int numbers, char *text, size_t room, int *descriptor)
+ssize_t sandbox_take_request(int numbers, char *text, size_t room, int *descriptor)
 {
     union {
         struct cmsghdr header;
@@ -78,8 +77,8 @@ void sandbox_serve_forever(int children, int numbers, int last_pid)
             watched[0].fd = -1;
         if (watched[1].revents) {
             int tree;
-            ssize_t length = take_request(numbers, text, sizeof text, &tree);
-            int done = tree >= 0 ? sandbox_show_file(tree, text) : *text == 'v' ? make_vessel(atoi(text + 1)) : set_next_pid(last_pid, text, length);
+            ssize_t length = sandbox_take_request(numbers, text, sizeof text, &tree);
+            int done = *text == 'v' ? make_vessel(atoi(text + 1)) : set_next_pid(last_pid, text, length);
             char answer = done ? '+' : '-';
             if (tree >= 0)
                 close(tree);

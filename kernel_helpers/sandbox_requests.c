@@ -63,7 +63,7 @@ struct requests sandbox_read_requests(void)
     char *at = read_all(&length), *end = at + length;
     const char *words[4];
     q.size = "1g";
-    q.numbers = -1;
+    q.numbers = q.files = -1;
     q.binds = binds;
     while (at < end) {
         int want = !strcmp(at, "bind") ? 4 : 2;
@@ -83,6 +83,14 @@ struct requests sandbox_read_requests(void)
             q.size = words[1];
         else if (!strcmp(words[0], "clocks"))
             q.clocks = words[1];
+        else if (!strcmp(words[0], "uids"))
+            q.uids = words[1];
+        else if (!strcmp(words[0], "gids"))
+            q.gids = words[1];
+        else if (!strcmp(words[0], "root"))
+            q.root = strtoul(words[1], NULL, 10);
+        else if (!strcmp(words[0], "files"))
+            q.files = atoi(words[1]);
         else if (!strcmp(words[0], "numbers"))
             q.numbers = atoi(words[1]);
         else if (want == 4 && q.count < MAX_BINDS) {

@@ -80,17 +80,12 @@ void sandbox_make_root(const struct requests *q)
     make_directory("/.farhome");
     make_directory("/.farhome/criu");
     make_directory("/.farhome/images");
-    if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL))
-        sandbox_fail("/proc");
     /* CRIU keeps what it learned of the kernel on /run, if that is a tmpfs. */
-    if (mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m"))
+    snprintf(options, sizeof options, "mode=0755,size=16m,uid=%u,gid=%u", q->root, q->root);
+    if (mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, options) || chown("/tmp", q->root, q->root))
         sandbox_fail("/run");
     for (int i = 0; i < q->count; i++)
         sandbox_place(&q->binds[i]);
-    if (q->hostname && sethostname(q->hostname, strlen(q->hostname)))
-        sandbox_fail("hostname");
-    if (q->domainname && setdomainname(q->domainname, strlen(q->domainname)))
-        sandbox_fail("domainname");
 }
 
 int sandbox_remount_root(int read_only)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from remote import identity
 from remote.remote import Options
 from remote.tree import Tree
 from wire import logs
@@ -34,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--pki", type=Path, help="certificates of this node: guests may read files of their homes directly")
     made.add_argument("--direct-after", type=int, default=16, help="reads of a file that go home before")
     made.add_argument("--own-files", type=Path, help="where the files of this node are as other nodes see them")
+    made.add_argument("--ids", type=identity.bounds, default=identity.DEFAULT, help="FIRST-LAST, of guests on this node; none: as at home")
     made.add_argument("--plain", action="store_true", help="that need not be encrypted")
     return made
 
@@ -53,7 +55,7 @@ def tree(words: Sequence[str]) -> Tree:
     options = Options(
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache, arguments.pki, arguments.plain,
-        arguments.direct_after, arguments.own_files,
+        arguments.direct_after, arguments.own_files, arguments.ids,
     )  # fmt: skip
     return Tree(options)
 

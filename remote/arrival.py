@@ -31,6 +31,7 @@ from kernel_helpers.filter import RET_NOTIFY
 from kernel_helpers.link import AwayLink
 from kernel_helpers.pages import PageRange, receive_own_pages
 from kernel_helpers.seizing import Frozen, seize
+from remote import identity
 from remote.guest import Guest, end_traced, program_tids
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from remote.sandbox import Sandbox
@@ -92,6 +93,9 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     store = FileStore(remote.options.cache)
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
+    if left is not None and left.identities is not None and not left.identities.covers(identity.checked(_ids(request))):
+        left.leave()
+        left = None
     sandbox = left
     vessel: Vessel | None = None
     frozen: Frozen | None = None
@@ -303,8 +307,16 @@ def _sandbox(
     remote: Remote, key: str, files: list[tuple[str, str]], clocks: tuple[int, int] | None, request: Message, images: Path
 ) -> Sandbox:
     """Errors: FarhomeError."""
-    cgroup = remote.options.cgroup or None
-    return Sandbox.create(key, files, clocks=clocks, nodename=str(request["nodename"]), cgroup=cgroup, images=images)
+    options = remote.options
+    ids = identity.take(options.ids, identity.greater_ids(_ids(request))) if options.ids is not None else None
+    return Sandbox.create(
+        key, files, clocks=clocks, nodename=str(request["nodename"]), cgroup=options.cgroup or None, images=images, identities=ids
+    )
+
+
+def _ids(request: Message) -> list[object]:
+    """All user and group ids that the process has at home."""
+    return [request["uid"], *request.get("ids", [])]
 
 
 def _clocks_of_home(talk: Channel) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from engine import postcopy
 from engine.precopy import Ahead
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, Kind
-from remote import arrival, departure
+from remote import arrival, departure, identity
 from remote.ahead import GoingAhead
 from remote.guest import Guest
 from remote.homefiles import HomeFiles
@@ -61,6 +61,8 @@ class Options:
     """reads of a file that go home before"""
     own_files: Path | None = None
     """where this node's files are as others see them"""
+    ids: tuple[int, int] | None = identity.DEFAULT
+    """from which the ids of guests are, first and last; None: guests have those of home"""
 
 
 class Remote:

@@ -22,6 +22,7 @@ from engine import criu
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.library import build_directory
 from remote import mounts
+from remote.identity import Identities
 from wire.waking import ready
 
 NUMBER_TIMEOUT = 5.0
@@ -90,9 +91,12 @@ class Sandbox:
     """process 1 of the sandbox, as this process's pid namespace sees it"""
     _keeper: subprocess.Popen[bytes] = field(repr=False)
     _numbers: socket.socket = field(repr=False)
+    _shows: socket.socket = field(repr=False)
     _cgroups: list[str] = field(default_factory=list)
     clocks: tuple[int, int] | None = None
     """how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's"""
+    identities: Identities | None = None
+    """None: ids inside are those outside"""
     _shown: dict[str, tuple[object, ...]] = field(default_factory=dict)
     """what is mounted at a path"""
     _is_sealed: bool = False
@@ -111,29 +115,46 @@ class Sandbox:
         cgroup: str | None = None,
         images: str | os.PathLike[str] | None = None,
         clocks: tuple[int, int] | None = None,
+        identities: Identities | None = None,
         timeout: float = 20.0,
     ) -> Sandbox:
-        """`clocks`: how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's.
-        `files`: (path at home, local file). `images`: directory that CRIU shall restore from; until seal() it is
-        there, and CRIU too. Errors: FarhomeError; nothing is left then."""
-        files = list(files)
+        """`clocks`: how many ns CLOCK_MONOTONIC and CLOCK_BOOTTIME run ahead of this node's. `files`: (path at home, local file).
+        `identities`: the ids of who lives in it, ours from here on; None: there is no user namespace. `images`: directory that CRIU shall
+        restore from; until seal() it is there, and CRIU too. Errors: FarhomeError; nothing is left then."""
+        try:
+            return cls._create(key, list(files), nodename, domainname, cgroup, images, clocks, identities, timeout)
+        except BaseException:
+            if identities is not None:
+                identities.release()
+            raise
+
+    @classmethod
+    def _create(
+        cls, key: str, files: list[tuple[str, str | os.PathLike[str]]], nodename: str | None, domainname: str | None, cgroup: str | None,
+        images: str | os.PathLike[str] | None, clocks: tuple[int, int] | None, identities: Identities | None, timeout: float,
+    ) -> Sandbox:  # fmt: skip
         requests = _file_requests(files) + _bind("dev", "/dev/null", "/dev/null")
         for word, value in (("hostname", nodename), ("domainname", domainname)):
             if value and value != "(none)":
                 requests += word.encode() + b"\0" + os.fsencode(value) + b"\0"
         if clocks is not None:
             requests += b"clocks\0%d:%d\0" % clocks
+        if identities is not None:
+            lines = identities.lines().encode()
+            requests += b"uids\0%b\0gids\0%b\0root\0%d\0" % (lines, lines, identities.first)
         if images is not None:
             requests += _bind("ro", criu.tool().root, criu.CRIU_INSIDE) + _bind("rw", images, criu.IMAGES_INSIDE)
         cgroups = cgroup_directories(cgroup)
-        numbers, theirs = socket.socketpair()
-        numbers.settimeout(NUMBER_TIMEOUT)
-        requests += b"numbers\0%d\0" % theirs.fileno()
-        with theirs:
+        (numbers, first_end), (shows, keepers_end) = socket.socketpair(), socket.socketpair()
+        for ours in (numbers, shows):
+            ours.settimeout(NUMBER_TIMEOUT)
+        requests += b"numbers\0%d\0files\0%d\0" % (first_end.fileno(), keepers_end.fileno())
+        held = [identities.lock] if identities is not None and identities.lock >= 0 else []
+        with first_end, keepers_end:
             keeper = subprocess.Popen(
                 [_program(), "create", *cgroups],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(first_end.fileno(), keepers_end.fileno(), *held),
             )  # fmt: skip
         assert keeper.stdin and keeper.stdout and keeper.stderr
         try:
@@ -154,10 +175,12 @@ class Sandbox:
             keeper.stdout.close()
             keeper.stderr.close()
             numbers.close()
+            shows.close()
             raise
         keeper.stdout.close()
         keeper.stderr.close()
-        sandbox = cls(key, int(line), keeper, numbers, cgroups, clocks, {path: _identity(local) for path, local in files})
+        shown = {path: _identity(local) for path, local in files}
+        sandbox = cls(key, int(line), keeper, numbers, shows, cgroups, clocks, identities, shown)
         if images is not None:
             criu.hand_over_kernel_data(Path(f"/proc/{sandbox.first}/root"))
         return sandbox
@@ -187,6 +210,17 @@ class Sandbox:
         requests = _bind("ro", criu.tool().root, criu.CRIU_INSIDE) + _bind("rw", images, criu.IMAGES_INSIDE)
         self._work("mount", str(self.first), requests=requests)
         self.is_open = True
+
+    @property
+    def has_own_ids(self) -> bool:
+        """Whether ids inside are not those outside."""
+        return self.identities is not None
+
+    def hand_over(self, directory: str | os.PathLike[str]) -> None:
+        """A directory of images, and what is in it, belongs to root inside. Errors: OSError."""
+        if self.identities is not None:
+            for path in (directory, *Path(directory).iterdir()):
+                os.chown(path, self.identities.first, self.identities.first, follow_symlinks=False)
 
     def close_for_criu(self) -> None:
         """What open_for_criu() mounted is gone. Errors: FarhomeError."""
@@ -248,8 +282,8 @@ class Sandbox:
         request = os.fsencode(checked_target(path))
         tree = mounts.detached(local)
         try:
-            socket.send_fds(self._numbers, [request], [tree])
-            if self._numbers.recv(1) != b"+":
+            socket.send_fds(self._shows, [request], [tree])
+            if self._shows.recv(1) != b"+":
                 raise FarhomeError(f"the sandbox of {self.key} cannot show {path}")
         finally:
             os.close(tree)
@@ -292,6 +326,7 @@ class Sandbox:
     def destroy(self, timeout: float = 10.0) -> None:
         """Ends everything inside; when it returns, no process of it is left. Safe to call twice."""
         self._numbers.close()
+        self._shows.close()
         try:
             descriptor = os.pidfd_open(self.first)
         except ProcessLookupError:
@@ -309,6 +344,8 @@ class Sandbox:
             log.warning("the sandbox of %s does not end", self.key)
             self._keeper.kill()
             self._keeper.wait()
+        if self.identities is not None:
+            self.identities.release()
 
 
 def _innermost(pid: int) -> int:

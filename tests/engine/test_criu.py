@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from engine import criu, images
+from engine import capture, criu, images
 from engine.arrival import drop_capabilities, install_filter
 from engine.forkcopy import fork_copy
 from kernel_helpers import inject, seizing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.syscalls import SYS
+from remote import identity
 from remote.sandbox import Sandbox
 from tests.engine.support import (
     PYTHON_COUNTER,
@@ -35,6 +36,11 @@ NOTIFY_GETPPID = b"".join(
 def _status(pid: int) -> dict[str, str]:
     text = Path(f"/proc/{pid}/status").read_text()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def who(pid: int) -> tuple[object, ...]:
+    found = capture.identity(pid)
+    return found.uids, found.gids, found.groups
 
 
 def _inner_threads(pid: int) -> list[int]:
@@ -58,8 +64,10 @@ def test_process_goes_on_in_a_sandbox_with_its_own_ids(kind: str, user: str | No
             assert os.listdir(f"/proc/{guest.pid}/fd") == []
             drop_capabilities(guest)
             home, away = _status(program.pid), _status(guest.pid)
-            for key in ("Uid", "Gid", "Groups", "SigCgt", "SigIgn", "NoNewPrivs", "Name"):
+            for key in ("SigCgt", "SigIgn", "NoNewPrivs", "Name"):
                 assert away[key] == home[key], key
+            assert who(guest.pid) == who(program.pid)
+            assert set(away["Uid"].split()).isdisjoint(home["Uid"].split()), "it is somebody here"
             assert int(away["CapEff"], 16) == int(away["CapPrm"], 16) == 0
             assert list(program.report(guest.pid).count) == at_freeze, "it ran before it was let go"
             guest.detach()
@@ -173,7 +181,7 @@ def test_sandbox_of_pid_that_is_taken_by_criu_itself(counter: str, tmp_path: Pat
         ids = sorted(set(images.thread_ids(tmp_path / "images")))
         small = {tid: 2 + index for index, tid in enumerate(ids)}
         images.renumber(tmp_path / "images", (program.pid, small[program.pid]), small)
-        sandbox = Sandbox.create("small", shown_files(program.pid), images=tmp_path / "images")
+        sandbox = Sandbox.create("small", shown_files(program.pid), images=tmp_path / "images", identities=identity.take(identity.DEFAULT))
         try:
             guest = criu.restore(tmp_path / "images", sandbox, small[program.pid])
             assert _inner_threads(guest) == sorted(small.values())
