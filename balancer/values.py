@@ -105,6 +105,10 @@ class Table:
             raise self.wrong(key, f"is none of {', '.join(choices)}")
         return str(value)
 
+    def is_list(self, key: str) -> bool:
+        """Whether the key has a list."""
+        return isinstance(self._values.get(key), list)
+
     def names(self, key: str) -> frozenset[str] | None:
         """Names of a list; None is everybody ("*", also as one of the list, or no such key)."""
         value = self._get(key, "*")

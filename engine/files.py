@@ -1,4 +1,4 @@
-"""The files that a process has mapped, told by content, and a node's store of files of other nodes."""
+"""The files that a process has mapped, told by content."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +17,6 @@ from kernel_helpers.errors import FarhomeError
 
 HASHES = Path("/var/lib/farhome/hashes")
 MAX_FILE = 64 << 30
-_CHUNK = 1 << 20
 _RACY_NS = 3_000_000_000
 _NO_FILES = ("[", "anon_inode:", "/memfd:", "/SYSV", "/dev/zero", "//anon", "/anon_hugepage", "dmabuf:")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -192,103 +190,3 @@ def _describe(path: str, source: str, inode: int = 0) -> MappedFile | None:
             return MappedFile(path, status.st_size, hashes.hash(file), source)
     except FileNotFoundError:
         return None  # unmapped (or deleted) meanwhile; what is mapped at the freeze is asked for again then
-
-
-class FileStore:
-    """Files of other nodes by content, in one directory; and this node's own where they are the same."""
-
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory)
-
-    def find(self, file: MappedFile) -> Path | None:
-        """A file on this node with that content: this node's own at the same path if only root can change it, else one
-        of the store. None: it has to come from the home. Errors: OSError when the store's disk is full."""
-        entry = self.directory / file.sha256
-        own = self._own(file)
-        if own is not None:
-            return own
-        try:
-            if entry.stat().st_size == file.size:
-                os.utime(entry)  # trim() takes the least recently used first
-                return entry
-        except FileNotFoundError:
-            pass
-        return None
-
-    def _own(self, file: MappedFile) -> Path | None:
-        try:
-            with open(file.path, "rb", buffering=0, opener=_open_regular) as own:
-                status = os.fstat(own.fileno())
-                if status.st_size != file.size or not stat.S_ISREG(status.st_mode):
-                    return None
-                if hashes.hash(own) != file.sha256:
-                    return None
-                if status.st_uid == 0 and not status.st_mode & 0o022:
-                    return Path(file.path)
-                # Somebody may write into it while a guest has it mapped: a copy, but without the network.
-                own.seek(0)
-                return self.receive(file, iter(lambda: own.read(_CHUNK), b""))
-        except OSError:
-            return None
-
-    def receive(self, file: MappedFile, chunks: Iterable[bytes]) -> Path:
-        """Stores the content, after it proved to be the right one. Whatever goes wrong leaves nothing behind.
-        Errors: FarhomeError (wrong content), OSError (disk full), and what `chunks` raises."""
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, name = tempfile.mkstemp(dir=self.directory, prefix=".incoming-")
-        try:
-            with open(descriptor, "wb", buffering=0) as out:
-                digest = hashlib.sha256()
-                size = 0
-                for chunk in chunks:
-                    size += len(chunk)
-                    if size > file.size:
-                        raise FarhomeError(f"{file.path} arrived longer than it was announced")
-                    digest.update(chunk)
-                    view = memoryview(chunk)
-                    while view:
-                        view = view[out.write(view) :]
-                if size != file.size or digest.hexdigest() != file.sha256:
-                    raise FarhomeError(f"{file.path} arrived with other content than it was announced with")
-                # Executable, or it could not be a process's program; for everybody, as its directory is for nobody.
-                os.fchmod(out.fileno(), 0o555)
-                os.fdatasync(out.fileno())
-            entry = self.directory / file.sha256
-            os.rename(name, entry)
-            return entry
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-
-    def open(self, file: MappedFile) -> BinaryIO:
-        """The stored content. Errors: FileNotFoundError."""
-        return open(self.directory / file.sha256, "rb", buffering=0)
-
-    def trim(self, limit: int) -> int:
-        """Removes least recently used entries until `limit` bytes are kept; returns the bytes freed. Guests that
-        have one mapped keep it."""
-        entries = sorted(self._entries(), key=lambda entry: entry[0], reverse=True)
-        kept = freed = 0
-        for _, size, path in entries:
-            if kept + size <= limit:
-                kept += size
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-                freed += size
-        return freed
-
-    def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        with contextlib.suppress(FileNotFoundError):
-            for path in self.directory.iterdir():
-                with contextlib.suppress(FileNotFoundError):
-                    status = path.stat()
-                    # An abandoned arrival (power loss) counts as old.
-                    yield (0.0 if path.name.startswith(".") and status.st_mtime < time.time() - 3600 else
-                           status.st_mtime), status.st_size, path  # fmt: skip
-
-
-def _open_regular(path: str, flags: int) -> int:
-    # A home's path may name a FIFO or a device here: no waiting, no terminal; fstat tells the rest.
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -36,7 +36,7 @@ static void *wait_alone(void *argument)
 {
 	struct waiting *own = argument;
 	struct mfs_session *session = own->request.session;
-	long result = mfs_identity_begin();
+	long result = mfs_identity_begin(session->root_counts);
 
 	mfs_thread_begin(session);
 	mfs_may_wait = true;
@@ -75,7 +75,7 @@ int mfs_alone_begin(struct mfs_request *request)
 		.session = request->session, .in = (struct fuse_in_header *)own->frame,
 		.argument = own->frame + sizeof(struct fuse_in_header), .size = request->size,
 		.buffer = own->reply, .reply = own->reply + sizeof(struct fuse_out_header), .room = MFS_DATA_MOST, .alone = true,
-		.news = mfs_session_news(request->session), .connection = request->connection,
+		.news = mfs_session_news(request->session), .connection = request->connection, .squashed = request->squashed,
 	};
 	request->session->threads++;
 	request->session->busy++;

@@ -60,9 +60,9 @@ long mfs_getattr(struct mfs_request *request)
 	return result;
 }
 
-static int change_mode(int fd, const struct fuse_setattr_in *asked)
+static int change_mode(const struct mfs_request *request, int fd, const struct fuse_setattr_in *asked)
 {
-	return asked->valid & FATTR_MODE ? fchmodat(AT_FDCWD, mfs_path_of(fd).text, asked->mode & 07777, 0) : 0;
+	return asked->valid & FATTR_MODE ? fchmodat(AT_FDCWD, mfs_path_of(fd).text, mfs_mode(request, asked->mode), 0) : 0;
 }
 
 static int change_owner(int fd, const struct fuse_setattr_in *asked)
@@ -136,7 +136,7 @@ long mfs_setattr(struct mfs_request *request)
 	result = change_size(request, node, asked);
 	if (!result)
 		result = mfs_assume(request->in->uid, request->in->gid); /* a file may have been opened again, as ourselves */
-	if (!result && (change_mode(node->fd, asked) || change_owner(node->fd, asked) || change_times(node->fd, asked)))
+	if (!result && (change_mode(request, node->fd, asked) || change_owner(node->fd, asked) || change_times(node->fd, asked)))
 		result = -errno;
 	if (!result && asked->valid & FATTR_SIZE)
 		mfs_pages_settle(request, request->in->nodeid, true);

@@ -95,7 +95,7 @@ static long create_or_open(struct mfs_request *request, struct mfs_node *parent,
 {
 	struct open_how how = {
 		.flags = ((unsigned)asked->flags & (unsigned)passed_on) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-		.mode = asked->mode & 07777,
+		.mode = mfs_mode(request, asked->mode),
 		.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
 	};
 

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
@@ -33,7 +32,7 @@ static int make_way(const char *skeleton, const char *path, char *made, size_t s
 	return 0;
 }
 
-static int add(const char *path, bool read_only, const char *from)
+static int add(const char *path, bool read_only, const char *from, bool is_shown)
 {
 	struct mfs_export *export = &mfs_exports.all[mfs_exports.count];
 	struct stat stat;
@@ -45,26 +44,14 @@ static int add(const char *path, bool read_only, const char *from)
 	export->fd = open(export->path, O_PATH | O_CLOEXEC | O_DIRECTORY);
 	if (export->fd < 0 || lstat(from, &stat))
 		return -errno;
+	if (is_shown && mfs_is_within_hidden(export->fd, export->path))
+		return -EXDEV;
 	export->from_device = stat.st_dev;
 	export->from_inode = stat.st_ino;
 	export->read_only = read_only;
+	export->hides = is_shown;
 	export->whole = !strcmp(export->path, "/");
 	mfs_exports.count++;
-	return 0;
-}
-
-static int hide(const char *path)
-{
-	char parent[PATH_MAX], name[PATH_MAX];
-	struct stat stat;
-
-	snprintf(parent, sizeof parent, "%s", path);
-	snprintf(name, sizeof name, "%s", path);
-	if (lstat(dirname(parent), &stat))
-		return -errno;
-	mfs_exports.hidden_device = stat.st_dev;
-	mfs_exports.hidden_inode = stat.st_ino;
-	snprintf(mfs_exports.hidden_name, sizeof mfs_exports.hidden_name, "%s", basename(name));
 	return 0;
 }
 
@@ -75,7 +62,7 @@ static bool is_below(const char *path, const char *above)
 	return !strcmp(above, "/") || (!strncmp(path, above, length) && (!path[length] || path[length] == '/'));
 }
 
-int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only, unsigned count, const char *hidden, const char **what)
+int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only, unsigned count, const char **what)
 {
 	int result = 0;
 	unsigned whole = count;
@@ -87,7 +74,7 @@ int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only,
 	*what = skeleton;
 	if (mkdir(skeleton, 0555) && errno != EEXIST)
 		return -errno;
-	result = whole < count ? add("/", read_only[whole], "/") : add(skeleton, true, skeleton);
+	result = whole < count ? add("/", read_only[whole], "/", true) : add(skeleton, true, skeleton, false);
 	for (unsigned i = 0; i < count && !result; i++) {
 		char from[2 * PATH_MAX];
 		bool nested = false;
@@ -101,10 +88,8 @@ int mfs_exports_begin(const char *skeleton, char **paths, const bool *read_only,
 		else
 			result = make_way(skeleton, paths[i], from, sizeof from);
 		if (!result)
-			result = add(paths[i], read_only[i], from);
+			result = add(paths[i], read_only[i], from, true);
 	}
-	if (!result && hidden)
-		*what = hidden, result = hide(hidden);
 	if (!result && fstatat(mfs_exports.all[0].fd, "", &stat, AT_EMPTY_PATH))
 		result = -errno;
 	mfs_exports.device = stat.st_dev;
@@ -119,15 +104,6 @@ uint64_t mfs_inode(dev_t device, ino_t inode)
 		return inode;
 	uint64_t mixed = (uint64_t)device * 0x9e3779b97f4a7c15ull;
 	return inode ^ ((mixed >> 44 | 1) << 44);
-}
-
-bool mfs_is_hidden(int parent, const char *name)
-{
-	struct stat stat;
-
-	if (strcmp(name, mfs_exports.hidden_name) || fstatat(parent, "", &stat, AT_EMPTY_PATH))
-		return false;
-	return stat.st_ino == mfs_exports.hidden_inode && stat.st_dev == mfs_exports.hidden_device;
 }
 
 static bool is_among(unsigned long magic, const unsigned long *list, size_t count)

@@ -1,5 +1,8 @@
 /* Threads of mfs-server act as the user who asks: file-system user, group and groups, and no capability unless it is root.
  *
+ * Root of a peer is nobody here, unless the owner says otherwise: neither the user, nor group 0, nor the groups that the system has for itself
+ * (shadow, disk) count for more than the node's own list of users says.
+ *
  * The groups are those that the user has on this node. What the caller lacks on its own node has been refused there already, since its
  * kernel checks too (default_permissions): nobody gets more than both nodes allow. */
 #define _GNU_SOURCE
@@ -11,6 +14,7 @@
 #include <linux/capability.h>
 #include <pwd.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
@@ -19,6 +23,9 @@
 
 #define GROUPS_MOST 1024
 #define KNOWN 64
+#define NOBODY 65534u
+#define SYSTEM_GROUPS 100 /* groups below are the system's own, the same on all nodes: whoever is in one can do more than other users */
+#define TRUSTED 64
 #define GOOD_FOR 10000 /* ms for which a user's groups are not asked again */
 
 /* What root of a peer may, below the exports: what root may with files, no more. */
@@ -38,6 +45,10 @@ static struct user *known[KNOWN];
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local uint32_t now_uid, now_gid;
 static _Thread_local bool reduced; /* capabilities are fewer than root's */
+static _Thread_local bool trusts;  /* root of whom this thread serves is root here */
+static char trusted[TRUSTED][MFS_NAME_MOST];
+static unsigned trusted_count;
+static bool trusts_all;
 
 static int set_capabilities(uint64_t effective)
 {
@@ -51,9 +62,28 @@ static int set_capabilities(uint64_t effective)
 	return syscall(SYS_capset, &header, data) ? -errno : 0;
 }
 
-int mfs_identity_begin(void)
+void mfs_root_count(const char *peer)
+{
+	if (!peer)
+		trusts_all = true;
+	else if (trusted_count < TRUSTED)
+		snprintf(trusted[trusted_count++], MFS_NAME_MOST, "%s", peer);
+}
+
+bool mfs_root_counts(const char *peer)
+{
+	bool found = trusts_all;
+
+	for (unsigned i = 0; i < trusted_count && !found; i++)
+		found = !strcmp(trusted[i], peer);
+	return found;
+}
+
+int mfs_identity_begin(bool root_counts)
 {
 	gid_t none[1];
+
+	trusts = root_counts;
 
 	if (unshare(CLONE_FS)) /* a umask of its own */
 		return -errno;
@@ -95,31 +125,78 @@ static int ask_groups(uint32_t uid, gid_t *groups)
 	return getgrouplist(entry.pw_name, entry.pw_gid, groups, &count) < 0 ? GROUPS_MOST : count;
 }
 
-/* This thread's groups become those of the user. */
-static int take_groups(uint32_t uid)
+/* This thread's groups become those; of them none but the user's own, if the peer is not trusted. */
+static int set_groups(const gid_t *groups, int count)
+{
+	gid_t kept[GROUPS_MOST];
+	int size = 0;
+
+	for (int i = 0; i < count; i++)
+		if (groups[i] || trusts)
+			kept[size++] = groups[i];
+	return syscall(SYS_setgroups, size, kept) ? -errno : 0;
+}
+
+/* What is known of the user, under known_lock; NULL: there is no memory. */
+static struct user *look_up(uint32_t uid)
 {
 	struct user **slot = &known[uid % KNOWN];
 	long long now = mfs_now();
 
 	pthread_mutex_lock(&known_lock);
-	if (!*slot || (*slot)->uid != uid || now - (*slot)->asked > GOOD_FOR) {
-		struct user *asked = malloc(sizeof *asked);
-		pthread_mutex_unlock(&known_lock);
-		if (!asked)
-			return -ENOMEM;
+	if (*slot && (*slot)->uid == uid && now - (*slot)->asked <= GOOD_FOR)
+		return *slot;
+	pthread_mutex_unlock(&known_lock);
+	struct user *asked = malloc(sizeof *asked);
+	if (asked) {
 		asked->uid = uid;
 		asked->asked = now;
 		asked->count = ask_groups(uid, asked->groups); /* may take its time: a directory service */
-		int result = syscall(SYS_setgroups, asked->count, asked->groups) ? -errno : 0;
-		pthread_mutex_lock(&known_lock);
+	}
+	pthread_mutex_lock(&known_lock);
+	if (asked) {
 		free(*slot);
 		*slot = asked;
-		pthread_mutex_unlock(&known_lock);
-		return result;
 	}
-	int result = syscall(SYS_setgroups, (*slot)->count, (*slot)->groups) ? -errno : 0;
+	return asked;
+}
+
+/* This thread's groups become those of the user. */
+static int take_groups(uint32_t uid)
+{
+	if (uid == NOBODY)
+		return set_groups(NULL, 0);
+	struct user *user = look_up(uid);
+	int result = user ? set_groups(user->groups, user->count) : -ENOMEM;
 	pthread_mutex_unlock(&known_lock);
 	return result;
+}
+
+static bool is_in_group(uint32_t uid, uint32_t gid)
+{
+	struct user *user = look_up(uid);
+	bool found = false;
+
+	for (int i = 0; user && i < user->count && !found; i++)
+		found = user->groups[i] == gid;
+	pthread_mutex_unlock(&known_lock);
+	return found;
+}
+
+bool mfs_squash(bool root_counts, uint32_t *uid, uint32_t *gid)
+{
+	bool is_root = !root_counts && !*uid;
+
+	if (is_root)
+		*uid = NOBODY;
+	if (!root_counts && (!*gid || (*gid < SYSTEM_GROUPS && !is_in_group(*uid, *gid))))
+		*gid = NOBODY;
+	return is_root;
+}
+
+uint32_t mfs_mode(const struct mfs_request *request, uint32_t mode)
+{
+	return mode & (request->squashed ? 01777 : 07777); /* what nobody has made is for nobody to be run as */
 }
 
 void mfs_be_self(void)

@@ -30,20 +30,22 @@ struct mfs_path mfs_number_of(int fd)
 	return path;
 }
 
-/* Whether the node still is below its export: somebody may have moved it, or a directory above it. */
+/* Whether the node still is below its export, and where nothing is hidden: somebody may have moved it, or a directory above it. */
 static bool is_inside(const struct mfs_export *export, int fd)
 {
 	char path[4096];
 	size_t length = strlen(export->path);
 	ssize_t count;
 
-	if (export->whole)
-		return true;
+	if (export->fd < 0)
+		return true; /* a direct file: where it is does not matter */
 	count = readlinkat(mfs_own_files, mfs_number_of(fd).text, path, sizeof path - 1);
 	if (count < 0)
 		return false;
 	path[count] = 0;
-	return !strncmp(path, export->path, length) && (!path[length] || path[length] == '/');
+	if (export->hides && mfs_is_hidden_path(path))
+		return false;
+	return export->whole || (!strncmp(path, export->path, length) && (!path[length] || path[length] == '/'));
 }
 
 struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writable)
@@ -63,6 +65,8 @@ struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writa
 		result = -EPERM;
 	else if (!is_inside(export, node->fd))
 		result = -ESTALE;
+	else if (export == &mfs_exports.all[MFS_DIRECT] && request->squashed)
+		mfs_be_self(); /* its own process has it open, and nobody else gets there */
 	else
 		result = mfs_assume(request->in->uid, request->in->gid);
 	if (!result && writable)
@@ -117,6 +121,11 @@ int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *n
 	found->export = mfs_node_export(table, parent);
 	if (fstat(found->fd, &found->stat))
 		goto failed;
+	if (mfs_is_hidden_file(found->fd, &found->stat)) {
+		close(found->fd);
+		found->names = false;
+		return -ENOENT;
+	}
 	for (unsigned i = 1; i < mfs_exports.count && S_ISDIR(found->stat.st_mode); i++) {
 		const struct mfs_export *export = &mfs_exports.all[i];
 		if (export->from_inode != found->stat.st_ino || export->from_device != found->stat.st_dev)
@@ -194,7 +203,7 @@ long mfs_lookup(struct mfs_request *request)
 
 static int make_file(int parent, const char *name, mode_t mode)
 {
-	int fd = openat(parent, name, O_CREAT | O_EXCL | O_RDONLY | O_NOFOLLOW | O_CLOEXEC, mode & 07777);
+	int fd = openat(parent, name, O_CREAT | O_EXCL | O_RDONLY | O_NOFOLLOW | O_CLOEXEC, mode);
 
 	if (fd < 0)
 		return -errno;
@@ -217,9 +226,9 @@ long mfs_mknod(struct mfs_request *request)
 		return -errno;
 	umask(asked->umask);
 	if (S_ISREG(asked->mode) || !(asked->mode & S_IFMT))
-		result = make_file(parent->fd, name, asked->mode);
+		result = make_file(parent->fd, name, mfs_mode(request, asked->mode));
 	else
-		result = mknodat(parent->fd, name, asked->mode, 0) ? -errno : 0;
+		result = mknodat(parent->fd, name, (asked->mode & S_IFMT) | mfs_mode(request, asked->mode), 0) ? -errno : 0;
 	if (!result)
 		result = answer_made(request, parent, name);
 	mfs_node_put(&request->session->table, parent);
@@ -235,7 +244,7 @@ long mfs_mkdir(struct mfs_request *request)
 	if (!parent)
 		return name ? -errno : -EINVAL;
 	umask(asked->umask);
-	long result = mfs_is_hidden(parent->fd, name) ? -EEXIST : mkdirat(parent->fd, name, asked->mode) ? -errno : 0;
+	long result = mfs_is_hidden(parent->fd, name) ? -EEXIST : mkdirat(parent->fd, name, mfs_mode(request, asked->mode)) ? -errno : 0;
 	if (!result)
 		result = answer_made(request, parent, name);
 	mfs_node_put(&request->session->table, parent);

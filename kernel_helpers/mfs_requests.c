@@ -194,7 +194,7 @@ static void *work(void *argument)
 {
 	struct mfs_session *session = argument;
 	char *frame = malloc(MFS_FRAME_MOST + 1), *buffer = malloc(MFS_FRAME_MOST);
-	bool fit = frame && buffer && !mfs_identity_begin(), leads = false;
+	bool fit = frame && buffer && !mfs_identity_begin(session->root_counts), leads = false;
 
 	mfs_thread_begin(session);
 	while (fit) {
@@ -216,6 +216,7 @@ static void *work(void *argument)
 			.room = MFS_DATA_MOST, .leads = true, .number = mfs_turn_work(session), .news = mfs_session_news(session),
 			.connection = session->connections,
 		};
+		request.squashed = mfs_squash(session->root_counts, &request.in->uid, &request.in->gid);
 		session->busy++;
 		serve(&request);
 		session->busy--;

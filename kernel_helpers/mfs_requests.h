@@ -52,6 +52,7 @@ struct mfs_session {
 	pthread_cond_t is_settled;
 	atomic_llong heard;      /* ms, monotonic */
 	bool hurries;            /* the last request came soon after the one before; of whoever leads */
+	bool root_counts;        /* its root is root here, too */
 	bool has_in, has_out, serving, epochs, takes_beside, takes_data;
 	struct mfs_table table;
 	struct mfs_handles handles;
@@ -82,6 +83,7 @@ struct mfs_request {
 	unsigned long long news; /* of the session, when it was begun */
 	unsigned connection;     /* by which it came */
 	atomic_bool interrupted;
+	bool squashed;           /* the peer's root asks, who is nobody here */
 };
 
 #define MFS_AGAIN (1ull << 63) /* of a request's number: the kernel asks again (FUSE_UNIQUE_RESEND) */

@@ -4,7 +4,8 @@
  *   --pki DIRECTORY                certificates of the cluster
  *   --run DIRECTORY                what outlives the server (a server that is started again goes on), and its figures in `server.figures`
  *   --export PATH, --read-only PATH   directories that others see
- *   --hide PATH                    a directory that nobody sees: where the files of other nodes are shown
+ *   --hide PATH                    what nobody sees, with all that is in it, whatever is exported
+ *   --root-of NAME                 a node whose root is root here as well; `*`: each
  *   --plain                        no encryption, if the other side does not want it either
  *   --quiet MS                     for so long nobody else must have changed what a peer may remember
  *
@@ -185,10 +186,10 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{"listen", 1, 0, 'l'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'}, {"run", 1, 0, 'r'}, {"export", 1, 0, 'e'},
-		{"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'}, {"plain", 0, 0, 'P'},
+		{"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'}, {"root-of", 1, 0, 'R'}, {"plain", 0, 0, 'P'},
 		{"quiet", 1, 0, 'q'}, {0},
 	};
-	const char *address = NULL, *port = "7227", *pki = NULL, *hidden = NULL, *what;
+	const char *address = NULL, *port = "7227", *pki = NULL, *what;
 	char *paths[MFS_EXPORTS], skeleton[4096], why[512];
 	bool read_only[MFS_EXPORTS];
 	unsigned count = 0;
@@ -199,7 +200,11 @@ int main(int argc, char **argv)
 		case 'p': port = optarg; break;
 		case 'k': pki = optarg; break;
 		case 'r': mfs_run_directory = optarg; break;
-		case 'h': hidden = optarg; break;
+		case 'h':
+			if (mfs_hide(optarg))
+				return mfs_fail(optarg, E2BIG);
+			break;
+		case 'R': mfs_root_count(strcmp(optarg, "*") ? optarg : NULL); break;
 		case 'P': mfs_encrypts = false; break;
 		case 'q': mfs_quiet = atoi(optarg); break;
 		case 'e':
@@ -218,7 +223,12 @@ int main(int argc, char **argv)
 	}
 	begin_process();
 	snprintf(skeleton, sizeof skeleton, "%s/root", mfs_run_directory);
-	int result = mfs_exports_begin(skeleton, paths, read_only, count, hidden, &what);
+	mfs_hide_keys(pki);
+	int result = mfs_exports_begin(skeleton, paths, read_only, count, &what);
+	if (result == -EXDEV) {
+		mfs_log("%s is farhome's own, or another node's, and is never shown to others", what);
+		return 1;
+	}
 	if (result)
 		return mfs_fail(what, -result);
 	if ((result = begin_counters()))

@@ -3,7 +3,7 @@
  *   mfs_server.c       options, keys, accepting connections
  *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads (and mfs_threads.c), mfs_turns.c whose turn it is, mfs_alone.c those
  *                      that wait; mfs_replies.c what it is sent
- *   mfs_exports.c      what peers see, and where it begins
+ *   mfs_exports.c      what peers see, and where it begins; mfs_hidden.c what they never see
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_promises.c     what peers may remember
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
@@ -49,7 +49,15 @@ void mfs_locks_drop_all(struct mfs_locks *locks);
 
 /* ---- identity ---- */
 
-int mfs_identity_begin(void);           /* once for each thread, as root */
+/* Once for each thread, as root; whether it serves a peer whose root is root here. */
+int mfs_identity_begin(bool root_counts);
+/* The peer whose root is root here, too; NULL: each. Without any of them: none. */
+void mfs_root_count(const char *peer);
+bool mfs_root_counts(const char *peer);
+/* Makes ids that count for nothing here those of nobody; whether it was root's. */
+bool mfs_squash(bool root_counts, uint32_t *uid, uint32_t *gid);
+/* The permission bits that the request may give a file. */
+uint32_t mfs_mode(const struct mfs_request *request, uint32_t mode);
 int mfs_assume(uint32_t uid, uint32_t gid); /* 0 or -errno: from now on this thread acts as that user */
 void mfs_be_self(void);
 /* The lease on that descriptor, whoever this thread acts as. */

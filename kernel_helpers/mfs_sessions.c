@@ -114,6 +114,7 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	pthread_mutex_init(&session->settling, NULL);
 	pthread_mutex_init(&session->watching, NULL);
 	pthread_cond_init(&session->is_settled, NULL);
+	session->root_counts = mfs_root_counts(peer);
 	session->counters = mfs_counters_take(peer);
 	session->locks = mfs_locks_new();
 	path_of(session, "nodes", path, sizeof path);

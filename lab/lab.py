@@ -25,6 +25,9 @@ from lab.state import Cut, LabError, LabState, NodeState
 
 PORT = 7226
 MOST_NODES = 250
+NO_FILES = "\n[mfs]\nenabled = false\n"
+ALL_FILES = '\n[mfs]\nexports = ["/"]\nroot = "root"\n'
+"""Unless a lab's configuration says more: its nodes are of one administration."""
 MOST_WITH_FILES = 16
 """Nodes of a lab that see one another's files unless its configuration says more: each has a program for each other one."""
 
@@ -133,8 +136,8 @@ class Lab:
     ) -> None:
         for point in ("/opt/farhome", "/etc/farhome", "/var/lib/farhome", "/mfs"):
             Path(point).mkdir(parents=True, exist_ok=True)
-        if len(speeds) > MOST_WITH_FILES and "mfs" not in tomllib.loads(configuration):
-            configuration += "\n[mfs]\nenabled = false\n"
+        if "mfs" not in tomllib.loads(configuration):
+            configuration += NO_FILES if len(speeds) > MOST_WITH_FILES else ALL_FILES
         prefix = network.subnet(self.name)
         addresses = {name: f"{prefix}.{number}" for number, name in enumerate(speeds, 1)}
         hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in addresses.items())

@@ -34,16 +34,21 @@ class Tree:
         self.root.mkdir(mode=0o755, exist_ok=True)
         mounts.mount(SOURCE, self.root, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=755,size=1m")
 
-    def show_here(self, name: str, exports: Iterable[tuple[str, bool]], *, setuid: bool) -> None:
-        """Shows what this node exports, (directory, whether read-only), as its own part of the tree. Errors: OSError."""
+    def show_here(self, name: str, exports: Iterable[tuple[str, bool]], hidden: Iterable[Path], *, setuid: bool) -> None:
+        """Shows what this node exports, (directory, whether read-only), as its own part of the tree, without what is hidden from others.
+        Errors: OSError."""
         own = self.place(name)
         for directory, read_only in exports:
             point = own if directory == "/" else own / directory[1:]
             point.mkdir(parents=True, exist_ok=True)
             mounts.bind(directory, point, read_only=read_only, setuid=setuid)
-        for hidden in [mount.point for mount in mounts.mounts(str(own)) if mount.kind in KERNELS_OWN]:
-            mounts.detach(hidden)
+        for kernels in [mount.point for mount in mounts.mounts(str(own)) if mount.kind in KERNELS_OWN]:
+            mounts.detach(kernels)
         mounts.detach(Path(f"{own}{self.root}"))         # the tree is not within itself
+        for secret in hidden:
+            place = Path(f"{own}{secret}")
+            if secret != self.root and place.is_dir():
+                mounts.mount(SOURCE, place, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_RDONLY, "mode=000,size=4k")
         for link in LINKS:
             if not (self.root / link).is_symlink():
                 (self.root / link).symlink_to(name)

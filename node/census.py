@@ -10,10 +10,13 @@ from pathlib import Path
 
 from balancer.lending import Borrower, GuestClass, Present, class_of
 from balancer.policy import LendingPolicy, LendingState
+from engine import store
 from node.cgroups import GuestGroups
 from node.guest import Guest, Surroundings
 from node.paths import Paths
 
+DISK_SHARE = 0.2
+"""Of the disk, lent for files of guests' homes if the owner does not say more."""
 DISK_PERIOD = 10.0
 """Seconds between two looks at how much disk guests use."""
 
@@ -39,11 +42,16 @@ class Census:
             reserved[guest.group] = reserved.get(guest.group, 0) + guest.memory
         return sum(max(memory, self._groups.memory(group)) for group, memory in reserved.items())
 
+    def lent_disk(self, policy: LendingPolicy) -> int:
+        """Bytes of the disk that files of guests' homes may take here."""
+        return policy.max_disk if policy.max_disk is not None else store.lent(self._paths.cache, DISK_SHARE)
+
     def _disk_of_all(self) -> int:
-        """Bytes of files of guests' homes that are kept here, and of images on their way."""
+        """Bytes of files of guests' homes that are in use here (what is kept besides makes room when there is need), and of images on their
+        way."""
         if time.monotonic() - self._disk_at > DISK_PERIOD:
             self._disk_at = time.monotonic()
-            self._disk = sum(_size(directory) for directory in (self._paths.state / "cache", self._paths.images))
+            self._disk = store.in_use(self._paths.cache) + _size(self._paths.images)
         return self._disk
 
     def borrower(self, guest: Guest) -> Borrower:

@@ -21,6 +21,8 @@ from node.pki import KeyStore
 
 PERIOD = 0.5
 SERVERS_OWN = (".nodes", ".files", ".done")
+NOT_OURS = (Path("/"), Path("/etc"))
+"""Directories that a configuration may be in, and are not farhome's."""
 PEER_TIMEOUT = 5.0
 """Seconds that a peer has to tell where its server is."""
 
@@ -85,7 +87,7 @@ class FileTree:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             self._forget_other_exports(settings)
             self._tree.make()
-            self._tree.show_here(self._config().name, settings.shown(), setuid=settings.setuid)
+            self._tree.show_here(self._config().name, settings.shown(), self._hidden(), setuid=settings.setuid)
             self._made_for = settings
         if self._server is None or not self._server.runs:
             self._server = await self._start_server(settings)
@@ -130,23 +132,35 @@ class FileTree:
         return self._paths.run / "mfs"
 
     def _forget_other_exports(self, settings: Settings) -> None:
-        """What a server before this one has told peers is good only if it showed the same: else they would keep what they have in hand."""
-        shown, note = json.dumps(settings.shown()).encode(), self._directory / "exports"
+        """What a server before this one has told peers is good only if it showed the same, to the same: else they would keep what they have
+        in hand."""
+        shown, note = json.dumps([settings.shown(), settings.root, [*map(str, self._hidden())]]).encode(), self._directory / "exports"
         if not note.exists() or note.read_bytes() != shown:
             for old in self._directory.iterdir():
                 if old.suffix in SERVERS_OWN:
                     old.unlink()
             write_atomically(note, shown)
 
+    def _hidden(self) -> list[Path]:
+        """What is never shown, without links: the tree itself, keys, state, configuration, and what is kept while the node is up."""
+        paths, keys = self._paths, self._keys.directory
+        configuration = paths.config if paths.config.parent in NOT_OURS else paths.config.parent
+        named = [paths.mfs, paths.run, paths.state, configuration, keys, *([paths.config] if paths.config.is_symlink() else [])]
+        return sorted({place for path in named for place in (path.absolute(), path.resolve())})
+
     async def _start_server(self, settings: Settings) -> Helper:
-        exports: list[str] = []
+        exports = list[str]()
         for path, read_only in settings.shown():
             exports += ["--read-only" if read_only else "--export", path]
+        for hidden in self._hidden():
+            exports += ["--hide", str(hidden)]
+        for node in settings.root:
+            exports += ["--root-of", node]
         plain = [] if settings.encryption else ["--plain"]
         return await Helper.start(
             "mfs-server", "mfs-server",
             ["--listen", self._config().address, "--port", str(settings.port), "--pki", self._keys.directory, "--run", self._directory,
-             "--hide", self._paths.mfs, *exports, *plain],
+             *exports, *plain],
         )  # fmt: skip
 
     async def _start_client(self, name: str, settings: Settings) -> None:
@@ -206,7 +220,8 @@ class FileTree:
         ]
         return {
             "enabled": self._made_for is not None, "root": str(self._paths.mfs), "own": self._config().name, "port": settings.port,
-            "encryption": settings.encryption, "exports": [{"path": path, "read_only": only} for path, only in settings.shown()],
+            "encryption": settings.encryption, "root_of": settings.root,
+            "exports": [{"path": path, "read_only": only} for path, only in settings.shown()],
             "server": self._server.pid if self._server is not None and self._server.runs else 0,
             "mounts": mounts, "served": figures.of_server(self._directory / "server.figures"), "complaint": self._complaint,
         }  # fmt: skip

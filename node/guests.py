@@ -190,9 +190,11 @@ class Guests:
                 *self._programs.remote, "--home", guest.home, "--pid", str(guest.pid), "--socket", str(path),
                 "--secret-fd", str(read_end), "--address", config.address, "--node", config.name,
                 "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
-                "--images", str(paths.images), "--cache", str(paths.state / "cache"),
+                "--images", str(paths.images), "--cache", str(paths.cache),
                 *(["--pki", str(paths.pki), "--direct-after", str(config.mfs.direct_after)] if config.mfs.is_direct else []),
                 *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
+                "--announced", str(guest.memory), "--lent-disk", str(self.census.lent_disk(self._policy())),
+                *(["--root-counts"] if config.mfs.trusts_root_of(guest.home) else []),
                 *(["--plain"] if config.mfs.is_direct and not config.mfs.encryption else []),
             ]  # fmt: skip
 

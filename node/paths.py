@@ -56,6 +56,11 @@ class Paths:
         return self.state / "pki"
 
     @property
+    def cache(self) -> Path:
+        """Files of homes that guests have mapped."""
+        return self.state / "cache"
+
+    @property
     def ledger(self) -> Path:
         """What has been lent and borrowed."""
         return self.state / "ledger.db"

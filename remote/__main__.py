@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.store import LIMIT
 from remote import identity
 from remote.remote import Options
 from remote.tree import Tree
@@ -36,6 +37,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--direct-after", type=int, default=16, help="reads of a file that go home before")
     made.add_argument("--own-files", type=Path, help="where the files of this node are as other nodes see them")
     made.add_argument("--ids", type=identity.bounds, default=identity.DEFAULT, help="FIRST-LAST, of guests on this node; none: as at home")
+    made.add_argument("--root-counts", action="store_true", help="root of the home is root in these")
+    made.add_argument("--announced", type=int, default=0, help="bytes of memory that the guest was said to have")
+    made.add_argument("--lent-disk", type=int, default=LIMIT, help="bytes of the disk that all files of homes may take")
     made.add_argument("--plain", action="store_true", help="that need not be encrypted")
     return made
 
@@ -55,7 +59,8 @@ def tree(words: Sequence[str]) -> Tree:
     options = Options(
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache, arguments.pki, arguments.plain,
-        arguments.direct_after, arguments.own_files, arguments.ids,
+        arguments.direct_after, arguments.own_files, arguments.ids, arguments.root_counts, arguments.announced,
+        arguments.lent_disk,
     )  # fmt: skip
     return Tree(options)
 

@@ -18,11 +18,12 @@ from engine import criu, postcopy, precopy
 from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
 from engine.commit import Candidate, Do, Word, follow
 from engine.context import WIRE_MOST, Context
-from engine.files import FileStore, MappedFile
+from engine.files import MappedFile
 from engine.hollow import from_wire
 from engine.layout import Span
 from engine.pending import Pending
 from engine.phases import Phases
+from engine.store import FileStore
 from engine.vessel import Vessel, become
 from kernel_helpers import filter as call_filter
 from kernel_helpers import tracing
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("remote")
 
 CLOCK_READINGS = 5
-CACHE_LIMIT = 8 << 30
-"""Bytes of files of homes that are kept; those that no guest has wanted for longest go first."""
+IMAGES_BESIDE = 64 << 20
+"""Bytes that images may have besides the memory that was announced, and a quarter of that."""
 IMAGES_TIMEOUT = 120.0
 PAGES_TIMEOUT = 30.0
 """Seconds without progress."""
@@ -90,7 +91,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         raise
     pid = int(request["pid"])
     phases = Phases("arrival")
-    store = FileStore(remote.options.cache)
+    store = remote.tree.store
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
     if left is not None and left.identities is not None and not left.identities.covers(identity.checked(_ids(request))):
@@ -136,7 +137,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             elif message["op"] in ("precopy", "round", "stale"):
                 _go_ahead(vessel, source, message, may_follow=not by_ptrace)
             else:
-                cargo = _receive(source, message, directory)
+                cargo = _receive(source, message, directory, remote.options.announced * 5 // 4 + IMAGES_BESIDE)
         phases.done("cargo")
         if isinstance(cargo, _Poured):
             with sandbox.sealing() if left is None else nullcontext():
@@ -205,6 +206,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        store.settle()
     if listener >= 0:
         os.close(listener)
     guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd, taker)
@@ -224,7 +226,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     decision.talk.close()
     remote.server.tell({"event": "running", "uid": guest.uid, "command": guest.command})
     log.info("guest %s runs as %d", key, frozen.pid)
-    store.trim(CACHE_LIMIT)  # now that the guest's own files are mounted: it keeps those even if they go
+    store.trim(remote.options.lent_disk)
 
 
 @dataclass(frozen=True)
@@ -425,8 +427,8 @@ def _go_ahead(vessel: Vessel | None, source: Channel, message: Message, may_foll
         precopy.receive_round(vessel.frozen.pid, vessel.room, source, taker=vessel.taker)
 
 
-def _receive(channel: Channel, message: Message, directory: Path) -> _Images | _Poured:
-    """Errors: WireError, OSError, FarhomeError."""
+def _receive(channel: Channel, message: Message, directory: Path, most: int) -> _Images | _Poured:
+    """most: bytes of images. Errors: WireError, OSError, FarhomeError."""
     if message["op"] == "context":
         context = Context.from_wire(channel.receive_block(WIRE_MOST))
         return _Poured(channel, context, precopy.spans(message.get("kept", [])), precopy.spans(message.get("owed", [])))
@@ -435,5 +437,5 @@ def _receive(channel: Channel, message: Message, directory: Path) -> _Images | _
     if message["op"] != "images":
         raise WireError(f"{message['op']!r} is out of turn")
     beside = from_wire(message.get("beside"))
-    channel.receive_directory(directory)
+    channel.receive_directory(directory, most)
     return _Images(channel, beside)

@@ -113,7 +113,8 @@ class DirectFiles:
                 self._open_of_home(_Asked(number, serial, bool(fields.get("shared"))), int(fields["port"]), str(fields["token"]))
             elif fields.get("path"):
                 own, path, inode = self._remote.options.own_files, bytes(fields["path"]), int(fields["inode"])
-                self._open(_Asked(number, serial, bool(fields.get("shared"))), lambda: open_own(own, path, inode))
+                uid, root_counts = self._guest.uid, self._remote.options.root_counts
+                self._open(_Asked(number, serial, bool(fields.get("shared"))), lambda: open_own(own, path, inode, uid, root_counts))
             else:
                 self._table.refuse(number, serial)
         except (WireError, KeyError, TypeError, ValueError):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from engine import precopy
 from engine.arrival import seccomp_suspended
-from engine.files import FileStore
 from engine.pending import Pending, put
 from engine.postcopy import Taker
 from kernel_helpers import account, tracing
@@ -83,7 +82,7 @@ class Guest:
         self.door = Door(link, frozen)
         self.signals = GuestSignals(self)
         self._is_pausing = False
-        self._mappings = Mappings(self, FileStore(remote.options.cache))
+        self._mappings = Mappings(self, remote.tree.store)
         self._executions = Executions(self)
         self._direct = DirectFiles(self, remote)
         self._cpu_before = _cpu_seconds(self.pid)

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import signal
+import stat
 import subprocess
 import tempfile
 import threading
@@ -50,7 +51,13 @@ class HomeFiles:
         with self._opening:
             if self._root < 0:
                 self._begin()
-        return os.open(f"{PREFIX}{token}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._root)
+        found = os.open(f"{PREFIX}{token}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._root)
+        try:
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                raise FarhomeError("home has given something else than a file")
+            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(found)
 
     def _begin(self) -> None:
         assert self._client.stdout is not None

@@ -17,14 +17,12 @@ import logging
 import os
 import resource
 import struct
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
-from engine.files import FileStore, MappedFile, hashes
+from engine.files import MappedFile, hashes
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
+from engine.store import FileStore, Incoming
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import AwayLink, Event
@@ -58,7 +56,7 @@ class _Fetch:
     """A file on its way; the threads (tid, number of the MAP) that want it."""
 
     file: MappedFile
-    arriving: BinaryIO
+    arriving: Incoming
     waiting: list[tuple[int, int]] = field(default_factory=list)
     asked: int = 0
     arrived: int = 0
@@ -166,6 +164,7 @@ class Mappings:
             if local is None:
                 return None
             sandbox.show_file(file.path, local)
+            self._store.settle()
             opened = sandbox.open_file(file.path)
             if opened is None:
                 raise FarhomeError("it does not show")
@@ -200,8 +199,7 @@ class Mappings:
     def _fetch(self, file: MappedFile, tid: int, number: int) -> None:
         fetch = self._fetches.get(file.sha256)
         if fetch is None:
-            self._store.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fetch = _Fetch(file, tempfile.TemporaryFile(dir=self._store.directory, buffering=0))  # noqa: SIM115
+            fetch = _Fetch(file, self._store.expect(file))
             self._fetches[file.sha256] = fetch
             fetch.waiting.append((tid, number))
             for _ in range(AHEAD):
@@ -224,7 +222,7 @@ class Mappings:
             self._give_up(fetch, "home does not have it any more")
             return
         try:
-            os.pwrite(fetch.arriving.fileno(), data, offset)
+            fetch.arriving.write(data, offset)
             fetch.arrived += len(data)
             self._ask_for_more(fetch)
             self._look_whether_complete(fetch)
@@ -235,9 +233,8 @@ class Mappings:
         """Errors: FarhomeError, OSError."""
         if fetch.arrived < fetch.file.size:
             return
-        fetch.arriving.seek(0)
-        self._store.receive(fetch.file, _chunks(fetch.arriving))
-        self._forget(fetch)
+        fetch.arriving.complete()
+        self._fetches.pop(fetch.file.sha256, None)
         for tid, number in fetch.waiting:
             self._serve(tid, number, fetch.file)
 
@@ -248,16 +245,10 @@ class Mappings:
             self._home(tid, number, "mmap")
 
     def _forget(self, fetch: _Fetch) -> None:
-        with suppress(OSError):
-            fetch.arriving.close()
+        fetch.arriving.abandon()
         self._fetches.pop(fetch.file.sha256, None)
 
     def close(self) -> None:
         """Nothing more will come."""
         for fetch in list(self._fetches.values()):
             self._forget(fetch)
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while data := file.read(_CHUNK):
-        yield data

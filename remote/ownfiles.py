@@ -8,6 +8,8 @@ import stat
 import struct
 from pathlib import Path
 
+from kernel_helpers.acting import acting_as_user
+
 _SYS_OPENAT2 = 437
 _HOW = struct.Struct("=QQQ")
 """struct open_how: flags, mode, resolve"""
@@ -15,11 +17,16 @@ _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 2, 4, 8
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def open_own(shown: Path | None, path: bytes, inode: int) -> int:
-    """A descriptor, for reading, of a file below what the node shows to others (`shown`), if it is the one that they know by that inode.
-    path: from there. Errors: OSError."""
+def open_own(shown: Path | None, path: bytes, inode: int, uid: int, root_counts: bool) -> int:
+    """A descriptor, for reading, of a file below what the node shows to others (`shown`), if it is the one that they know by that inode,
+    and if that user may read it here. path: from there. Errors: OSError."""
     if shown is None:
         raise FileNotFoundError("no files of this node are shown")
+    with acting_as_user(uid, root_counts):
+        return _open(shown, path, inode)
+
+
+def _open(shown: Path, path: bytes, inode: int) -> int:
     root = os.open(shown, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         how = _HOW.pack(os.O_PATH | os.O_CLOEXEC, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)

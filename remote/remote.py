@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from engine import postcopy
 from engine.precopy import Ahead
+from engine.store import LIMIT
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, Kind
 from remote import arrival, departure, identity
@@ -63,6 +64,12 @@ class Options:
     """where this node's files are as others see them"""
     ids: tuple[int, int] | None = identity.DEFAULT
     """from which the ids of guests are, first and last; None: guests have those of home"""
+    root_counts: bool = False
+    """whether root of the home is root in these"""
+    announced: int = 0
+    """bytes of memory that the guest was said to have"""
+    lent_disk: int = LIMIT
+    """bytes of the disk that all files of homes may take"""
 
 
 class Remote:

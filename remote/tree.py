@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.store import FileStore
 from remote.remote import Options, Remote
 from wire import tree
 
@@ -27,6 +28,8 @@ class Tree(tree.Tree[Remote]):
         super().__init__(log)
         self.home_files: HomeFiles | None = None
         """where they read files of their home directly, as soon as one wants to"""
+        self.store = FileStore(options.cache, options.lent_disk)
+        """files of their home"""
         self.first = Remote(options, self)
         self.members.append(self.first)
 
@@ -35,6 +38,7 @@ class Tree(tree.Tree[Remote]):
         try:
             self.live()
         finally:
+            self.store.close()
             if self.home_files is not None:
                 self.home_files.close()
         return 0 if self.first.guest is not None else 1

@@ -14,9 +14,11 @@ that follows, engine/postcopy.py).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -38,7 +40,12 @@ standing still for it. (The link has a heartbeat of its own.)"""
 UNREAD = 15
 """Seconds that what was sent to a peer may stay unread."""
 
+MOST_IMAGES = 4096
+"""Images of one process."""
+FREE = 20
+"""Such a part of where images come to stays free."""
 _CHUNK = 1 << 20
+_IMAGE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _STREAM = struct.Struct("!Q")
 
 
@@ -133,6 +140,12 @@ def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> st
         raise
 
 
+def _has_room(directory: Path, size: int) -> bool:
+    """Whether a part of what the directory lies on stays free for whatever else needs it."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize - size >= disk.f_blocks * disk.f_frsize // FREE
+
+
 class Refused(WireError):
     """The other side said why it will not."""
 
@@ -178,20 +191,35 @@ class Channel:
         self.send("end", bytes=total)
         return total
 
-    def receive_directory(self, directory: Path) -> int:
-        """Files of a stream into directory, plain names only; returns their bytes. Errors: WireError, OSError (disk full)."""
+    def receive_directory(self, directory: Path, most: int) -> int:
+        """Files of a stream into directory, plain names only, `most` bytes of them; returns their bytes. Errors: WireError: there are more,
+        or there is no room, before a byte of what is too much is taken."""
         total = 0
-        while True:
+        for _ in range(MOST_IMAGES + 1):
             message = frames.receive(self.connection)
             if message.get("op") == "end":
                 return total
             name, size = message.get("name"), message.get("size")
-            if message.get("op") != "file" or not isinstance(name, str) or not isinstance(size, int) or "/" in name or name.startswith("."):
+            if message.get("op") != "file" or not isinstance(name, str) or not _IMAGE.fullmatch(name) or type(size) is not int or size < 0:
                 raise WireError("the stream of images is broken")
-            with (directory / name).open("wb") as target:
-                for chunk in self.chunks(size):
-                    target.write(chunk)
             total += size
+            if total > most:
+                raise WireError(f"its images are larger than {most:,} bytes, which is what a process of its announced size may bring")
+            if not _has_room(directory, size):
+                raise WireError(f"the node has no room for images of {size:,} bytes")
+            try:
+                with (directory / name).open("xb", buffering=0) as target:
+                    for chunk in self.chunks(size):
+                        view = memoryview(chunk)
+                        while view:
+                            view = view[target.write(view) :]
+            except FileExistsError:
+                raise WireError("the stream of images is broken") from None
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise WireError(f"the node has no room for images of {size:,} bytes") from None
+        raise WireError(f"it brings more than {MOST_IMAGES} images")
 
     def chunks(self, size: int) -> Iterator[bytes]:
         """size bytes of the stream, piece by piece. Errors: WireError if it ends early."""

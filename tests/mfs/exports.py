@@ -14,7 +14,7 @@ EXPORTS, READ_ONLY = "/tmp/open", "/tmp/frozen"
 PORT = 7227
 TIMEOUT = 2
 """Seconds after which a server that does not answer is an error."""
-CONFIGURATION = f'speed = 1.0\n[mfs]\nexports = ["{EXPORTS}"]\nread_only = ["{READ_ONLY}"]\ntimeout = {TIMEOUT}\n'
+CONFIGURATION = f'speed = 1.0\n[mfs]\nexports = ["{EXPORTS}"]\nread_only = ["{READ_ONLY}"]\ntimeout = {TIMEOUT}\nroot = "root"\n'
 
 
 def with_exports(count: int, name: str, **options: float) -> Lab:

@@ -17,6 +17,8 @@ PYTHON = "/usr/bin/python3"
 TIMEOUT = 2
 """Seconds for which the nodes wait for one that is lost."""
 NUMBERS = itertools.count(1)
+SHOWN = 'exports = ["/"]\nroot = "root"\n'
+"""One administration: everything, to everybody's root."""
 
 
 def until(test: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
@@ -32,7 +34,9 @@ def until(test: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
 class Pair:
     """Nodes n1, n2, … with mosd."""
 
-    def __init__(self, count: int = 2, settings: str = "", timeout: int = TIMEOUT) -> None:
+    def __init__(self, count: int = 2, settings: str = "", timeout: int = TIMEOUT, shown: str = SHOWN) -> None:
+        """shown: what of [mfs] says what nodes see of one another."""
+        settings = shown + settings
         more = f"[balance]\nenabled = false\n[mfs]\ntimeout = {timeout}\n{settings}"
         self.lab = Lab.up(count, name=f"f{os.getpid() % 100000}-{next(NUMBERS)}", configuration=more)
         self.nodes = self.lab.nodes()

@@ -22,8 +22,10 @@ class Served:
     """A node n1 that shows some directories, and a node n2 that asks."""
 
     def __init__(
-        self, base: Path, exports: Sequence[Path | str], read_only: Sequence[Path] = (), hide: Path | None = None, quiet: int = 0
+        self, base: Path, exports: Sequence[Path | str], read_only: Sequence[Path] = (), hide: Sequence[Path | str] = (), quiet: int = 0,
+        root: bool = True,
     ) -> None:
+        """root: whether n2's root is root on n1."""
         self.base = base
         self.port = free_port()
         self.own, self.others = KeyStore(base / "n1"), KeyStore(base / "n2")
@@ -33,7 +35,8 @@ class Served:
         (base / "run").mkdir(mode=0o700)
         self._arguments = [str(word) for path in exports for word in ("--export", path)]
         self._arguments += [str(word) for path in read_only for word in ("--read-only", path)]
-        self._arguments += ["--hide", str(hide)] if hide else []
+        self._arguments += [str(word) for path in hide for word in ("--hide", path)]
+        self._arguments += ["--root-of", "n2"] if root else []
         self._arguments += ["--quiet", str(quiet)] if quiet else []
         self.start()
 

@@ -25,7 +25,8 @@ STORM = 120
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster(configuration="\n[mfs]\ndirect = true\ndirect_after = 2\n")
+    # Root of n1, whose programs write to n2, is root there; root of n2 and n3 is nobody on n1, and reads what n1's programs have open.
+    made = Cluster(configuration='\n[mfs]\nexports = ["/tmp", "/dev/shm"]\nroot = ["n1"]\ndirect = true\ndirect_after = 2\n')
     yield made
     made.down()
 
@@ -239,7 +240,8 @@ def started(cluster: Cluster, first: str, command: str, options: str = "") -> Ru
     """That program, away, where `data` are 300000 bytes."""
     (cluster.home.root / "tmp" / "reads.py").write_text(READS)
     (cluster.home.root / "tmp" / "placed.py").write_text(PLACED)
-    job = Running(cluster, "reader", "", mosrun=f"head -c 300000 /dev/urandom > data; {first} mosrun -L {options}", command=command)
+    first = f"head -c 300000 /dev/urandom > data; chmod 600 data; {first}"
+    job = Running(cluster, "reader", "", mosrun=f"{first} mosrun -L {options}", command=command)
     job.moved("n2")
     return job
 
