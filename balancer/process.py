@@ -21,7 +21,8 @@ class Process:
     of the last minute or more, the newest last; `runnable` how many of its threads usually want to run; `moving` that
     a move is under way; `not_before` before when no move is to be tried, after one that failed or was refused; `unfit` says
     of nodes why it cannot go on there; `files` at which place ("home" or a node) it reads and writes how many bytes, and `calls`
-    how many calls home alone can answer, both for each second of processor time that it uses.
+    how many calls home alone can answer, both for each second of processor time that it uses; `trusted` the nodes that it may be on,
+    None: all.
     """
 
     pid: int
@@ -40,6 +41,7 @@ class Process:
     unfit: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, float] = field(default_factory=dict)
     calls: float = 0.0
+    trusted: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ def why_not_there(entry: Entry, process: Process, settings: Settings) -> str | N
         return f"nothing has been heard of {vector.name} for {entry.age:.0f} s"
     if entry.suspected:
         return f"{vector.name} does not answer now"
+    if process.trusted is not None and vector.name not in process.trusted:
+        return f"{vector.name} is none of the nodes that it may be on"
     if vector.name in process.unfit:
         return process.unfit[vector.name]
     if vector.memory_short:

@@ -195,6 +195,8 @@ def _why(options: argparse.Namespace) -> int:
     used = f", {answer['cpu_seconds']:.1f} s of cpu" if "cpu_seconds" in answer else ""
     command = answer["command"] if len(answer["command"]) <= LONG_COMMAND else answer["command"][:LONG_COMMAND] + "…"
     print(f"process {answer['pid']} ({command}) {'was' if ended else 'is'} {place}, {times}{used}")
+    if answer["trust"]:
+        print(f"it may be on {', '.join(answer['trust'])} and at home, and nowhere else (mosrun --trust)")
     if answer["why"]:
         print(f"last: {answer['why']}")
     if answer.get("calls_rate", 0.0) >= 1:

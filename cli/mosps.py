@@ -115,6 +115,7 @@ def where(row: dict[str, Any]) -> str:
 def why(row: dict[str, Any]) -> str:
     """Why it may not move, or did not."""
     held = ["home only"] if row["home_only"] else [] if not row["locked"] else ["adopted"] if row["adopted"] else ["locked"]
+    held += [f"trusts {', '.join(row['trust'])} alone"] if row.get("trust") else []
     missed = row.get("checkpoint", {}).get("why")
     return "; ".join([*held, *([row["why"]] if row["why"] else []), *([f"no checkpoint: {missed}"] if missed else [])])
 

@@ -36,10 +36,11 @@ enum { PRIVATE_MOST = 10 /* directories of -X */ };
 
 static struct {
     bool home, best, locked;
-    const char *node, *memory, *job, *trace, *every, *checkpoint, *restart, *private;
+    const char *node, *memory, *job, *trace, *every, *checkpoint, *restart, *private, *trust;
     const char *privates[PRIVATE_MOST];
     int private_count;
-} options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = "", .private = ""};
+} options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = "", .private = "",
+             .trust = ""};
 
 void say(const char *format, ...)
 {
@@ -70,7 +71,7 @@ static const struct {
     {'h', "--home", &options.home, NULL},     {'b', "--best", &options.best, NULL},   {'L', "--locked", &options.locked, NULL},
     {'r', "--node", NULL, &options.node},     {'m', "--memory", NULL, &options.memory}, {'J', "--job", NULL, &options.job},
     {'A', "--every", NULL, &options.every}, {'C', "--checkpoint", NULL, &options.checkpoint}, {'R', "--restart", NULL, &options.restart},
-    {'X', "--private", NULL, &options.private},
+    {'X', "--private", NULL, &options.private}, {'T', "--trust", NULL, &options.trust},
 };
 enum { KNOWN = sizeof known / sizeof known[0] };
 
@@ -78,6 +79,8 @@ static void give(int option, const char *value)
 {
     struct stat status;
     *known[option].value = value;
+    if (known[option].value == &options.trust && !*value)
+        bad_usage("--trust needs the names of nodes, with commas between them, not '%s' (-h keeps a program at home)", value);
     if (known[option].value != &options.private)
         return;
     if (*value != '/' || stat(value, &status) || !S_ISDIR(status.st_mode))
@@ -194,7 +197,7 @@ static void describe(struct message *message, char **program)
     for (int i = 0; i < 8; i++)
         number[1 + i] = (unsigned char)(memory >> (56 - 8 * i));
     message->size = 4;
-    put(message, "\x8b", 1);
+    put(message, "\x8c", 1);
     put_pair(message, "op", *options.restart ? "restart" : "register");
     put_pair(message, "every", options.every);
     put_pair(message, "checkpoint", options.checkpoint);
@@ -207,6 +210,7 @@ static void describe(struct message *message, char **program)
     put_pair(message, "node", options.best ? "best" : options.node);
     put_pair(message, "command", command);
     put_pair(message, "trace", options.trace);
+    put_pair(message, "trust", options.trust);
     size_t body = message->size - 4;
     memcpy(message->bytes, (unsigned char[]){0, 0, (unsigned char)(body >> 8), (unsigned char)body}, 4);
 }

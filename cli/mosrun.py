@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
         "  mosrun -h ./talks-to-a-device         stays at home\n"
         "  mosrun --trace=calls -r n2 ./analyse  tells its system calls while it is away, in the file 'calls'\n"
         "  mosrun -A 30 -C saved ./analyse       checkpointed each half hour, to the directory 'saved'\n"
+        "  mosrun --trust n2,n5 ./analyse        may go to n2 and n5, and nowhere else\n"
         "  mosrun -X /tmp/work ./analyse         /tmp/work is its own, empty at first, and goes with it in the end\n"
         "  mosrun --restart saved                goes on from there, here, with its pid and its files\n",
         exits=(USAGE, UNAVAILABLE, REFUSED, NOT_PERMITTED, NOT_EXECUTABLE, NOT_FOUND),
@@ -29,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
             "mosrun becomes the program; with --restart it stays, is the program's parent, and passes signals on."
         ),
         usage=(
-            "mosrun [-h | -b | -r NODE] [-L] [-m MB] [-J JOB] [-A MINUTES [-C DIR]] [-X DIR ...] [--trace[=FILE]] "
+            "mosrun [-h | -b | -r NODE] [-L] [-T NODE[,NODE ...]] [-m MB] [-J JOB] [-A MINUTES [-C DIR]] [-X DIR ...] [--trace[=FILE]] "
             "[--] (program [argument ...] | --restart DIR)"
         ),
         add_help=False,
@@ -40,6 +41,11 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("-b", "--best", action="store_true", help="go to the best node at once")
     where.add_argument("-r", "--node", metavar="NODE", help="go to this node at once")
     made.add_argument("-L", "--locked", action="store_true", help="no automatic moves; migrate still moves it")
+    made.add_argument(
+        "-T", "--trust", metavar="NODES",
+        help="it and its children go to these nodes alone, whoever moves them: names with commas between them. The node that a program is "
+        "on can read its memory, and do what it may do",
+    )  # fmt: skip
     made.add_argument("-m", "--memory", metavar="MB", help="memory that it will need, in MiB")
     made.add_argument("-J", "--job", metavar="JOB", help="a name that mosps and mosctl can choose processes by")
     made.add_argument(

@@ -285,6 +285,7 @@ class Balancer:
             runnable=entry.runnable(stat), moving=self._mover.is_moving(entry.pid),
             locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
             unfit=unfit, files=habit.files, calls=habit.calls,
+            trusted=frozenset(entry.trust) if entry.trust else None,
         )  # fmt: skip
 
     def settings(self) -> Settings:

@@ -16,7 +16,7 @@ from node import adoption, process
 from node.adoption import NoSuchProcess
 from node.balancing import BEST
 from node.checkpoints import NOTES_MOST
-from node.config import ENGINES, MEMORY
+from node.config import ENGINES, MEMORY, check_name
 from node.control import BadRequest, Client, NotPermitted
 from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves import Manner, MoveReport
@@ -34,6 +34,8 @@ REGISTERS_WITHIN = 8.0
 """Seconds within which mosrun has registered its process, or runs it without us."""
 MOST_PROCESSES = 1 << 22
 PATH_MOST = 4096
+LONGEST_TRUST = 4096
+"""Characters of the list of nodes that mosrun --trust names."""
 LEAST_MINUTES, MOST_MINUTES = 0.01, 1e6
 """Between two checkpoints."""
 
@@ -101,9 +103,20 @@ class Commands:
         entry = HomeProcess(
             client.pid, stat.starttime, client.uid, job=job, command=command[:200], home_only=bool(request.get("home_only")),
             locked=bool(request.get("locked")), memory=memory, wanted=wanted, state="starting", since=time.time(),
-            trace=trace, owner=to_record(client.owner),
+            trace=trace, owner=to_record(client.owner), trust=self._trust(client, request),
         )  # fmt: skip
+        if wanted not in ("", BEST, self._node.config.name) and (why := entry.distrusts(wanted)) is not None:
+            raise BadRequest(why)
         return replace(entry, **_checkpoints(request))
+
+    def _trust(self, client: Client, request: dict[str, Any]) -> tuple[str, ...]:
+        """The nodes that the process may be on: of those that the one may be on that it comes from those asked for. Errors: BadRequest."""
+        asked = _trust(request)
+        earlier = self._node.registry.get(client.pid) or self._node.registry.adopt(client.pid)
+        inherited = earlier.trust if earlier is not None else ()
+        if asked and inherited and not set(asked) & set(inherited):
+            raise BadRequest(f"it may be on none of {', '.join(asked)}: what it comes from trusts {', '.join(inherited)} alone")
+        return tuple(name for name in asked if not inherited or name in inherited) or inherited
 
     async def _started(self, client: Client, entry: HomeProcess) -> None:
         """The connection is closed by exec (or by the end): from now on the process may move."""
@@ -362,6 +375,17 @@ class Commands:
             if entry is not None and client.may_act_on(entry.uid):
                 notes.append(asdict(note) | {"command": entry.command})
         return {"node": row, "decisions": notes}
+
+
+def _trust(request: dict[str, Any]) -> tuple[str, ...]:
+    """The nodes that a process may be on, all if there is none. Errors: BadRequest."""
+    listed = request.get("trust", "")
+    if not isinstance(listed, str) or len(listed) > LONGEST_TRUST:
+        raise BadRequest(f"the names of trusted nodes are a text of at most {LONGEST_TRUST} characters, with commas between them")
+    try:
+        return tuple(sorted({check_name(name) for name in listed.split(",")})) if listed else ()
+    except ValueError as error:
+        raise BadRequest(f"--trust: {error}") from None
 
 
 def _manner(request: dict[str, Any]) -> Manner:

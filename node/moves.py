@@ -199,6 +199,8 @@ class Mover:
             raise MoveRefused(pid, "processes come home by pouring alone")
         if entry.home_only and target != HOME:
             raise MoveRefused(pid, "it was started to stay at home (mosrun -h)")
+        if target != HOME and (why := entry.distrusts(target)) is not None:
+            raise MoveRefused(pid, why)
         begun, runnable = time.time(), entry.runnable()
         deputy = self.deputies.get(pid)
         try:

@@ -44,7 +44,8 @@ class HomeProcess:
     that its user context is at; `wanted` a node's name, "best" or ""; `why` the last refusal or failure, or why it
     came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted` that
     mosrun did not start it (or the process that it comes from): somebody moved it by hand. `owner` is who registered it, or the process
-    that it comes from: user, group, further groups; its own ids may be others.
+    that it comes from: user, group, further groups; its own ids may be others. `trust` names the nodes that
+    it may be on beside its home (mosrun --trust); empty: all.
 
     Its checkpoints: `checkpoint_every` minutes (0: not by themselves), since when, to what directory; the last that was made, and when
     the last was tried by itself; how many milliseconds it stood still; why the last one was not made.
@@ -73,6 +74,7 @@ class HomeProcess:
     adopted: bool = False
     trace: str = ""
     owner: tuple[int, ...] = ()
+    trust: tuple[str, ...] = ()
     checkpoint_every: float = 0.0
     checkpoint_directory: str = ""
     checkpoint_since: float = 0.0
@@ -87,6 +89,12 @@ class HomeProcess:
         stat: what /proc tells of it, if that has been read already."""
         stat = stat or process.read_stat(self.pid) if self.where == HOME and self.state != "starting" else None
         return 1.0 if stat is None or stat.state == "R" else 0.5
+
+    def distrusts(self, node: str) -> str | None:
+        """Why it may not go to that node, whoever asks; None: it may."""
+        if not self.trust or node in self.trust:
+            return None
+        return f"{node} is none of the nodes that it may be on (mosrun --trust {','.join(self.trust)})"
 
     def registered_by(self) -> Owner:
         """Whose rights bound what may leave of it (engine/permission.py)."""
@@ -113,6 +121,7 @@ class HomeProcess:
             "locked": self.locked,
             "home_only": self.home_only,
             "adopted": self.adopted,
+            "trust": list(self.trust),
             "command": self.command,
             "state": self.state,
         } | self._checkpoint_row()
@@ -148,6 +157,8 @@ def from_record(record: object) -> HomeProcess:
             values[key] = tuple(float(moment) for moment in value)
         elif key == "owner":
             values[key] = tuple(int(number) for number in value)
+        elif key == "trust":
+            values[key] = tuple(str(name) for name in value)
         elif key == "history":
             values[key] = history.from_record(value)
         elif isinstance(value, _TYPES[str(known[key].type)]):
@@ -322,7 +333,7 @@ class Registry:
         child = HomeProcess(
             pid, stat.starttime, uid, job=parent.job, command=process.command_line(pid), home_only=parent.home_only,
             locked=parent.locked, memory=parent.memory, since=time.time(), adopted=parent.adopted,
-            trace=parent.trace, owner=parent.owner or to_record(parent.registered_by()),
+            trace=parent.trace, trust=parent.trust, owner=parent.owner or to_record(parent.registered_by()),
         )  # fmt: skip
         child = replace(child, **differences)
         self.add(child)

@@ -60,6 +60,8 @@ def test_process_leaves_a_loaded_home_for_an_idle_node() -> None:
         (view_of(node("n1", 3), node("n2")), {"unfit": {"n2": "n2's processor lacks avx2"}}, "lacks avx2"),
         (view_of(node("n1", 3), node("n2")), {"unfit": {"n2": "n2's processor lacks avx2"}, "wanted": "n2"}, "lacks avx2"),
         (view_of(node("n1", 3), node("n2")), {"home_only": True}, "stay at home"),
+        (view_of(node("n1", 3), node("n2")), {"trusted": frozenset({"n3"})}, "n2 is none of the nodes"),
+        (view_of(node("n1", 3), node("n2")), {"trusted": frozenset({"n3"}), "wanted": "n2"}, "n2 is none of the nodes"),
         (view_of(node("n1", 3), node("n2")), {"moving": True}, "under way"),
         (view_of(node("n1", 3), node("n2")), {"immovable": "it has an io_uring"}, "io_uring"),
         (view_of(node("n1", 3), node("n2")), {"not_before": NOW + 5}, "5 s"),

@@ -114,7 +114,7 @@ def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: lis
     assert done.stderr.startswith("mosrun: ")
 
 
-TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": "", "trace": ""}
+TOLD = {"op": "register", "job": "", "home_only": False, "locked": False, "memory": 0, "node": "", "trace": "", "trust": ""}
 TOLD |= {"every": "", "checkpoint": "", "directory": ""}
 
 
@@ -123,6 +123,8 @@ TOLD |= {"every": "", "checkpoint": "", "directory": ""}
     [
         (["echo", "-h"], {}, "-h"),
         (["-h", "echo"], {"home_only": True}, ""),
+        (["--trust", "n2,n3", "echo"], {"trust": "n2,n3"}, ""),
+        (["-Tn2", "echo"], {"trust": "n2"}, ""),
         (["-bL", "echo"], {"node": "best", "locked": True}, ""),
         (["-rn2", "-m", "5", "--", "echo"], {"node": "n2", "memory": 5 << 20}, ""),
         (["--node=n2", "--job", "j", "echo", "--", "-L"], {"node": "n2", "job": "j"}, "-- -L"),
@@ -165,7 +167,7 @@ def test_the_parser_for_the_manual_knows_the_same_options() -> None:
     table = source[source.index("} known[] = {") : source.index("enum { KNOWN")]
     read = {word for letter, name in re.findall(r"{'(.)', \"(--[a-z]+)\"", table) for word in (f"-{letter}", name)}
     assert parsed == read | {"--trace"}
-    assert len(read) == 20
+    assert len(read) == 22
 
 
 def test_checkpoints_go_beside_where_it_was_started(environment: dict[str, str], tmp_path: Path) -> None:

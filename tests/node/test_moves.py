@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.nodes import Cluster, Node, wait_for
+from tests.node.nodes import ROOT, Cluster, Node, wait_for
 
 
 def is_running(pid: int) -> bool:
@@ -290,6 +290,55 @@ def test_children_of_a_home_process_belong_to_its_job(pair: Cluster) -> None:
     for row in rows:
         os.kill(row["pid"], signal.SIGKILL)
     wait_for(lambda: pair[1].processes() == [])
+
+
+def test_a_process_goes_only_to_nodes_that_it_trusts_and_its_children_likewise(three: Cluster) -> None:
+    n1, n2, _ = three.nodes
+    pid = three.spawn(n1, "--trust", "n3,n4", "sh", "-c", "sleep 61 & sleep 62 & wait")
+    rows = wait_for(lambda: len(found := n1.processes()) == 3 and found)
+    for row in rows:
+        assert row["trust"] == ["n3", "n4"]
+        refused = n1.command("migrate", str(row["pid"]), "n2")
+        assert (refused.returncode, "n2 is none of the nodes that it may be on" in refused.stderr) == (75, True)
+    n1.ok("migrate", str(pid), "n3")
+    assert n1.command("migrate", str(pid), "n2").returncode == 75  # a hop
+    assert (n1.process(pid)["where"], n2.guests()) == ("n3", [])
+    child = next(row["pid"] for row in rows if row["pid"] != pid)
+    n1.ok("migrate", str(child), "out")  # of two nodes it may be on one
+    assert n1.process(child)["where"] == "n3"
+    assert "it may be on n3, n4 and at home, and nowhere else" in n1.ok("mosctl", "why", str(pid))
+    assert "trusts n3, n4 alone" in n1.ok("mosps")
+    n1.restart()
+    assert n1.process(pid)["where"] == "n3"
+    assert n1.command("migrate", str(pid), "n2").returncode == 75
+    n1.ok("migrate", str(pid), "home")
+    for row in rows:
+        os.kill(row["pid"], signal.SIGKILL)
+    wait_for(lambda: n1.processes() == [])
+
+
+def test_trust_is_narrowed_by_those_that_a_process_starts_and_never_widened(three: Cluster) -> None:
+    n1 = three.nodes[0]
+    mosrun = ROOT / "bin" / "mosrun"
+    pid = three.spawn(n1, "-T", "n3", "sh", "-c", f"{mosrun} -T n2,n3 sleep 61 & {mosrun} sleep 62 & wait")
+    rows = wait_for(lambda: len(found := [row for row in n1.processes() if row["command"].startswith("sleep")]) == 2 and found)
+    wait_for(lambda: all(row["trust"] == ["n3"] for row in n1.processes()))
+    for row in [*rows, {"pid": pid}]:
+        os.kill(row["pid"], signal.SIGKILL)
+    wait_for(lambda: n1.processes() == [])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--trust", "n2,,n3"], "is no name for a node"),
+        (["--trust", "home"], "is no name for a node"),
+        (["-r", "n2", "-T", "n1"], "n2 is none of the nodes that it may be on"),
+    ],
+)
+def test_a_list_of_trusted_nodes_that_makes_no_sense_is_refused(pair: Cluster, options: list[str], words: str) -> None:
+    done = pair[1].command("mosrun", *options, "true")
+    assert (done.returncode, words in done.stderr, done.stderr.count("\n")) == (64, True, 1)
 
 
 def test_home_only_is_never_moved(pair: Cluster) -> None:

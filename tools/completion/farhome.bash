@@ -5,6 +5,12 @@ _farhome_pids() { mosps 2>/dev/null | awk 'NR > 1 { print $1 }'; }
 _farhome_jobs() { mosps --json 2>/dev/null | sed -n 's/^ *"job": "\(..*\)",$/\1/p' | sort -u; }
 _farhome_guests() { mosps --guests 2>/dev/null | awk 'NR > 1 { print $1 }'; }
 _farhome_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "${COMP_WORDS[COMP_CWORD]}"); }
+# The last of words with commas between them.
+_farhome_list() {
+    local word=${COMP_WORDS[COMP_CWORD]} before=
+    case $word in *,*) before=${word%,*}, ;; esac
+    mapfile -t COMPREPLY < <(compgen -P "$before" -W "$1" -- "${word##*,}")
+}
 
 # Where among the words the program of mosrun begins; nothing if it has not begun.
 _farhome_program_at() {
@@ -12,7 +18,7 @@ _farhome_program_at() {
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
             --) echo $((i + 1)); return ;;
-            -r | -m | -J | -A | -C | -R | -X | --node | --memory | --job | --every | --checkpoint | --restart | --private) ((i++)) ;;
+            -[rmJACRXT] | --node | --memory | --job | --every | --checkpoint | --restart | --private | --trust) ((i++)) ;;
             -*) ;;
             *) echo "$i"; return ;;
         esac
@@ -28,11 +34,12 @@ _farhome_mosrun() {
     fi
     case ${COMP_WORDS[COMP_CWORD - 1]} in
         -r | --node) _farhome_words "$(_farhome_nodes)" ;;
+        -T | --trust) _farhome_list "$(_farhome_nodes)" ;;
         -J | --job) _farhome_words "$(_farhome_jobs)" ;;
         -m | --memory | -A | --every) ;;
         -C | --checkpoint | -R | --restart | -X | --private) mapfile -t COMPREPLY < <(compgen -d -- "${COMP_WORDS[COMP_CWORD]}") ;;
         *) case ${COMP_WORDS[COMP_CWORD]} in
-            -*) _farhome_words "-h --home -b --best -r --node -L --locked -m --memory -J --job -A --every -C --checkpoint -R --restart -X --private --trace --help" ;;
+            -*) _farhome_words "-h --home -b --best -r --node -L --locked -T --trust -m --memory -J --job -A --every -C --checkpoint -R --restart -X --private --trace --help" ;;
             *) mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}") ;;
         esac ;;
     esac
