@@ -16,7 +16,11 @@
 #define EXPORT "/mnt"
 #define REQUESTS 48
 
+#define OPEN_MOST 64
+
 static struct mfs_session *session;
+static uint64_t opened[OPEN_MOST]; /* by the requests of this input */
+static unsigned opened_count;
 
 static void require(int holds, const char *what)
 {
@@ -118,7 +122,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	fill();
 	mfs_run_directory = EXPORT "/run";
 	mfs_own_files = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	require(!mfs_exports_begin(EXPORT "/run/root", paths, read_only, 2, "/mfs", &what), "exports");
+	require(!mfs_exports_begin(EXPORT "/run/root", paths, read_only, 2, &what), "exports");
 	require(!begin_server(), "the server");
 	mfs_sessions_begin();
 	connect_one(MFS_REQUESTS);
@@ -127,7 +131,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	require(session && session->serving, "a session");
 	setrlimit(RLIMIT_FSIZE, &size); /* what the server keeps of a session is there by now */
 	mfs_thread_begin(session);
-	require(!mfs_identity_begin(), "an identity");
+	require(!mfs_identity_begin(true), "an identity");
 	return 0;
 }
 
@@ -143,7 +147,7 @@ static size_t make_argument(struct input *input, uint32_t opcode, char *argument
 	(void)opcode;
 	for (unsigned i = 0; i < (what & 15u); i++) {
 		uint8_t kind = input_number(input, 1);
-		uint64_t number = kind & 0x80 ? input_number(input, 8) : numbers[kind & 15];
+		uint64_t number = kind & 0x80 ? input_number(input, 8) : kind & 0x20 ? opened[(kind & 15) % OPEN_MOST] : numbers[kind & 15];
 		size_t width = kind & 0x40 ? 8 : 4;
 		memcpy(argument + size, &number, width);
 		size += width;
@@ -166,6 +170,17 @@ static size_t make_argument(struct input *input, uint32_t opcode, char *argument
 		size += length;
 	}
 	return size;
+}
+
+static void note_opened(const struct mfs_request *request)
+{
+	const struct fuse_out_header *header = (const struct fuse_out_header *)request->buffer;
+	uint32_t opcode = request->in->opcode;
+	size_t at = opcode == FUSE_CREATE || opcode == FUSE_TMPFILE ? sizeof(struct fuse_entry_out) : 0;
+
+	if (header->unique == request->in->unique && !header->error && opened_count < OPEN_MOST &&
+	    (at || opcode == FUSE_OPEN || opcode == FUSE_OPENDIR))
+		opened[opened_count++] = ((const struct fuse_open_out *)(request->reply + at))->fh;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
@@ -198,9 +213,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
 		};
 		session->heard = mfs_now();
 		serve(&request);
+		note_opened(&request);
 		free(frame);
 	}
 	mfs_be_self();
+	while (opened_count)
+		mfs_handle_release(&session->handles, opened[--opened_count]);
 	/* Nobody has got out of what is exported, and nobody has changed what is read-only. */
 	struct stat secret;
 	require(!stat(EXPORT "/secret", &secret) && secret.st_size == 6 && secret.st_mode == (S_IFREG | 0600) && !secret.st_uid, "the secret");
