@@ -1,8 +1,9 @@
 """What a call costs away from home, in one run.
 
 Forwarded calls against a TCP ping-pong of the same bytes between the same two network namespaces: each side on processors of
-its own, as nodes are, and both on one processor. Calls that the node makes by itself against the same program that runs
-natively. And what a forwarded call adds to a native one against what other interposers add to it (bench/interposers.py).
+its own, as nodes are, and both on one processor. The link is encrypted, and so compared with one that is not. Calls that the
+node makes by itself against the same program that runs natively. And what a forwarded call adds to a native one against what
+other interposers add to it (bench/interposers.py).
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class Bench:
         if self.apart:
             result += [self.against_ping_pong(case, self.together, ", one processor") for case in FORWARDED]
         result += [self.against_native(case, prefix) for case in ON_THE_NODE]
+        result += [self.against_unencrypted(case, prefix) for case in FORWARDED]
         for case in COMPARED:
             result += self.against_interposers(case, prefix)
         return result
@@ -105,6 +107,12 @@ class Bench:
         kind, request, reply = FORWARDED[case]
         ours, baseline = self._by_turns(lambda: self._away(kind, COUNT, prefix), lambda: self._ping_pong(prefix, request, reply))
         return Row(case + where, ours, baseline, "TCP ping-pong")
+
+    def against_unencrypted(self, case: str, prefix: list[str]) -> Row:
+        """As it is shipped, against the same over a bare connection."""
+        kind, _, _ = FORWARDED[case]
+        ours, baseline = self._by_turns(lambda: self._away(kind, COUNT, prefix), lambda: self._away(kind, COUNT, prefix, False))
+        return Row(f"{case}, encrypted", ours, baseline, "not encrypted")
 
     def against_native(self, case: str, prefix: list[str]) -> Row:
         kind, count = ON_THE_NODE[case]
@@ -129,8 +137,9 @@ class Bench:
             first += ours()
         return first, second
 
-    def _away(self, kind: str, count: int, prefix: list[str]) -> Times:
-        with Pair([str(self.guest), "bench", kind, str(count)], away_prefix=prefix, host=HOME, directory=self.directory) as pair:
+    def _away(self, kind: str, count: int, prefix: list[str], encrypted: bool = True) -> Times:
+        command = [str(self.guest), "bench", kind, str(count)]
+        with Pair(command, away_prefix=prefix, host=HOME, directory=self.directory, encrypted=encrypted) as pair:
             return [int(line) for line in pair.run(120)[1].split()]
 
     def _native(self, kind: str, count: int, prefix: list[str]) -> Times:

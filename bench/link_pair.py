@@ -26,6 +26,7 @@ from kernel_helpers.seizing import seize
 from kernel_helpers.syscalls import SYS, signed
 from kernel_helpers.tracing import Cause, Stop
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
+from wire import channel
 
 ROOT = Path(__file__).resolve().parent.parent
 GO_HOME, CANCEL, SIGNAL, PARKED, THREAD_EXITED, PAUSE, UNPAUSE = range(32, 39)
@@ -72,7 +73,8 @@ class Pair:
 
     def __init__(self, argv: Sequence[str], threads: int = 1, away_prefix: Sequence[str] = (), host: str = "127.0.0.1",
                  directory: str | None = None, stdin: int = subprocess.DEVNULL,
-                 ready: Callable[[], object] = lambda: True, interception: str = "notify") -> None:
+                 ready: Callable[[], object] = lambda: True, interception: str = "notify", encrypted: bool = True,
+                 through: Callable[[tuple[str, int]], tuple[str, int]] = lambda address: address) -> None:
         self.process = subprocess.Popen(argv, env=os.environ | {"FARHOME_SPLIT": str(threads)}, cwd=directory,
                                         stdin=stdin, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
@@ -83,6 +85,8 @@ class Pair:
         self.signals: list[int] = []
         self.link: HomeLink | None = None
         self.interception = interception
+        self._through = through
+        self._secret = os.urandom(32) if encrypted else b""
         self.away: subprocess.Popen[bytes] | None = None
         try:
             self._become_stub(threads, away_prefix, host, ready)
@@ -103,10 +107,10 @@ class Pair:
         self.stub.on_stop = self._handle
         self.stub.memory.give_up()
         self.listener = socket.create_server((host, 0))
-        port = self.listener.getsockname()[1]
+        host, port = self._through(self.listener.getsockname()[:2])
         self.away = subprocess.Popen(
-            [*away_prefix, sys.executable, "-m", "bench.link_pair", host, str(port), str(self.guest),
-             self.interception], cwd=ROOT,
+            [*away_prefix, sys.executable, "-m", "bench.link_pair", host, str(port), str(self.guest), self.interception,
+             self._secret.hex()], cwd=ROOT,
             stdin=subprocess.PIPE)
         self.attach()
 
@@ -117,7 +121,7 @@ class Pair:
         connection, _ = self.listener.accept()
         connection.settimeout(None)
         self.connection = connection.dup()
-        self.link.attach(connection.detach())
+        self.link.attach(channel.greet(connection, self._secret) if self._secret else connection)
 
     def break_connection(self) -> None:
         """Shuts the TCP connection down, as a network would, and waits for the next one (the away side connects)."""
@@ -206,8 +210,9 @@ class Pair:
 class _Away:
     """The away process: the guest's filter, its end of the link, its signals in the plainest way."""
 
-    def __init__(self, host: str, port: int, guest: int, interception: str) -> None:
+    def __init__(self, host: str, port: int, guest: int, interception: str, secret: str) -> None:
         self.address = (host, port)
+        self._secret = bytes.fromhex(secret)
         self.guest = guest
         kind = PtraceLink if interception == "ptrace" else AwayLink
         frozen = seize(guest, tracing.PTRACE_O_EXITKILL | kind.trace_options)
@@ -227,11 +232,14 @@ class _Away:
 
     def connect(self) -> None:
         try:
+            if self._secret:
+                self.link.attach(channel.connect(self.address, "link", self._secret))
+                return
             connection = socket.create_connection(self.address, 10)
         except OSError:
             return
         connection.settimeout(None)
-        self.link.attach(connection.detach())
+        self.link.attach(connection)
 
     def serve(self) -> None:
         """Until standard input is closed."""
@@ -285,6 +293,6 @@ def serve(away: _Away) -> None:
 
 
 if __name__ == "__main__":
-    serve(_Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
+    serve(_Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]))
 
 __all__ = ["GO_HOME", "PARKED", "PAUSE", "UNPAUSE", "Pair", "wait_for"]

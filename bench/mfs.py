@@ -259,7 +259,7 @@ def run() -> list[Result]:
     cases = Cases(build("file_ops"))
     with (
         _nodes("sealed", CONFIGURATION) as (sealed, first),
-        _nodes("plain", f"{CONFIGURATION}encryption = false\n") as (plain, second),
+        _nodes("plain", f"encryption = false\n{CONFIGURATION}") as (plain, second),
         _alone(plain.node("n1"), plain.node("n2")) as alone,
     ):
         compared = comparisons(sealed, plain, (first, second), alone)

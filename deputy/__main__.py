@@ -14,7 +14,7 @@ from deputy.deputy import Options
 from deputy.tree import Tree
 from engine.permission import Owner
 from engine.precopy import MODES
-from wire import logs
+from wire import channel, logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
 
 
@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--trace", default="", help="where its system calls are told: '-' or a file")
     made.add_argument("--files-port", type=int, default=0, help="where the node's file server is; 0: no file is read directly")
     made.add_argument("--deposits", type=Path, default=Path("/run/farhome/mfs/direct"), help="where it takes what is to be read")
+    made.add_argument("--plain", action="store_true", help="its connections need not be encrypted, if the other side agrees")
     return made
 
 
@@ -47,6 +48,8 @@ def prepare() -> None:
 def tree(words: Sequence[str]) -> Tree:
     """By the words of its command line. Errors: SystemExit."""
     arguments = parser().parse_args(words)
+    if arguments.plain:
+        channel.need_not_be_secret()
     return Tree(
         Options(
             arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images,

@@ -8,7 +8,6 @@ places), spoils the pages that it lies in: those come again with the rest.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from engine.layout import Span, merge, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.seizing import Frozen
+from kernel_helpers.stream import Connection
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError
@@ -160,7 +160,7 @@ class Approach:
             raise WireError("memory is to follow that cannot")
         target = self._target
 
-        def connect() -> socket.socket:
+        def connect() -> Connection:
             return channel.connect(target.address, "page", target.secret, timeout=postcopy.PROGRESS_TIMEOUT)
 
         self._pledge.begin(frozen, owed, self._deputy.options.link_timeout, self._done, connect)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from deputy import mapping
 from kernel_helpers import account
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, HomeLink, Kind
+from kernel_helpers.stream import Connection
 from wire import channel
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
@@ -69,7 +69,7 @@ class GuestLink:
         link._broken_since = time.monotonic()
         return link
 
-    def start(self, connection: socket.socket) -> None:
+    def start(self, connection: Connection) -> None:
         """Hands a proven connection of role link to the C session."""
         connection.settimeout(None)
         if self._is_new:  # before any reply: a cpu clock must not go back
@@ -78,7 +78,7 @@ class GuestLink:
             self.home.own_files = []
         self._is_new = False
         self.home.set_silence(SILENCE)
-        self.home.attach(connection.detach())
+        self.home.attach(connection)
         self._broken_since = None
 
     def send(self, control: Control, tid: int = 0, barrier: bool = False, **fields: object) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +40,7 @@ from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
 from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.stream import Connection
 from kernel_helpers.syscalls import SYS
 from wire import channel
 from wire.channel import Channel, Refused
@@ -132,7 +132,7 @@ def leave(
     return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
 
 
-def _commit(frozen: Frozen, preparation: Preparation, phases: Phases) -> socket.socket:
+def _commit(frozen: Frozen, preparation: Preparation, phases: Phases) -> Connection:
     """The target is ready. Returns the connection of the link; the process ends with us from here on. Errors: WireError, OSError: the
     process is what it was before."""
     connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
@@ -280,7 +280,7 @@ def _copy_and_send(frozen: Frozen, directory: Path, talk: Channel, phases: Phase
         phases.done("discard")
         talk.send("images", beside=to_wire(hollow))
         size = talk.send_directory(directory)
-        size += send_own_pages(frozen.pid, page_ranges(hollow), talk.connection.fileno(), RESTORE_TIMEOUT).bytes
+        size += send_own_pages(frozen.pid, page_ranges(hollow), talk.connection, RESTORE_TIMEOUT).bytes
         phases.done("send")
         return size
     finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from engine.layout import Span
 from engine.postcopy import Taker
 from kernel_helpers import library
 from kernel_helpers.seizing import Frozen
+from kernel_helpers.stream import Connection
 from wire.waking import ready
 
 log = logging.getLogger("deputy")
@@ -52,7 +52,7 @@ class Pledge:
         return self._keeper is not None
 
     def begin(
-        self, frozen: Frozen, owed: Sequence[Span], patience: float, done: Callable[[], None], connect: Callable[[], socket.socket]
+        self, frozen: Frozen, owed: Sequence[Span], patience: float, done: Callable[[], None], connect: Callable[[], Connection]
     ) -> None:
         """What is owed follows from now on; the process stands still. patience: seconds without a connection; `done` is called when it is
         over. Errors: OSError: nothing follows; the pledge is over."""

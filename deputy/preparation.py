@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,10 +18,10 @@ from engine.pending import Pending
 from engine.permission import Owner, may_leave
 from engine.refusal import why_not
 from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.stream import Connection
 from wire import channel, steps
 from wire.channel import Channel
 from wire.frames import WireError
-from wire.waking import ready
 
 log = logging.getLogger("deputy")
 
@@ -219,7 +218,7 @@ class Preparation:
         """From here on the process is the target's. Errors: OSError, WireError: it has not been said, and is not."""
         assert self.channel is not None
         try:
-            if ready([self.channel.connection.fileno()], 0.0):
+            if self.channel.has_word():
                 raise WireError(f"the target said {self.channel.next()['op']!r} where nothing was due")  # it has changed its mind, or gone
             self.channel.send("commit", pending=pending)
         except BaseException:
@@ -253,7 +252,7 @@ class Preparation:
     def give_pages(self, patience: float) -> None:
         """Memory of the process, which stands still, is to follow it. patience: seconds that nobody may ask for it."""
 
-        def connect() -> socket.socket:
+        def connect() -> Connection:
             return channel.connect(self.target.address, "page", self.target.secret, timeout=postcopy.PROGRESS_TIMEOUT)
 
         self.giver = postcopy.Giver(self.pid, patience, connect)

@@ -8,7 +8,6 @@ import hashlib
 import os
 import resource
 import signal
-import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from kernel_helpers import refuge, tracing
 from kernel_helpers.inject import Thread, check, comes_again
 from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
 from kernel_helpers.seizing import Frozen
+from kernel_helpers.stream import Connection
 from kernel_helpers.syscalls import SYS, carry_restart
 from kernel_helpers.tracing import signal_state
 
@@ -85,14 +85,13 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
 
 
 def send_pages(
-    pid: int, mappings: Sequence[Mapping], stream: int | socket.socket, timeout: float = 30.0, splicer: Splicer | None = None
+    pid: int, mappings: Sequence[Mapping], stream: int | Connection, timeout: float = 30.0, splicer: Splicer | None = None
 ) -> PageTotals:
     """Sends the pages that mappings (a context's) have of their own into the socket `stream`; splicer: the process gives them itself.
 
     Errors: OSError: ConnectionError, TimeoutError after `timeout` seconds without progress, ProcessLookupError.
     """
-    to = stream if isinstance(stream, int) else stream.fileno()
-    return send_own_pages(pid, page_ranges(mappings), to, timeout, splicer=splicer)
+    return send_own_pages(pid, page_ranges(mappings), stream, timeout, splicer=splicer)
 
 
 def inner_tid(pid: int, tid: int) -> int:

@@ -18,7 +18,6 @@ import errno
 import logging
 import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +31,7 @@ from engine.mappings import PAGE
 from kernel_helpers import postcopy
 from kernel_helpers.postcopy import Given, Sink, State, View, give_pages
 from kernel_helpers.seizing import Frozen
+from kernel_helpers.stream import Connection
 from kernel_helpers.syscalls import SYS, Registers
 from wire.frames import WireError
 from wire.logs import start_thread
@@ -111,7 +111,7 @@ class Giver:
     """The source's side, for a process that stands still for good. connect: makes a connection of role page, if that is ours to do; else
     they come by attach(). patience: seconds that there may be none."""
 
-    def __init__(self, pid: int, patience: float, connect: Callable[[], socket.socket] | None = None) -> None:
+    def __init__(self, pid: int, patience: float, connect: Callable[[], Connection] | None = None) -> None:
         self.given = Given()
         self.is_over = False
         self.failure = ""
@@ -119,7 +119,7 @@ class Giver:
         self.pid = pid
         self._patience = patience
         self._connect = connect
-        self._callers: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._callers: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
 
@@ -127,7 +127,7 @@ class Giver:
         """`done` is called by the worker in the end."""
         start_thread("pages", self._run, done)
 
-    def attach(self, connection: socket.socket) -> None:
+    def attach(self, connection: Connection) -> None:
         """A connection of role page."""
         self._callers.put(connection)
 
@@ -168,7 +168,7 @@ class Giver:
                 return f"nobody has asked for them for {self._patience:.0f} s"
             with connection:
                 try:
-                    give_pages(self.pid, connection.fileno(), PROGRESS_TIMEOUT, self._stop, self.given)
+                    give_pages(self.pid, connection, PROGRESS_TIMEOUT, self._stop, self.given)
                     return ""
                 except OSError as error:
                     if error.errno == errno.ECANCELED:
@@ -178,7 +178,7 @@ class Giver:
                     log.info("pages of process %d: %s", self.pid, error)
             alone_since = time.monotonic()
 
-    def _next(self, end: float) -> socket.socket | None:
+    def _next(self, end: float) -> Connection | None:
         """Another connection, by then."""
         while (left := end - time.monotonic()) > 0:
             if self._connect is None:
@@ -250,21 +250,21 @@ class Taker:
         finally:
             self._served.set()
 
-    def attach(self, connection: socket.socket) -> None:
+    def attach(self, connection: Connection) -> None:
         """A connection of role page, by which they come."""
         connection.settimeout(None)
         with self._lock:
             if self._sink is not None and not self._is_closed:
-                self._sink.attach(connection.detach())
+                self._sink.attach(connection)
                 return
         connection.close()
 
-    def start(self, patience: float, done: Callable[[], None], connect: Callable[[], socket.socket] | None = None) -> None:
+    def start(self, patience: float, done: Callable[[], None], connect: Callable[[], Connection] | None = None) -> None:
         """Looks after it until all is here. patience: seconds without a connection; connect: as a Giver's; `done` is called in the end."""
         self._is_looked_after = True
         start_thread("pages", self._look_after, patience, done, connect)
 
-    def _look_after(self, patience: float, done: Callable[[], None], connect: Callable[[], socket.socket] | None) -> None:
+    def _look_after(self, patience: float, done: Callable[[], None], connect: Callable[[], Connection] | None) -> None:
         begun = alone_since = next_attempt = time.monotonic()
         while (view := self._look()) is not None and view.state is State.SERVING:
             now = time.monotonic()

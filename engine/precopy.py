@@ -52,6 +52,7 @@ from kernel_helpers.pages import (
     written_bytes,
 )  # fmt: skip
 from kernel_helpers.seizing import Frozen
+from kernel_helpers.stream import splices
 from kernel_helpers.syscalls import SYS
 from wire import steps
 from wire.channel import Channel
@@ -262,7 +263,7 @@ class Ahead:
             begun, meter = time.monotonic(), self.progress.begin_round(left)
             channel.send("round", left=left)
             send_own_pages(
-                self.pid, ranges, channel.connection.fileno(), ROUND_TIMEOUT, self._history, last=False, meter=meter
+                self.pid, ranges, channel.connection, ROUND_TIMEOUT, self._history, last=False, meter=meter
             )
             channel.expect("round", timeout=ROUND_TIMEOUT)
             took = time.monotonic() - begun
@@ -312,7 +313,7 @@ class Ahead:
                 ranges += [PageRange(*piece, written=True) for piece in subtract(part, given_back)]
             if m.own:
                 ranges += [PageRange(*part, keep_zeros=m.is_file) for part in subtract((m.start, m.end), kept)]
-        return send_own_pages(self.pid, ranges, channel.connection.fileno(), timeout, self._history)
+        return send_own_pages(self.pid, ranges, channel.connection, timeout, self._history)
 
     def close(self) -> None:
         """The process is watched no more, as soon as run() has ended. Twice is no error."""
@@ -338,7 +339,7 @@ def receive_round(
     """A round into the process that is to become the one that runs. taker: who guards the room. Errors: WireError, OSError."""
     ranges = [PageRange(*span, missing=taker is not None) for span in merge(room)]
     with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
-        receive_own_pages(pid, ranges, channel.connection.fileno(), ROUND_TIMEOUT, meter, userfaultfd)
+        receive_own_pages(pid, ranges, channel.connection, ROUND_TIMEOUT, meter, userfaultfd)
     channel.send("round")
 
 
@@ -370,6 +371,6 @@ def send_context(
     channel.send("context", kept=kept, owed=owed)
     channel.send_block(context.to_wire())
     if ahead is None:
-        with splicer(frozen) as by_itself:
+        with splicer(frozen) if splices(channel.connection) else nullcontext() as by_itself:
             return send_pages(frozen.pid, context.maps, channel.connection, timeout, by_itself).bytes
     return ahead.progress.sent + ahead.send_rest(context.maps, kept, owed, channel, timeout).bytes

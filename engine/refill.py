@@ -35,6 +35,7 @@ from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
 from kernel_helpers.seizing import Frozen
+from kernel_helpers.stream import Connection, Sealed
 from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, SYS, U64, Registers
 from kernel_helpers.tracing import signal_number, signal_state
 
@@ -123,7 +124,7 @@ class Refilled:
 def refill(
     stub: Frozen,
     context: Context,
-    stream: int | socket.socket | Source,
+    stream: int | Connection | Source,
     reserved: Sequence[Span],
     timeout: float = 30.0,
     names: Dictionary[str, str] | None = None,
@@ -169,7 +170,7 @@ def refill(
         with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
             _shape(stub, plan, maps, [*taken, (scratch, scratch + _SCRATCH)], notes)
             started = _lap(seconds, "mappings", started)
-            if isinstance(stream, (int, socket.socket)):
+            if isinstance(stream, (int, socket.socket, Sealed)):
                 pages = _from_socket(stub.pid, plan.pages, stream, timeout, taker)
             else:
                 pages = stream(stub.pid, plan.pages)
@@ -202,12 +203,11 @@ def refill(
 
 
 def _from_socket(
-    pid: int, ranges: Sequence[PageRange], stream: int | socket.socket, timeout: float, taker: Taker | None
+    pid: int, ranges: Sequence[PageRange], stream: int | Connection, timeout: float, taker: Taker | None
 ) -> PageTotals:
-    descriptor = stream if isinstance(stream, int) else stream.fileno()
     missing = [replace(pages, missing=taker is not None) for pages in ranges]
     with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
-        return receive_own_pages(pid, missing, descriptor, timeout, userfaultfd=userfaultfd)
+        return receive_own_pages(pid, missing, stream, timeout, userfaultfd=userfaultfd)
 
 
 def _lap(seconds: dict[str, float], step: str, started: float) -> float:

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 from collections.abc import Sequence, Set
 
@@ -25,6 +24,7 @@ from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.seizing import Frozen, find_instruction, seize
+from kernel_helpers.stream import Connection
 from kernel_helpers.syscalls import SYS, U64
 
 _INSTRUCTION = b"\x0f\x05"
@@ -126,7 +126,7 @@ class Vessel:
         return taker
 
     def fill(
-        self, context: Context, stream: int | socket.socket | Source, timeout: float = 30.0, filled: Sequence[Span] = ()
+        self, context: Context, stream: int | Connection | Source, timeout: float = 30.0, filled: Sequence[Span] = ()
     ) -> Refilled:
         """The vessel becomes the process of `context`; its pages come from `stream`, but those of `filled`, in the room that was
         made. It keeps the user and the capabilities that it has.

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "slot.h"
+#include "stream.h"
 
 /* ---- the wire: little-endian, both ends are x86-64 ---- */
 
@@ -99,8 +100,8 @@ typedef int (*session_handler)(void *owner, struct session *session, const struc
 struct outgoing;
 struct session *session_new(session_handler handler, void *owner, int event_fd);
 void session_free(struct session *session);
-/* The descriptor is the session's from here on. Never blocks. */
-int session_attach(struct session *session, int descriptor);
+/* The stream is the session's from here on. Never blocks. */
+int session_attach(struct session *session, struct stream *stream);
 void session_detach(struct session *session);
 void session_hold(struct session *session);
 void session_release(struct session *session);

@@ -23,6 +23,7 @@ from kernel_helpers.account import Account
 from kernel_helpers.direct import Direct
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.filter import RET_NOTIFY, evaluate
+from kernel_helpers.stream import Connection, given
 from kernel_helpers.table import Shape, row_of
 
 CONTROL_FIRST, CONTROL_LIMIT = 16, 1 << 20
@@ -110,7 +111,7 @@ def _native() -> ctypes.CDLL:
     """The functions of session.c, away.c and home.c, declared. CDLL lets go of the interpreter while they run."""
     pointer, i, unsigned, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
     return library.functions(
-        ("session_attach", i, [pointer, i]), ("session_detach", None, [pointer]), ("session_release", None, [pointer]),
+        ("session_attach", i, [pointer, pointer]), ("session_detach", None, [pointer]), ("session_release", None, [pointer]),
         ("session_hold", None, [pointer]),
         ("session_set_silence", None, [pointer, i]), ("session_flush", i, [pointer, i]),
         ("session_next_event", i, [pointer, pointer, pointer, ctypes.c_uint32]),
@@ -175,10 +176,10 @@ class SessionLink:
             raise FarhomeError("the link is closed")
         return self._handle
 
-    def attach(self, socket_fd: int) -> None:
-        """Takes over a connected stream socket (blocking mode); one that was there before is given up. Both sides then
-        say what they have received, and what the other lacks is sent again. Event: CONNECTED."""
-        _check(_native().session_attach(self._session(), socket_fd), "attach")
+    def attach(self, connection: Connection | int) -> None:
+        """Takes over a connection (or a socket's descriptor); one that was there before is given up. Both sides then
+        say what they have received, and what the other lacks is sent again. Event: CONNECTED. Errors: OSError: it is closed."""
+        _check(_native().session_attach(self._session(), given(connection)), "attach")
 
     def detach(self) -> None:
         """Gives up the connection. Frames are kept for the next one. Event: CONNECTION_LOST."""
@@ -324,11 +325,11 @@ class HomeLink(SessionLink):
         self.stub_pid = pid
         _native().home_set_stub(self.handle, pid, address, spin)
 
-    def renew(self, socket_fd: int | None = None) -> None:
+    def renew(self, connection: Connection | int | None = None) -> None:
         """Begins a session with another remote (a hop): numbers start anew, nothing is sent again."""
         _check(_native().home_renew(self.handle), "renew")
-        if socket_fd is not None:
-            self.attach(socket_fd)
+        if connection is not None:
+            self.attach(connection)
 
     def busy(self) -> list[int]:
         """tids whose call is under way, or has ended and is yet to be replied to. What is sent once a thread is not among them

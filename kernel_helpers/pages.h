@@ -8,6 +8,7 @@
 #ifndef FARHOME_PAGES_H
 #define FARHOME_PAGES_H
 #include "inject.h"
+#include "stream.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -69,17 +70,16 @@ struct checksum {
 void checksum_add(struct checksum *sum, const void *data, size_t size);
 uint64_t checksum_value(const struct checksum *sum);
 
-/* On a socket, never without progress for longer than timeout_ms. Return 0 or -errno. */
-int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms);
-int receive_all(int socket, void *buffer, size_t size, int timeout_ms);
+/* All that is wanted, never without progress for longer than timeout_ms. Returns 0 or -errno. */
+int receive_all(struct stream *stream, void *buffer, size_t size, int timeout_ms);
 /* The same: each time that something is taken its sender hears of it, and is interrupted. Where something has come, more is let come for a
  * while first. */
-int receive_slowly(int socket, void *buffer, size_t size, int timeout_ms, int pause_us);
-/* On a socket between begin_splicing(), which returns what end_splicing() wants, and that one: as send_all, what is in a pipe. What is less
- * than a packet waits for more meanwhile. */
-int begin_splicing(int socket);
-void end_splicing(int socket, int before);
-int splice_all(int pipe, int socket, size_t size, int timeout_ms);
+int receive_slowly(struct stream *stream, void *buffer, size_t size, int timeout_ms, int pause_us);
+/* On a stream that takes pipes (stream_splices()) between begin_splicing(), which returns what end_splicing() wants, and that one: what is in
+ * a pipe. What is less than a packet waits for more meanwhile. */
+int begin_splicing(const struct stream *stream);
+void end_splicing(const struct stream *stream, int before);
+int splice_all(int pipe, const struct stream *stream, size_t size, int timeout_ms);
 
 int open_proc(int pid, const char *name, int flags);
 

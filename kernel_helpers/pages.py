@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernel_helpers import library
 from kernel_helpers.inject import Deferred, Thread
+from kernel_helpers.stream import Connection, lent
 from kernel_helpers.syscalls import Registers
 
 Span = tuple[int, int]
@@ -101,8 +102,8 @@ class Splicer:
 def _native() -> ctypes.CDLL:
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
     return library.functions(
-        ("farhome_pages_send", i, [i, pointer, size, i, i, pointer, pointer, i, pointer]),
-        ("farhome_pages_receive", i, [i, pointer, size, i, i, pointer, pointer, pointer, i]),
+        ("farhome_pages_send", i, [i, pointer, size, pointer, i, pointer, pointer, i, pointer]),
+        ("farhome_pages_receive", i, [i, pointer, size, pointer, i, pointer, pointer, pointer, i]),
         ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
         ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
         ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
@@ -163,10 +164,10 @@ def unwatch(userfaultfd: int, area: Span) -> None:
 
 
 def send_own_pages(
-    pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, history: History | None = None, last: bool = True,
+    pid: int, ranges: Sequence[PageRange], stream: Connection | int, timeout: float, history: History | None = None, last: bool = True,
     meter: Meter | None = None, splicer: Splicer | None = None,
 ) -> PageTotals:  # fmt: skip
-    """Sends pid's own pages in ranges into the socket with descriptor stream; pid is not changed.
+    """Sends pid's own pages in ranges into the connection `stream` (or a socket's descriptor); pid is not changed.
 
     history: what was sent of it before; of ranges that are `written` only what was written since is sent. last: pid stands still, and
     the other side is told what it has no more; else it may run, and what it writes from now on is for the next time. splicer: by which
@@ -176,16 +177,16 @@ def send_own_pages(
     """
     totals = (meter or Meter()).totals
     handle = history.handle if history is not None else None
-    with splicer.handle() if splicer is not None else nullcontext() as by_itself:
+    with splicer.handle() if splicer is not None else nullcontext() as by_itself, lent(stream) as connection:
         result = _native().farhome_pages_send(
-            pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), handle, last, by_itself
+            pid, _array(ranges), len(ranges), connection, int(timeout * 1000), ctypes.byref(totals), handle, last, by_itself
         )
     _check(result, f"sending pages of process {pid}")
     return PageTotals(totals.runs, totals.bytes, totals.zero_bytes, totals.checksum)
 
 
 def receive_own_pages(
-    pid: int, ranges: Sequence[PageRange], stream: int, timeout: float, meter: Meter | None = None, userfaultfd: int = -1
+    pid: int, ranges: Sequence[PageRange], stream: Connection | int, timeout: float, meter: Meter | None = None, userfaultfd: int = -1
 ) -> PageTotals:
     """Receives what send_own_pages sends and writes it into pid; ranges (sorted) are all that may be written. userfaultfd: of pid, for
     ranges that are `missing`.
@@ -193,10 +194,11 @@ def receive_own_pages(
     Errors: OSError with EPROTO (not such a stream), EBADMSG (checksum), as with sending; part may be written by then.
     """
     totals, gone, count = (meter or Meter()).totals, ctypes.POINTER(_Run)(), ctypes.c_size_t()
-    result = _native().farhome_pages_receive(
-        pid, _array(ranges), len(ranges), stream, int(timeout * 1000), ctypes.byref(totals), ctypes.byref(gone), ctypes.byref(count),
-        userfaultfd,
-    )  # fmt: skip
+    with lent(stream) as connection:
+        result = _native().farhome_pages_receive(
+            pid, _array(ranges), len(ranges), connection, int(timeout * 1000), ctypes.byref(totals), ctypes.byref(gone),
+            ctypes.byref(count), userfaultfd,
+        )  # fmt: skip
     try:
         _check(result, f"receiving pages of process {pid}")
         spans = tuple((run.address, run.address + run.length) for run in gone[: count.value])

@@ -159,11 +159,11 @@ static int receive_gone(struct receiver *receiver, struct slot *slot, struct che
 	return 0;
 }
 
-static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, const struct page_range *ranges,
+static int receive_frame(struct receiver *receiver, struct stream *stream, int timeout_ms, const struct page_range *ranges,
 			 size_t range_count, struct slot *slot, struct checksum *checksum, struct page_totals *totals)
 {
 	struct frame frame;
-	int result = receive_all(socket, &frame, sizeof frame, timeout_ms);
+	int result = receive_all(stream, &frame, sizeof frame, timeout_ms);
 
 	if (result)
 		return result;
@@ -174,7 +174,7 @@ static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, 
 	slot->count = frame.count;
 	if (!frame.count)
 		return 0;
-	result = receive_all(socket, slot->runs, frame.count * sizeof *slot->runs, timeout_ms);
+	result = receive_all(stream, slot->runs, frame.count * sizeof *slot->runs, timeout_ms);
 	if (result)
 		return result;
 	uint64_t bytes = 0;
@@ -190,7 +190,7 @@ static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, 
 		return receive_gone(receiver, slot, checksum, totals);
 	if (packed ? bytes > BATCH_BYTES : bytes != frame.bytes)
 		return -EPROTO;
-	result = receive_slowly(socket, packed ? receiver->packed : slot->buffer, frame.bytes, timeout_ms,
+	result = receive_slowly(stream, packed ? receiver->packed : slot->buffer, frame.bytes, timeout_ms,
 				receiver->frame_time > SLOW_FRAME ? PAUSE_US : 0);
 	if (result)
 		return result;
@@ -211,7 +211,7 @@ static int receive_frame(struct receiver *receiver, int socket, int timeout_ms, 
  * userfaultfd: of pid, for ranges that are MISSING, or -1.
  * *gone: the runs of what came before and is no more, for the caller to take away and to free(); NULL without any.
  */
-int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range_count, int socket, int timeout_ms,
+int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range_count, struct stream *stream, int timeout_ms,
 			  struct page_totals *totals, struct run **gone, size_t *gone_count, int userfaultfd)
 {
 	struct receiver *receiver = calloc(1, sizeof *receiver);
@@ -248,7 +248,7 @@ int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range
 		before = now;
 		result = __atomic_load_n(&receiver->error, __ATOMIC_ACQUIRE);
 		if (!result)
-			result = receive_frame(receiver, socket, timeout_ms, ranges, range_count, slot, &checksum, totals);
+			result = receive_frame(receiver, stream, timeout_ms, ranges, range_count, slot, &checksum, totals);
 		if (result)
 			slot->count = 0; /* tells the writer to end */
 		bool last = !slot->count;
@@ -261,7 +261,7 @@ int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range
 	if (!result)
 		result = error;
 	if (!result)
-		result = receive_all(socket, &said, sizeof said, timeout_ms);
+		result = receive_all(stream, &said, sizeof said, timeout_ms);
 	if (!result) {
 		totals->zero_bytes = said.zero_bytes;
 		totals->checksum = checksum_value(&checksum);

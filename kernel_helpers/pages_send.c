@@ -15,7 +15,8 @@
 #define REFUSALS 4               /* frames that could not, after which it is not tried any more */
 
 struct sender {
-	int pid, pagemap, memory, socket, timeout_ms;
+	int pid, pagemap, memory, timeout_ms;
+	struct stream *stream;
 	bool keep_zeros;
 	bool runs_on; /* the process does */
 	enum scan scan;
@@ -87,9 +88,9 @@ static int flush_spliced(struct sender *sender)
 	sender->totals.runs += sender->count;
 	sender->totals.bytes += sender->bytes;
 	*sender->told = sender->totals;
-	result = send_all(sender->socket, vector, 2, sender->timeout_ms);
+	result = stream_send(sender->stream, vector, 2, sender->timeout_ms);
 	if (!result)
-		result = splice_all(sender->splicer->pipe, sender->socket, sender->bytes, sender->timeout_ms);
+		result = splice_all(sender->splicer->pipe, sender->stream, sender->bytes, sender->timeout_ms);
 	sender->count = 0;
 	sender->bytes = 0;
 	return result ? result : 1;
@@ -148,7 +149,7 @@ static int flush(struct sender *sender)
 	*sender->told = sender->totals;
 	uint64_t bytes = frame.bytes;
 	unsigned parts = sender->history && sender->history->pace.packs ? pack_batch(sender, &frame, vector, count) : count;
-	result = send_all(sender->socket, vector, parts + 2, sender->timeout_ms);
+	result = stream_send(sender->stream, vector, parts + 2, sender->timeout_ms);
 	if (sender->history)
 		pace_count(&sender->history->pace, bytes, sender->runs_on);
 	return result;
@@ -200,7 +201,7 @@ static int send_gone(struct sender *sender)
 	checksum_add(&sender->checksum, sender->gone, vector[1].iov_len);
 	sender->totals.runs += sender->gone_count;
 	sender->gone_count = 0;
-	return send_all(sender->socket, vector, 2, sender->timeout_ms);
+	return stream_send(sender->stream, vector, 2, sender->timeout_ms);
 }
 
 static int collect_gone(void *context, uint64_t start, uint64_t end, bool written)
@@ -279,7 +280,7 @@ static int send_range(struct sender *sender, const struct page_range *range, boo
  *
  * splicer, or NULL: by which pid, which stands still and has no history, gives its pages itself.
  */
-int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_count, int socket, int timeout_ms,
+int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_count, struct stream *stream, int timeout_ms,
 		       struct page_totals *totals, struct history *history, int last, struct splicer *splicer)
 {
 	struct sender *sender = calloc(1, sizeof *sender);
@@ -297,11 +298,11 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	memory = result = open_proc(pid, "mem", O_RDONLY);
 	if (result < 0)
 		goto out;
-	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .socket = socket, .timeout_ms = timeout_ms, .buffer = buffer, .packed = buffer + BATCH_BYTES,
-				  .history = history, .splicer = history ? NULL : splicer, .told = totals, .runs_on = history && !last};
+	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .stream = stream, .timeout_ms = timeout_ms, .buffer = buffer, .packed = buffer + BATCH_BYTES,
+				  .history = history, .splicer = history || !stream_splices(stream) ? NULL : splicer, .told = totals, .runs_on = history && !last};
 	result = 0;
 	if (sender->splicer)
-		before = begin_splicing(socket);
+		before = begin_splicing(stream);
 	if (history)
 		pace_rest(&history->pace);
 	for (size_t i = 0; i < range_count && !result; i++)
@@ -312,10 +313,10 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 		struct frame end = {.magic = FRAME_MAGIC};
 		sender->totals.checksum = checksum_value(&sender->checksum);
 		struct iovec vector[2] = {{&end, sizeof end}, {&sender->totals, sizeof sender->totals}};
-		result = send_all(socket, vector, 2, timeout_ms);
+		result = stream_send(stream, vector, 2, timeout_ms);
 	}
 	if (sender->splicer)
-		end_splicing(socket, before);
+		end_splicing(stream, before);
 	*totals = sender->totals;
 out:
 	if (pagemap >= 0)

@@ -3,7 +3,6 @@
 #include "pages.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <nmmintrin.h>
@@ -42,70 +41,27 @@ __attribute__((target("sse4.2"))) uint64_t checksum_value(const struct checksum 
 	return value;
 }
 
-static int wait_ready(int socket, short events, int timeout_ms)
+int begin_splicing(const struct stream *stream)
 {
-	struct pollfd entry = {.fd = socket, .events = events};
-
-	for (;;) {
-		int count = poll(&entry, 1, timeout_ms);
-		if (count > 0)
-			return 0;
-		if (count == 0)
-			return -ETIMEDOUT;
-		if (errno != EINTR)
-			return -errno;
-	}
-}
-
-int begin_splicing(int socket)
-{
-	int cork = 1, flags = fcntl(socket, F_GETFL);
+	int cork = 1, socket = stream_socket(stream), flags = fcntl(socket, F_GETFL);
 
 	setsockopt(socket, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork); /* another kind of socket has no packets */
 	fcntl(socket, F_SETFL, flags | O_NONBLOCK);
 	return flags;
 }
 
-void end_splicing(int socket, int before)
+void end_splicing(const struct stream *stream, int before)
 {
-	int cork = 0;
+	int cork = 0, socket = stream_socket(stream);
 
 	setsockopt(socket, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
 	fcntl(socket, F_SETFL, before);
 }
 
-int send_all(int socket, struct iovec *vector, size_t count, int timeout_ms)
-{
-	while (count) {
-		struct msghdr message = {.msg_iov = vector, .msg_iovlen = count < IOV_MAX ? count : IOV_MAX};
-		ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-		if (sent < 0) {
-			if (errno == EINTR)
-				continue;
-			if (errno != EAGAIN)
-				return -errno;
-			int result = wait_ready(socket, POLLOUT, timeout_ms);
-			if (result)
-				return result;
-			continue;
-		}
-		while (count && (size_t)sent >= vector->iov_len) {
-			sent -= vector->iov_len;
-			vector++;
-			count--;
-		}
-		if (count) {
-			vector->iov_base = (char *)vector->iov_base + sent;
-			vector->iov_len -= sent;
-		}
-	}
-	return 0;
-}
-
-int splice_all(int pipe, int socket, size_t size, int timeout_ms)
+int splice_all(int pipe, const struct stream *stream, size_t size, int timeout_ms)
 {
 	while (size) {
-		ssize_t moved = splice(pipe, NULL, socket, NULL, size, SPLICE_F_MORE);
+		ssize_t moved = splice(pipe, NULL, stream_socket(stream), NULL, size, SPLICE_F_MORE);
 		if (moved == 0)
 			return -EPIPE;
 		if (moved < 0 && errno == EINTR)
@@ -113,7 +69,7 @@ int splice_all(int pipe, int socket, size_t size, int timeout_ms)
 		if (moved < 0 && errno != EAGAIN)
 			return -errno;
 		if (moved < 0) {
-			int result = wait_ready(socket, POLLOUT, timeout_ms);
+			int result = stream_await(stream, POLLOUT, timeout_ms);
 			if (result)
 				return result;
 			continue;
@@ -130,20 +86,18 @@ static void wake_at(int socket, size_t size)
 	setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
 }
 
-int receive_slowly(int socket, void *buffer, size_t size, int timeout_ms, int pause_us)
+int receive_slowly(struct stream *stream, void *buffer, size_t size, int timeout_ms, int pause_us)
 {
 	char *next = buffer;
 	bool much = size >= WAKE_AT, rested = false;
 
 	while (size) {
-		ssize_t received = recv(socket, next, size, MSG_DONTWAIT);
+		ssize_t received = stream_receive(stream, next, size, false);
 		if (received == 0)
 			return -ECONNRESET;
 		if (received < 0) {
-			if (errno == EINTR)
-				continue;
-			if (errno != EAGAIN)
-				return -errno;
+			if (received != -EAGAIN)
+				return (int)received;
 			if (much && pause_us && next != (char *)buffer && !rested) {
 				struct timespec pause = {0, pause_us * 1000l};
 				nanosleep(&pause, NULL);
@@ -151,10 +105,10 @@ int receive_slowly(int socket, void *buffer, size_t size, int timeout_ms, int pa
 				continue;
 			}
 			if (much)
-				wake_at(socket, size);
-			int result = wait_ready(socket, POLLIN, timeout_ms);
+				wake_at(stream_socket(stream), stream_least(stream, size));
+			int result = stream_await(stream, POLLIN, timeout_ms);
 			if (much)
-				wake_at(socket, 1);
+				wake_at(stream_socket(stream), 1);
 			if (result)
 				return result;
 			continue;
@@ -166,7 +120,7 @@ int receive_slowly(int socket, void *buffer, size_t size, int timeout_ms, int pa
 	return 0;
 }
 
-int receive_all(int socket, void *buffer, size_t size, int timeout_ms)
+int receive_all(struct stream *stream, void *buffer, size_t size, int timeout_ms)
 {
-	return receive_slowly(socket, buffer, size, timeout_ms, 0);
+	return receive_slowly(stream, buffer, size, timeout_ms, 0);
 }

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_helpers import library
+from kernel_helpers.stream import Connection, lent
+from kernel_helpers.stream import given as taken
 
 Span = tuple[int, int]
 
@@ -51,10 +53,10 @@ class View:
 def _native() -> ctypes.CDLL:
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
     return library.functions(
-        ("farhome_postcopy_begin", i, [i]), ("farhome_postcopy_send", i, [i, i, i, i, pointer, pointer]),
+        ("farhome_postcopy_begin", i, [i]), ("farhome_postcopy_send", i, [i, pointer, i, i, pointer, pointer]),
         ("farhome_sink_new", pointer, [i, i]), ("farhome_sink_free", None, [pointer]),
         ("farhome_sink_register", i, [pointer, u64, u64]), ("farhome_sink_owe", i, [pointer, pointer, size]),
-        ("farhome_sink_attach", None, [pointer, i]), ("farhome_sink_close", None, [pointer]),
+        ("farhome_sink_attach", None, [pointer, pointer]), ("farhome_sink_close", None, [pointer]),
         ("farhome_sink_look", None, [pointer, pointer]), ("farhome_sink_serve", None, [pointer]),
     )
 
@@ -86,15 +88,16 @@ class Given:
         return int(self._bytes.value)
 
 
-def give_pages(pid: int, stream: int, timeout: float, stop: int, given: Given) -> None:
-    """Gives the pages of pid, which stands still, to the Sink at the other end of the socket `stream`, until it has all that it lacks.
+def give_pages(pid: int, stream: Connection | int, timeout: float, stop: int, given: Given) -> None:
+    """Gives the pages of pid, which stands still, to the Sink at the other end of `stream`, until it has all that it lacks.
 
     timeout: seconds without progress. stop: an eventfd by which another thread ends it.
     Errors: OSError: ECANCELED (stopped), EFAULT and ESRCH: pid has them no more; others are the connection's: it may be tried on another.
     """
-    result = _native().farhome_postcopy_send(
-        pid, stream, int(timeout * 1000), stop, ctypes.byref(given._left), ctypes.byref(given._bytes)
-    )
+    with lent(stream) as connection:
+        result = _native().farhome_postcopy_send(
+            pid, connection, int(timeout * 1000), stop, ctypes.byref(given._left), ctypes.byref(given._bytes)
+        )
     _check(result, f"pages of process {pid} that follow it")
 
 
@@ -117,9 +120,9 @@ class Sink:
         runs = (_Run * len(spans))(*[_Run(start, end - start) for start, end in spans])
         _check(_native().farhome_sink_owe(self._handle, runs, len(spans)), "pages that are to come")
 
-    def attach(self, connection: int) -> None:
-        """A connection by which they come; its descriptor is ours from here on."""
-        _native().farhome_sink_attach(self._handle, connection)
+    def attach(self, connection: Connection | int) -> None:
+        """A connection (or a socket's descriptor) by which they come, ours from here on. Errors: OSError: it is closed."""
+        _native().farhome_sink_attach(self._handle, taken(connection))
 
     def serve(self) -> None:
         """Until all have come, or close()."""

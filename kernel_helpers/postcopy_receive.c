@@ -28,7 +28,7 @@ struct sink {
 	size_t mouth_count;
 	struct run *registered;
 	size_t registered_count;
-	int socket, next_socket; /* -1: none */
+	struct stream *stream, *next_stream; /* NULL: none */
 	int wake, changed;
 	bool closing;
 	enum state state;
@@ -88,7 +88,6 @@ struct sink *farhome_sink_new(int userfaultfd, int changed)
 	if (!sink)
 		return NULL;
 	pthread_mutex_init(&sink->lock, NULL);
-	sink->socket = sink->next_socket = -1;
 	sink->changed = changed;
 	sink->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	sink->buffer = malloc(FRAME_MOST);
@@ -108,10 +107,10 @@ void farhome_sink_free(struct sink *sink)
 {
 	drop_mouths(sink);
 	free(sink->registered);
-	if (sink->socket >= 0)
-		close(sink->socket);
-	if (sink->next_socket >= 0)
-		close(sink->next_socket);
+	if (sink->stream)
+		stream_close(sink->stream);
+	if (sink->next_stream)
+		stream_close(sink->next_stream);
 	close(sink->wake);
 	page_set_free(sink->owed);
 	page_set_free(sink->asked);
@@ -160,12 +159,12 @@ int farhome_sink_owe(struct sink *sink, const struct run *runs, size_t count)
 }
 
 /* A connection (ours from here on) by which pages come, in place of the one before. */
-void farhome_sink_attach(struct sink *sink, int socket)
+void farhome_sink_attach(struct sink *sink, struct stream *stream)
 {
 	pthread_mutex_lock(&sink->lock);
-	if (sink->next_socket >= 0)
-		close(sink->next_socket);
-	sink->next_socket = socket;
+	if (sink->next_stream)
+		stream_close(sink->next_stream);
+	sink->next_stream = stream;
 	pthread_mutex_unlock(&sink->lock);
 	signal_event(sink->wake);
 }
@@ -183,7 +182,7 @@ void farhome_sink_look(struct sink *sink, struct sink_view *view)
 {
 	pthread_mutex_lock(&sink->lock);
 	*view = (struct sink_view){.left = sink->owed ? sink->owed->left * PAGE : 0, .bytes = sink->bytes, .faults = sink->faults,
-				   .state = sink->state, .error = sink->error, .connected = sink->socket >= 0 || sink->next_socket >= 0,
+				   .state = sink->state, .error = sink->error, .connected = sink->stream || sink->next_stream,
 				   .mouths = sink->mouth_count};
 	pthread_mutex_unlock(&sink->lock);
 }
@@ -192,16 +191,16 @@ void farhome_sink_look(struct sink *sink, struct sink_view *view)
 
 static void broken(struct sink *sink)
 {
-	if (sink->socket >= 0)
-		close(sink->socket);
-	sink->socket = -1;
+	if (sink->stream)
+		stream_close(sink->stream);
+	sink->stream = NULL;
 	signal_event(sink->changed);
 }
 
 static int say(struct sink *sink, uint64_t word)
 {
 	struct iovec vector = {&word, sizeof word};
-	return send_all(sink->socket, &vector, 1, SAY_TIMEOUT);
+	return stream_send(sink->stream, &vector, 1, SAY_TIMEOUT);
 }
 
 /* Tells the other side what is lacking, and what of it is waited for. */
@@ -221,7 +220,7 @@ static int tell_lacking(struct sink *sink)
 		}
 		vector[0] = (struct iovec){&frame, sizeof frame};
 		vector[1] = (struct iovec){runs, frame.count * sizeof runs[0]};
-		result = send_all(sink->socket, vector, frame.count ? 2 : 1, SAY_TIMEOUT);
+		result = stream_send(sink->stream, vector, frame.count ? 2 : 1, SAY_TIMEOUT);
 	} while (frame.count && !result);
 	struct run run;
 	for (at = 0; !result && page_set_next(sink->asked, at, PAGE, &run); at = run.address + PAGE)
@@ -232,12 +231,12 @@ static int tell_lacking(struct sink *sink)
 
 static void take_connection(struct sink *sink)
 {
-	if (sink->next_socket < 0 || !sink->owed)
+	if (!sink->next_stream || !sink->owed)
 		return;
-	if (sink->socket >= 0)
-		close(sink->socket);
-	sink->socket = sink->next_socket;
-	sink->next_socket = -1;
+	if (sink->stream)
+		stream_close(sink->stream);
+	sink->stream = sink->next_stream;
+	sink->next_stream = NULL;
 	sink->have = 0;
 	if (tell_lacking(sink))
 		broken(sink);
@@ -254,7 +253,7 @@ static void fault(struct sink *sink, struct mouth *mouth, uint64_t page)
 		mouth_zero(mouth, page);
 	} else if (!page_set_has(sink->asked, source)) {
 		page_set_change(sink->asked, source, source + PAGE, true);
-		if (sink->socket >= 0 && say(sink, source))
+		if (sink->stream && say(sink, source))
 			broken(sink);
 	}
 }
@@ -370,10 +369,8 @@ static int hear_source(struct sink *sink)
 			}
 			return result;
 		}
-		ssize_t size = recv(sink->socket, sink->buffer + sink->have, wanted - sink->have, MSG_DONTWAIT);
-		if (size < 0 && errno == EINTR)
-			continue;
-		if (size < 0 && errno == EAGAIN)
+		ssize_t size = stream_receive(sink->stream, sink->buffer + sink->have, wanted - sink->have, false);
+		if (size == -EAGAIN)
 			return 0;
 		if (size <= 0) {
 			broken(sink);
@@ -408,7 +405,7 @@ static int turn(struct sink *sink, const struct pollfd *entries, size_t mouths)
 		if (entries[2 + i].revents)
 			result = hear_process(sink, sink->mouths[i]);
 	take_connection(sink);
-	if (!result && sink->socket >= 0 && entries[1].fd == sink->socket && entries[1].revents)
+	if (!result && sink->stream && entries[1].fd == stream_socket(sink->stream) && entries[1].revents)
 		result = hear_source(sink);
 	if (result) {
 		sink->state = FAILED;
@@ -439,7 +436,7 @@ void farhome_sink_serve(struct sink *sink)
 		}
 		entries = more;
 		entries[0] = (struct pollfd){.fd = sink->wake, .events = POLLIN};
-		entries[1] = (struct pollfd){.fd = sink->socket, .events = POLLIN};
+		entries[1] = (struct pollfd){.fd = sink->stream ? stream_socket(sink->stream) : -1, .events = POLLIN};
 		for (size_t i = 0; i < mouths; i++)
 			entries[2 + i] = (struct pollfd){.fd = mouth_is_gone(sink->mouths[i]) ? -1 : mouth_userfaultfd(sink->mouths[i]), .events = POLLIN};
 		pthread_mutex_unlock(&sink->lock);
@@ -450,7 +447,7 @@ void farhome_sink_serve(struct sink *sink)
 			break;
 	} while (true);
 	free(entries);
-	if (sink->socket >= 0 && sink->state != FAILED)
+	if (sink->stream && sink->state != FAILED)
 		say(sink, ALL_HERE);
 	if (sink->state == ALL_CAME || sink->state == GONE || (sink->state == FAILED && !sink->owed))
 		drop_mouths(sink);

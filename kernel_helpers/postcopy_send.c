@@ -17,7 +17,8 @@
 #define WISHES 256
 
 struct source {
-	int pid, memory, socket, timeout_ms;
+	int pid, memory, timeout_ms;
+	struct stream *stream;
 	struct page_set *lacking;
 	uint64_t cursor; /* what nobody waits for goes from here on */
 	char *buffer;
@@ -34,7 +35,7 @@ static int receive_lacking(struct source *source)
 
 	for (;;) {
 		struct frame frame;
-		result = receive_all(source->socket, &frame, sizeof frame, source->timeout_ms);
+		result = receive_all(source->stream, &frame, sizeof frame, source->timeout_ms);
 		if (result)
 			break;
 		if (frame.magic != FRAME_MAGIC || frame.bytes || frame.count > BATCH_RUNS || count + frame.count > MOST_LACKING) {
@@ -52,7 +53,7 @@ static int receive_lacking(struct source *source)
 			break;
 		}
 		runs = more;
-		result = receive_all(source->socket, runs + count, frame.count * sizeof *runs, source->timeout_ms);
+		result = receive_all(source->stream, runs + count, frame.count * sizeof *runs, source->timeout_ms);
 		for (size_t i = count; !result && i < count + frame.count; i++)
 			if (!runs[i].length || (runs[i].address | runs[i].length) % PAGE || runs[i].address + runs[i].length < runs[i].address ||
 			    (i && runs[i].address < runs[i - 1].address + runs[i - 1].length))
@@ -79,7 +80,7 @@ static int send_frame(struct source *source, const struct run *runs, unsigned co
 		checksum_add(&sum, vector[i].iov_base, vector[i].iov_len);
 	frame.checksum = checksum_value(&sum);
 	source->bytes += bytes;
-	return send_all(source->socket, vector, parts, source->timeout_ms);
+	return stream_send(source->stream, vector, parts, source->timeout_ms);
 }
 
 /* Pages from `from` on, at most so many bytes; nothing if there are none. Where they end is told in *end. */
@@ -131,12 +132,12 @@ static int send_some(struct source *source, uint64_t from, uint64_t most, uint64
 /* What the other side says: 1 when it has everything. */
 static int hear(struct source *source)
 {
-	ssize_t size = recv(source->socket, (char *)source->wishes + source->wished, sizeof source->wishes - source->wished, MSG_DONTWAIT);
+	ssize_t size = stream_receive(source->stream, (char *)source->wishes + source->wished, sizeof source->wishes - source->wished, false);
 
 	if (size == 0)
 		return -ECONNRESET;
 	if (size < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+		return size == -EAGAIN ? 0 : (int)size;
 	source->wished += size;
 	size_t count = source->wished / sizeof source->wishes[0];
 	for (size_t i = 0; i < count; i++) {
@@ -156,11 +157,12 @@ static int hear(struct source *source)
 static int serve(struct source *source, int stop, uint64_t *left)
 {
 	for (;;) {
-		struct pollfd entries[2] = {{.fd = source->socket, .events = POLLIN | (source->lacking->left ? POLLOUT : 0)},
+		struct pollfd entries[2] = {{.fd = stream_socket(source->stream), .events = POLLIN | (source->lacking->left ? POLLOUT : 0)},
 					    {.fd = stop, .events = POLLIN}};
-		int count = poll(entries, 2, source->timeout_ms), result = 0;
+		bool holds = stream_holds(source->stream);
+		int count = poll(entries, 2, holds ? 0 : source->timeout_ms), result = 0;
 		*left = source->lacking->left * PAGE;
-		if (count == 0)
+		if (count == 0 && !holds)
 			return -ETIMEDOUT;
 		if (count < 0 && errno != EINTR)
 			return -errno;
@@ -168,7 +170,7 @@ static int serve(struct source *source, int stop, uint64_t *left)
 			continue;
 		if (entries[1].revents)
 			return -ECANCELED;
-		if (entries[0].revents & (POLLIN | POLLERR | POLLHUP))
+		if (holds || entries[0].revents & (POLLIN | POLLERR | POLLHUP))
 			result = hear(source);
 		else if (entries[0].revents & POLLOUT) {
 			result = send_some(source, source->cursor, LATE_BYTES, &source->cursor);
@@ -182,20 +184,20 @@ static int serve(struct source *source, int stop, uint64_t *left)
 }
 
 /*
- * Gives the pages of pid, which stands still, to who says on `socket` that it lacks them: first those that are waited for. Returns 0 when
+ * Gives the pages of pid, which stands still, to who says on the stream that it lacks them: first those that are waited for. Returns 0 when
  * the other side has all of them; -ECANCELED when `stop` (a descriptor) became readable; the connection's -ECONNRESET, -ETIMEDOUT (no
  * progress for timeout_ms), -EPROTO and others, after which it may be tried on another; -EFAULT, -ESRCH: pid has them no more.
  * *left: bytes not sent yet, *bytes: of content that were, added to.
  */
-int farhome_postcopy_send(int pid, int socket, int timeout_ms, int stop, uint64_t *left, uint64_t *bytes)
+int farhome_postcopy_send(int pid, struct stream *stream, int timeout_ms, int stop, uint64_t *left, uint64_t *bytes)
 {
-	struct source source = {.pid = pid, .socket = socket, .timeout_ms = timeout_ms, .buffer = malloc(LATE_BYTES)};
+	struct source source = {.pid = pid, .stream = stream, .timeout_ms = timeout_ms, .buffer = malloc(LATE_BYTES)};
 	int unsent = UNSENT, result = source.buffer ? 0 : -ENOMEM;
 
 	source.memory = open_proc(pid, "mem", O_RDONLY);
 	if (source.memory < 0)
 		result = source.memory == -ENOENT ? -ESRCH : source.memory;
-	setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+	setsockopt(stream_socket(stream), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
 	if (!result)
 		result = receive_lacking(&source);
 	if (!result)

@@ -77,12 +77,12 @@ int session_next_event(struct session *s, struct event *event, void *data, uint3
 /* ---- connections ---- */
 
 void session_note_broken(struct session *s, const char *reason) {
-    if (s->descriptor < 0 || s->broken)
+    if (!s->stream || s->broken)
         return;
     s->broken = 1;
     s->ready = 0;
     snprintf(s->reason, sizeof s->reason, "%s", reason);
-    shutdown(s->descriptor, SHUT_RDWR);
+    stream_shut(s->stream);
 }
 
 void session_broken(struct session *s, const char *reason) {
@@ -91,13 +91,14 @@ void session_broken(struct session *s, const char *reason) {
     pthread_mutex_unlock(&s->lock);
 }
 
-int session_attach(struct session *s, int descriptor) {
+int session_attach(struct session *s, struct stream *stream) {
     int on = 1;
-    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);   /* not a TCP socket in tests: then it fails */
+    setsockopt(stream_socket(stream), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);   /* not a TCP socket in tests: then it fails */
+    stream_wait_in_kernel(stream);
     pthread_mutex_lock(&s->lock);
-    if (s->fresh >= 0)
-        close(s->fresh);
-    s->fresh = descriptor;
+    if (s->fresh)
+        stream_close(s->fresh);
+    s->fresh = stream;
     session_note_broken(s, "replaced by a new connection");
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
@@ -106,9 +107,9 @@ int session_attach(struct session *s, int descriptor) {
 
 void session_detach(struct session *s) {
     pthread_mutex_lock(&s->lock);
-    if (s->fresh >= 0)
-        close(s->fresh);
-    s->fresh = -1;
+    if (s->fresh)
+        stream_close(s->fresh);
+    s->fresh = NULL;
     session_note_broken(s, "detached");
     pthread_mutex_unlock(&s->lock);
 }
@@ -131,7 +132,6 @@ struct session *session_new(session_handler handler, void *owner, int event_fd) 
     s->handler = handler;
     s->owner = owner;
     s->event_fd = event_fd;
-    s->descriptor = s->fresh = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sending, NULL);
     pthread_condattr_t attributes;
@@ -156,9 +156,9 @@ struct session *session_new(session_handler handler, void *owner, int event_fd) 
 void session_free(struct session *s) {
     pthread_mutex_lock(&s->lock);
     s->stopping = 1;
-    if (s->fresh >= 0)
-        close(s->fresh);
-    s->fresh = -1;
+    if (s->fresh)
+        stream_close(s->fresh);
+    s->fresh = NULL;
     session_note_broken(s, "closed");
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);

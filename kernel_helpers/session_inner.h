@@ -28,7 +28,8 @@ struct session {
     pthread_mutex_t lock;       /* everything below but the receiver's own */
     pthread_mutex_t sending;    /* held while bytes are written; never waited for by SEND_LATER */
     pthread_cond_t changed;
-    int descriptor, fresh, ready, stopping, held, silent, later, broken;
+    struct stream *stream, *fresh;  /* in use, and the next one; NULL: none */
+    int ready, stopping, held, silent, later, broken;
     uint64_t last_number, sent, received, acknowledged_sent;
     struct outgoing *first, *last, *next;   /* kept frames in order; the first one not sent on this connection */
     struct queued_event *events, *events_tail;
@@ -52,7 +53,7 @@ void session_note_broken(struct session *s, const char *reason);     /* the conn
 int session_acknowledge(struct session *s, uint64_t number);         /* -1: it was never sent */
 
 /* `sending` is held. */
-int session_send_bare(struct session *s, int descriptor, uint16_t kind, uint64_t acknowledged);
+int session_send_bare(struct session *s, struct stream *stream, uint16_t kind, uint64_t acknowledged);
 
 void *session_receive_loop(void *session);
 void *session_send_loop(void *session);

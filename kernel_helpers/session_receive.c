@@ -25,11 +25,9 @@ int session_read(struct session *s, void *to, size_t length) {
             continue;
         }
         int direct = length >= SPARE_LIMIT;
-        ssize_t n = recv(s->descriptor, direct ? at : s->buffer, direct ? length : SESSION_BUFFER, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
+        ssize_t n = stream_receive(s->stream, direct ? at : s->buffer, direct ? length : SESSION_BUFFER, true);
         if (n <= 0) {
-            session_broken(s, n ? strerror(errno) : "closed by the other side");
+            session_broken(s, n == -EBADMSG ? "what came was changed on its way" : n ? strerror(-n) : "closed by the other side");
             return -1;
         }
         clock_gettime(CLOCK_MONOTONIC, &s->heard);
@@ -50,8 +48,8 @@ static void look_on(struct session *s) {
     if (s->begin < s->end || !looking_begins(&s->looking))
         return;
     do
-        n = recv(s->descriptor, s->buffer, SESSION_BUFFER, MSG_DONTWAIT);
-    while (n < 0 && errno == EAGAIN && looking_goes_on(&s->looking));
+        n = stream_receive(s->stream, s->buffer, SESSION_BUFFER, false);
+    while (n == -EAGAIN && looking_goes_on(&s->looking));
     looking_ends(&s->looking);
     if (n > 0) {
         clock_gettime(CLOCK_MONOTONIC, &s->heard);
@@ -150,28 +148,28 @@ void *session_receive_loop(void *argument) {
     pthread_setname_np(pthread_self(), "link-receive");
     for (;;) {
         pthread_mutex_lock(&s->lock);
-        while (s->fresh < 0 && !s->stopping)
+        while (!s->fresh && !s->stopping)
             pthread_cond_wait(&s->changed, &s->lock);
         if (s->stopping) {
             pthread_mutex_unlock(&s->lock);
             return NULL;
         }
-        s->descriptor = s->fresh;
-        s->fresh = -1;
+        s->stream = s->fresh;
+        s->fresh = NULL;
         s->broken = s->ready = 0;
         s->reason[0] = 0;
         s->begin = s->end = 0;
-        int descriptor = s->descriptor;
+        struct stream *stream = s->stream;
         uint64_t received = s->received;
         clock_gettime(CLOCK_MONOTONIC, &s->heard);
         s->silent = 0;
         pthread_mutex_unlock(&s->lock);
 
         pthread_mutex_lock(&s->sending);
-        int failed = session_send_bare(s, descriptor, FRAME_RESUME, received);
+        int failed = session_send_bare(s, stream, FRAME_RESUME, received);
         pthread_mutex_unlock(&s->sending);
         if (failed)
-            session_broken(s, strerror(errno));
+            session_broken(s, strerror(-failed));
         while (!failed)
             failed = take_frame(s);
 
@@ -180,9 +178,9 @@ void *session_receive_loop(void *argument) {
         pthread_mutex_unlock(&s->lock);
         pthread_mutex_lock(&s->sending);        /* nobody writes to it any more */
         pthread_mutex_lock(&s->lock);
-        close(s->descriptor);
-        s->descriptor = -1;
-        if (!s->stopping && s->fresh < 0)
+        stream_close(s->stream);
+        s->stream = NULL;
+        if (!s->stopping && !s->fresh)
             session_plain_event(s, EVENT_CONNECTION_LOST, s->reason);
         pthread_cond_broadcast(&s->changed);
         pthread_mutex_unlock(&s->lock);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include "session_inner.h"
@@ -35,33 +34,11 @@ void outgoing_free(struct outgoing *o) {
     free(o);
 }
 
-static int send_all(int descriptor, struct iovec *parts, size_t count) {
-    while (count) {
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-        ssize_t n = sendmsg(descriptor, &message, MSG_NOSIGNAL);
-        if (n < 0) {
-            if (errno == EINTR)
-                continue;
-            return -1;
-        }
-        while (count && (size_t)n >= parts->iov_len) {
-            n -= parts->iov_len;
-            parts++;
-            count--;
-        }
-        if (count) {
-            parts->iov_base = (char *)parts->iov_base + n;
-            parts->iov_len -= n;
-        }
-    }
-    return 0;
-}
-
-int session_send_bare(struct session *s, int descriptor, uint16_t kind, uint64_t acknowledged) {
+int session_send_bare(struct session *s, struct stream *stream, uint16_t kind, uint64_t acknowledged) {
     struct frame frame = {.kind = kind, .acknowledged = acknowledged};
     struct iovec part = {&frame, sizeof frame};
     clock_gettime(CLOCK_MONOTONIC, &s->spoken);
-    return send_all(descriptor, &part, 1);
+    return stream_send(stream, &part, 1, -1);
 }
 
 /* Sends what waits, unless another thread is doing so: that one sends ours as well. Called without locks. */
@@ -74,7 +51,7 @@ void session_drain(struct session *s, int wait) {
         pthread_mutex_lock(&s->lock);
         while (s->ready && s->next) {
             struct outgoing *o = s->next;
-            int descriptor = s->descriptor;
+            struct stream *stream = s->stream;
             o->frame.acknowledged = s->acknowledged_sent = s->received;
             /* Before it is written: its answer, which acknowledges it, may be here before we look again. */
             if (o->frame.number > s->sent)
@@ -82,11 +59,11 @@ void session_drain(struct session *s, int wait) {
             s->carried += sizeof o->frame + o->head + o->body_length;
             pthread_mutex_unlock(&s->lock);
             struct iovec parts[2] = {{&o->frame, sizeof o->frame + o->head}, {o->body, o->body_length}};
-            int failed = send_all(descriptor, parts, o->body_length ? 2 : 1);
+            int failed = stream_send(stream, parts, o->body_length ? 2 : 1, -1);
             pthread_mutex_lock(&s->lock);
             clock_gettime(CLOCK_MONOTONIC, &s->spoken);
             if (failed) {
-                session_note_broken(s, strerror(errno));
+                session_note_broken(s, strerror(-failed));
                 break;
             }
             s->next = o->next;
@@ -182,7 +159,7 @@ static long patience(const struct session *s) {
     long left = SIGN_OF_LIFE;
     if (s->ready && left > SIGN_OF_LIFE - session_milliseconds_since(&s->spoken))
         left = SIGN_OF_LIFE - session_milliseconds_since(&s->spoken);
-    if (s->descriptor >= 0 && s->silence && !s->silent && !s->held && left > s->silence - session_milliseconds_since(&s->heard))
+    if (s->stream && s->silence && !s->silent && !s->held && left > s->silence - session_milliseconds_since(&s->heard))
         left = s->silence - session_milliseconds_since(&s->heard);
     if (s->silent && left > LOOK)
         left = LOOK;
@@ -203,9 +180,10 @@ void *session_send_loop(void *argument) {
             until.tv_nsec %= 1000000000;
             pthread_cond_timedwait(&s->changed, &s->lock, &until);
         }
-        int work = s->later, descriptor = s->descriptor, ready = s->ready;
+        struct stream *stream = s->stream;
+        int work = s->later, ready = s->ready;
         s->later = 0;
-        if (!work && descriptor >= 0 && s->silence && !s->silent && !s->held && session_milliseconds_since(&s->heard) > s->silence) {
+        if (!work && stream && s->silence && !s->silent && !s->held && session_milliseconds_since(&s->heard) > s->silence) {
             s->silent = 1;
             session_plain_event(s, EVENT_SILENT, "");
         } else if (s->silent && session_milliseconds_since(&s->heard) <= s->silence) {
@@ -218,10 +196,11 @@ void *session_send_loop(void *argument) {
             session_drain(s, 1);
         else if (ready && session_milliseconds_since(&s->spoken) >= SIGN_OF_LIFE && !pthread_mutex_trylock(&s->sending)) {
             pthread_mutex_lock(&s->lock);
-            ready = s->ready && s->descriptor == descriptor;
+            ready = s->ready && s->stream == stream;
             pthread_mutex_unlock(&s->lock);
-            if (ready && session_send_bare(s, descriptor, FRAME_HEARTBEAT, received))
-                session_broken(s, strerror(errno));
+            int failed = ready ? session_send_bare(s, stream, FRAME_HEARTBEAT, received) : 0;
+            if (failed)
+                session_broken(s, strerror(-failed));
             pthread_mutex_unlock(&s->sending);
             session_drain(s, 1);    /* what was posted meanwhile counted on us */
         }

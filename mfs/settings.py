@@ -21,7 +21,7 @@ class Settings:
     """exports, read_only: directories that other nodes see; root: nodes whose root is root here as well, `*` for each; timeout: seconds
     for which a lost peer is waited for before its files give errors; setuid: whether setuid bits count on files of peers; direct: whether
     what a process that is away reads again and again is read where it is, as far as this node has to do with it; direct_after: reads of a
-    file that go home before; enabled None: if the kernel has what it needs."""
+    file that go home before; encryption: the node's own key of that name; enabled None: if the kernel has what it needs."""
 
     enabled: bool | None = None
     port: int = DEFAULT_PORT
@@ -44,7 +44,6 @@ class Settings:
             exports=_directories(table, "exports", cls.exports),
             read_only=_directories(table, "read_only", cls.read_only),
             root=_root(table),
-            encryption=table.truth("encryption", cls.encryption),
             setuid=table.truth("setuid", cls.setuid),
             timeout=table.number("timeout", 0.5, 3600, cls.timeout) or cls.timeout,
             direct=table.truth("direct", cls.direct),

@@ -7,7 +7,7 @@ import socket
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ class ConfigError(FarhomeError):
 @dataclass(frozen=True)
 class Config:
     """One node's configuration. link_timeout in seconds; speed 1.0 is the yardstick's, None: measured. cpu_flags: of those that
-    the processor has, the ones that count; None: all. own_programs: deputies, and remotes, that share their program with no other."""
+    the processor has, the ones that count; None: all. own_programs: deputies, and remotes, that share their program with no other.
+    encryption: whether what goes to other nodes is encrypted even if they do not ask for it."""
 
     name: str
     address: str
@@ -51,6 +52,7 @@ class Config:
     lend: dict[str, Any] = field(default_factory=dict)
     cpu_flags: frozenset[str] | None = None
     own_programs: int = 8
+    encryption: bool = True
     mfs: MfsSettings = field(default_factory=MfsSettings)
 
 
@@ -112,7 +114,7 @@ def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 _KEYS = frozenset(
     {"name", "address", "port", "peers", "speed", "interception", "engine", "memory", "link_timeout", "lend", "balance", "cpu_flags",
-     "own_programs", "mfs"}
+     "own_programs", "mfs", "encryption"}
 )
 
 
@@ -148,6 +150,13 @@ def _peers(value: object) -> tuple[tuple[str, int], ...]:
     return tuple(parse_endpoint(peer) for peer in value)
 
 
+def _truth(document: dict[str, Any], key: str, default: bool) -> bool:
+    value = document.get(key, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} must be true or false")
+    return value
+
+
 def _balance(table: dict[str, Any]) -> bool:
     enabled = table.get("enabled", True)
     if set(table) - {"enabled"} or not isinstance(enabled, bool):
@@ -173,6 +182,8 @@ def from_document(document: dict[str, Any]) -> Config:
         peers = _peers(document.get("peers", []))
     with _reading("balance"):
         balance = _balance(_table(document, "balance"))
+    with _reading("encryption"):
+        encryption = _truth(document, "encryption", True)
     with _reading("lend"):
         lend = _table(document, "lend")
     with _reading("mfs"):
@@ -193,7 +204,8 @@ def from_document(document: dict[str, Any]) -> Config:
         lend=lend,
         cpu_flags=cpu_flags,
         own_programs=int(number("own_programs", 0, 100000, 8.0) or 0),
-        mfs=mfs,
+        mfs=replace(mfs, encryption=encryption),
+        encryption=encryption,
     )
 
 

@@ -120,6 +120,7 @@ class Deputies:
             "--link-timeout", str(config.link_timeout), "--engine", config.engine, "--memory", config.memory,
             "--images", str(paths.images), f"--trace={entry.trace}", "--owner", entry.registered_by().to_word(),
             *(["--files-port", str(config.mfs.port), "--deposits", str(paths.run / "mfs/direct")] if config.mfs.is_direct else []),
+            *([] if config.encryption else ["--plain"]),
         ]  # fmt: skip
         try:
             deputy = await Program.start(

@@ -195,7 +195,7 @@ class Guests:
                 *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
                 "--announced", str(guest.memory), "--lent-disk", str(self.census.lent_disk(self._policy())),
                 *(["--root-counts"] if config.mfs.trusts_root_of(guest.home) else []),
-                *(["--plain"] if config.mfs.is_direct and not config.mfs.encryption else []),
+                *([] if config.encryption else ["--plain"]),
             ]  # fmt: skip
 
             def on_event(message: Message) -> None:

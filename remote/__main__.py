@@ -14,7 +14,7 @@ from engine.store import LIMIT
 from remote import identity
 from remote.remote import Options
 from remote.tree import Tree
-from wire import logs
+from wire import channel, logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
 
 
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--root-counts", action="store_true", help="root of the home is root in these")
     made.add_argument("--announced", type=int, default=0, help="bytes of memory that the guest was said to have")
     made.add_argument("--lent-disk", type=int, default=LIMIT, help="bytes of the disk that all files of homes may take")
-    made.add_argument("--plain", action="store_true", help="that need not be encrypted")
+    made.add_argument("--plain", action="store_true", help="its connections need not be encrypted, if the other side agrees")
     return made
 
 
@@ -54,6 +54,8 @@ def prepare() -> None:
 def tree(words: Sequence[str]) -> Tree:
     """By the words of its command line. Errors: SystemExit, OSError."""
     arguments = parser().parse_args(words)
+    if arguments.plain:
+        channel.need_not_be_secret()
     with os.fdopen(arguments.secret_fd, "rb") as source:
         secret = source.read(32)
     options = Options(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
@@ -32,6 +31,7 @@ from kernel_helpers.filter import RET_NOTIFY
 from kernel_helpers.link import AwayLink
 from kernel_helpers.pages import PageRange, receive_own_pages
 from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.stream import Connection
 from remote import identity
 from remote.guest import Guest, end_traced, program_tids
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
@@ -173,7 +173,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         link = PtraceLink(frozen.pid, tids) if by_ptrace else AwayLink(listener, frozen.pid, tids)
         phases.done("link")
         if isinstance(cargo, _Images):
-            receive_own_pages(frozen.pid, cargo.beside, cargo.channel.connection.fileno(), PAGES_TIMEOUT)
+            receive_own_pages(frozen.pid, cargo.beside, cargo.channel.connection, PAGES_TIMEOUT)
             phases.done("memory")
         if source is not talk:
             source.send("received")
@@ -235,7 +235,7 @@ class Decision:
 
     talk: Channel
     pending: Pending
-    link: socket.socket | None
+    link: Connection | None
 
 
 def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lambda: None) -> Decision:
@@ -284,7 +284,7 @@ def _must_live(tids: Iterable[int]) -> None:
         raise FarhomeError("it was killed when it was ready")
 
 
-def _late_link(remote: Remote) -> socket.socket | None:
+def _late_link(remote: Remote) -> Connection | None:
     """Home has connected it before it said commit, as a rule: then it comes in a moment. Without it the guest's first calls wait."""
     with suppress(TimeoutError):
         caller = remote.next_caller(LINK_PATIENCE)

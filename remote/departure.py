@@ -129,7 +129,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
             else:
                 stream.send("images", beside=to_wire(hollow))
                 size = stream.send_directory(_directory(remote))
-                size += send_own_pages(guest.pid, page_ranges(hollow), stream.connection.fileno(), PAGES_TIMEOUT).bytes
+                size += send_own_pages(guest.pid, page_ranges(hollow), stream.connection, PAGES_TIMEOUT).bytes
             stream.expect("received")
         if owed:
             remote.give_pages(guest.pid, ((str(host), int(port)), bytes(message["secret"])))

@@ -1,7 +1,8 @@
 """Where the home of one guest connects.
 
 Callers are let in, and have to prove themselves, in threads of their own: neither does one that says nothing hold up the guest's
-signals, nor has a deputy to wait for a loop that is busy with another guest of the same tree.
+signals, nor has a deputy to wait for a loop that is busy with another guest of the same tree. A caller speaks first. One that says nothing
+costs a descriptor, until it has been silent for long, or others are, too; of those that have begun only so many are heard at once.
 """
 
 from __future__ import annotations
@@ -9,17 +10,29 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from kernel_helpers.stream import Connection, Sealed
 from wire import channel
 from wire.frames import WireError
 from wire.logs import start_thread
+from wire.waking import ready
 
 log = logging.getLogger("remote")
 
-Caller = tuple[socket.socket, str]
+SILENT_MOST = 64
+"""Callers that have not said anything; of more, the oldest is dropped."""
+GREETED_MOST = 16
+"""Callers that are about to prove themselves; of more, the oldest is dropped."""
+LOOK = 5.0
+"""Seconds between two looks at who has been silent for too long."""
+REFUSAL_LINES = 60.0
+"""Seconds between two lines of the log about callers that were refused."""
+
+Caller = tuple[Connection, str]
 """A proven connection and its role."""
 
 
@@ -32,36 +45,90 @@ class Reception:
         self._waiting: queue.SimpleQueue[Caller] = queue.SimpleQueue()
         self._listener = channel.listen(address)
         self._is_open = True
-        self.take_pages: Callable[[socket.socket], None] | None = None
+        self._lock = threading.Lock()
+        self._greeted: list[socket.socket] = []
+        self._refused = 0
+        self._next_line = 0.0
+        self.take_pages: Callable[[Sealed], None] | None = None
         """who has a connection of role page at once: the loop may wait for a page itself"""
         self.port = int(self._listener.getsockname()[1])
         start_thread("reception", self._accept)
 
     def _accept(self) -> None:
-        while self._is_open:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
+        silent: dict[socket.socket, float] = {}
+        number = self._listener.fileno()
+        try:
+            while self._is_open:
+                heard = ready([number, *(connection.fileno() for connection in silent)], LOOK)
                 if not self._is_open:
                     return
+                self._hear(silent, set(heard))
+                if number in heard:
+                    self._let_in(silent)
+        finally:
+            for connection in silent:
+                connection.close()
+
+    def _let_in(self, silent: dict[socket.socket, float]) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            if self._is_open:
                 log.warning("a caller did not get in: %s", error)  # no descriptor is left, say
                 time.sleep(0.1)
-                continue
-            start_thread("greeting", self._greet, connection)
+            return
+        if len(silent) >= SILENT_MOST:
+            self._drop_silent(silent, next(iter(silent)))
+        silent[connection] = time.monotonic()
+
+    def _hear(self, silent: dict[socket.socket, float], heard: set[int]) -> None:
+        for connection, since in list(silent.items()):
+            if connection.fileno() in heard:
+                del silent[connection]
+                self._begin(connection)
+            elif time.monotonic() - since > channel.HELLO_TIMEOUT:
+                self._drop_silent(silent, connection)
+
+    def _drop_silent(self, silent: dict[socket.socket, float], connection: socket.socket) -> None:
+        del silent[connection]
+        connection.close()
+        self._note("it said nothing")
+
+    def _begin(self, connection: socket.socket) -> None:
+        with self._lock:
+            if len(self._greeted) >= GREETED_MOST:
+                with suppress(OSError):
+                    self._greeted.pop(0).shutdown(socket.SHUT_RDWR)  # its thread closes it
+            self._greeted.append(connection)
+        start_thread("greeting", self._greet, connection)
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            role = channel.greet(connection, self._secret)
+            sealed = channel.greet(connection, self._secret)
         except (OSError, WireError) as error:
-            log.warning("a caller was refused: %s", error)
+            self._note(str(error))
             return
-        if role == "page" and (take := self.take_pages) is not None:
-            take(connection)
+        finally:
+            with self._lock:
+                if connection in self._greeted:
+                    self._greeted.remove(connection)
+        if sealed.role == "page" and (take := self.take_pages) is not None:
+            take(sealed)
             return
-        self._waiting.put((connection, role))
+        self._waiting.put((sealed, sealed.role))
         if not self._is_open:
             self._drop()
         self._wake()
+
+    def _note(self, reason: str) -> None:
+        """In the log, but not for each stranger."""
+        with self._lock:
+            self._refused += 1
+            if time.monotonic() < self._next_line:
+                return
+            self._next_line = time.monotonic() + REFUSAL_LINES
+            count = self._refused
+        log.warning("a caller was refused (the %dth of them): %s", count, reason)
 
     def next(self) -> Caller | None:
         """The next caller, if one waits."""
@@ -73,7 +140,7 @@ class Reception:
         """Lets nobody in any more."""
         self._is_open = False
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept()
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for callers
         self._listener.close()
         self._drop()
 

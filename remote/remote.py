@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import selectors
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from engine.precopy import Ahead
 from engine.store import LIMIT
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, Kind
+from kernel_helpers.stream import Connection, holds
 from remote import arrival, departure, identity
 from remote.ahead import GoingAhead
 from remote.guest import Guest
@@ -57,7 +57,7 @@ class Options:
     pki: Path | None = None
     """the node's certificates, if guests may read files of their homes directly"""
     plain: bool = False
-    """whether that need not be encrypted"""
+    """whether what it says to other nodes need not be encrypted"""
     direct_after: int = 16
     """reads of a file that go home before"""
     own_files: Path | None = None
@@ -83,7 +83,7 @@ class Remote:
         self.reason = ""
         self._heard = time.monotonic()
         self._connected = False
-        self._talks: set[socket.socket] = set()
+        self._talks: set[Connection] = set()
         """The conversations about moves."""
         self._going: GoingAhead | None = None
         """memory that goes ahead of the guest, for one of them"""
@@ -174,7 +174,7 @@ class Remote:
     def give_pages(self, pid: int, target: tuple[tuple[str, int], bytes] | None) -> None:
         """Memory of the guest, which stands still, is to follow it: to another node's address, or to who calls."""
 
-        def connect() -> socket.socket:
+        def connect() -> Connection:
             assert target is not None
             return channel.connect(target[0], "page", target[1], timeout=postcopy.PROGRESS_TIMEOUT)
 
@@ -216,7 +216,7 @@ class Remote:
 
     def next_caller(
         self, timeout: float, unless: Sequence[Channel] = (), look: Callable[[], None] = lambda: None
-    ) -> tuple[socket.socket, str] | Channel:
+    ) -> tuple[Connection, str] | Channel:
         """The next proven connection and its role, while a guest is about to arrive; or that of `unless` which has something to say. look:
         is called when anything has happened, what is traced has stopped or ended among others. Errors: TimeoutError, those of look()."""
         end = time.monotonic() + timeout
@@ -226,6 +226,9 @@ class Remote:
             if caller is not None:
                 return caller
             look()
+            for talk in unless:
+                if holds(talk.connection):
+                    return talk
             for descriptor in ready([self._waker.fileno(), *watched], left):
                 if descriptor in watched:
                     return watched[descriptor]
@@ -236,7 +239,7 @@ class Remote:
         while (caller := self._reception.next()) is not None:
             self._caller(*caller)
 
-    def _caller(self, connection: socket.socket, role: str) -> None:
+    def _caller(self, connection: Connection, role: str) -> None:
         self._heard = time.monotonic()
         try:
             if role == "link" and self.guest is not None:
@@ -251,7 +254,7 @@ class Remote:
             if self.guest is None:
                 self.finish(f"it could not arrive: {error}")
 
-    def attach(self, connection: socket.socket) -> None:
+    def attach(self, connection: Connection) -> None:
         """Hands a proven connection of role link to the C session."""
         assert self.guest is not None
         connection.settimeout(None)
@@ -259,7 +262,7 @@ class Remote:
         self.guest.link.set_silence(SILENCE)
         if self._connected:
             self.guest.link.detach()
-        self.guest.link.attach(connection.detach())
+        self.guest.link.attach(connection)
         self._connected = True
 
     def home_files(self, port: int) -> HomeFiles:
@@ -304,10 +307,10 @@ class Remote:
             self._tell_moving(True)
             self._hear(guest, going.talk)
 
-    def _is_heard(self, connection: socket.socket) -> bool:
+    def _is_heard(self, connection: Connection) -> bool:
         return connection.fileno() >= 0 and connection.fileno() in self.selector.get_map()
 
-    def _unregister(self, connection: socket.socket) -> None:
+    def _unregister(self, connection: Connection) -> None:
         if self._is_heard(connection):
             self.selector.unregister(connection)
 
@@ -322,6 +325,8 @@ class Remote:
     def _serve(self, guest: Guest, talk: Channel) -> None:
         try:
             departure.serve(self, guest, talk)
+            while self._is_heard(talk.connection) and holds(talk.connection):  # the selector does not see that
+                departure.serve(self, guest, talk)
         except (OSError, WireError) as error:
             log.debug("a move's conversation is over: %s", error)
             self._forget(talk)

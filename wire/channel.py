@@ -1,22 +1,14 @@
 """Data connections between a deputy and a remote (or, for a hop, between two remotes).
 
-The remote listens; who connects proves that it holds the one-time secret that went over the mutually authenticated control
-connection of the two node daemons, and has the same proven to it, before anything else is read:
-
-    listener -> "FHD1" nonce                         (4 + 16 bytes)
-    caller   -> "FHD1" role nonce proof              (4 + 4 + 16 + 32 bytes)
-    listener -> proof                                (32 bytes)
-
-A proof is HMAC-SHA256(secret, who | role | listener's nonce | caller's nonce). A connection is then of one role: ``move``
-(msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop), ``link`` (handed to the C session) or ``page`` (memory
-that follows, engine/postcopy.py).
+The remote listens. Who connects, and who listens, prove to each other by a TLS handshake (kernel_helpers/stream_tls.c) that they hold the
+one-time secret that went over the mutually authenticated control connection of the two node daemons; nothing is read before. A connection
+is of one role, which the handshake tells: ``move`` (msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop), ``link``
+(handed to the C session) or ``page`` (memory that follows, engine/postcopy.py).
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import hmac
 import os
 import re
 import socket
@@ -25,15 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernel_helpers.pacing import settle_pace, unpaced
+from kernel_helpers.stream import Connection, NotProven, Sealed, holds, open_sealed
 from wire import frames
 from wire.frames import Message, WireError
+from wire.waking import ready
 
-MAGIC = b"FHD1"
-NONCE = 16
-PROOF = 32
 ROLES = ("move", "imgs", "link", "page")
 HELLO_TIMEOUT = 5.0
-"""Seconds that the whole hello may take."""
+"""Seconds that the whole handshake may take."""
 SILENCE = 10
 """Seconds of waiting for word from a peer whose kernel does not answer either, after which it is dead to a move: a process may be
 standing still for it. (The link has a heartbeat of its own.)"""
@@ -49,8 +40,14 @@ _IMAGE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _STREAM = struct.Struct("!Q")
 
 
-def _proof(secret: bytes, who: bytes, role: bytes, listener_nonce: bytes, caller_nonce: bytes) -> bytes:
-    return hmac.new(secret, b"|".join((who, role, listener_nonce, caller_nonce)), hashlib.sha256).digest()
+_plain = False
+
+
+def need_not_be_secret() -> None:
+    """From now on connections of this program are encrypted only if the other side wants it (`encryption = false` in the configuration).
+    Both sides are proven, and no byte can be changed, in any case."""
+    global _plain
+    _plain = True
 
 
 def _watch(connection: socket.socket, role: str) -> None:
@@ -78,27 +75,22 @@ def _reach(address: tuple[str, int], timeout: float) -> socket.socket:
     return connection
 
 
-def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float = 10.0) -> socket.socket:
-    """A proven connection of that role, blocking, with timeout (seconds) on every operation.
+def connect(address: tuple[str, int], role: str, secret: bytes, timeout: float = 10.0) -> Sealed:
+    """A proven connection of that role, with timeout (seconds) on every operation.
 
     Errors: OSError if nobody is there, WireError if the listener does not hold the secret.
     """
     connection = _reach(address, min(timeout, HELLO_TIMEOUT))
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if frames.receive_exactly(connection, len(MAGIC)) != MAGIC:
-            raise WireError("the peer speaks another protocol")
-        listener_nonce = frames.receive_exactly(connection, NONCE)
-        caller_nonce = os.urandom(NONCE)
-        name = role.encode()
-        connection.sendall(MAGIC + name + caller_nonce + _proof(secret, b"caller", name, listener_nonce, caller_nonce))
-        expected = _proof(secret, b"listener", name, listener_nonce, caller_nonce)
-        if not hmac.compare_digest(frames.receive_exactly(connection, PROOF), expected):
-            raise WireError("the peer does not hold the secret of this move")
+        sealed = open_sealed(connection, secret, role, min(timeout, HELLO_TIMEOUT), _plain)
         settle_pace(connection)
         _watch(connection, role)
-        connection.settimeout(timeout)
-        return connection
+        sealed.settimeout(timeout)
+        return sealed
+    except NotProven:
+        connection.close()
+        raise WireError("the peer does not hold the secret of this move") from None
     except BaseException:
         connection.close()
         raise
@@ -111,30 +103,24 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> str:
-    """The role of an accepted caller that proves itself; the connection then has timeout (seconds) on every operation.
+def greet(connection: socket.socket, secret: bytes, timeout: float = 10.0) -> Sealed:
+    """The connection of an accepted caller that proves itself; it has timeout (seconds) on every operation.
 
     Errors: WireError, TimeoutError, OSError: it does not; the connection is closed.
     """
     try:
-        connection.settimeout(HELLO_TIMEOUT)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener_nonce = os.urandom(NONCE)
-        connection.sendall(MAGIC + listener_nonce)
-        if frames.receive_exactly(connection, len(MAGIC)) != MAGIC:
-            raise WireError("the caller speaks another protocol")
-        name = frames.receive_exactly(connection, 4)
-        caller_nonce = frames.receive_exactly(connection, NONCE)
-        given = frames.receive_exactly(connection, PROOF)
-        expected = _proof(secret, b"caller", name, listener_nonce, caller_nonce)
-        role = name.decode("ascii", "replace")
-        if not hmac.compare_digest(given, expected) or role not in ROLES:
-            raise WireError("the caller does not hold the secret of this guest")
-        connection.sendall(_proof(secret, b"listener", name, listener_nonce, caller_nonce))
+        sealed = open_sealed(connection, secret, None, HELLO_TIMEOUT, _plain)
+        if sealed.role not in ROLES:
+            sealed.close()
+            raise WireError("the caller wants something unknown")
         settle_pace(connection)
-        _watch(connection, role)
-        connection.settimeout(timeout)
-        return role
+        _watch(connection, sealed.role)
+        sealed.settimeout(timeout)
+        return sealed
+    except NotProven:
+        connection.close()
+        raise WireError("the caller does not hold the secret of this guest") from None
     except BaseException:
         connection.close()
         raise
@@ -153,8 +139,12 @@ class Refused(WireError):
 class Channel:
     """One move's conversation: messages with an ``op``, and byte streams between them."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
+
+    def has_word(self) -> bool:
+        """Whether something of the other side's is here, or it has gone. Never waits."""
+        return holds(self.connection) or bool(ready([self.connection.fileno()], 0.0))
 
     def send(self, op: str, **fields: object) -> None:
         """Errors: OSError, TimeoutError."""

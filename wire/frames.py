@@ -6,11 +6,12 @@ refused before one byte of it is read, so that a peer's claim never costs memory
 
 from __future__ import annotations
 
-import socket
 import struct
 from typing import Any
 
 import msgpack
+
+from kernel_helpers.stream import Connection
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes; longer messages are refused."""
@@ -32,7 +33,7 @@ def encode(message: Message, limit: int = MESSAGE_LIMIT) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def receive_exactly(connection: socket.socket, size: int) -> bytes:
+def receive_exactly(connection: Connection, size: int) -> bytes:
     """size bytes. Errors: WireError at end of stream, TimeoutError by the socket's own bound."""
     parts = bytearray(size)
     view = memoryview(parts)
@@ -56,7 +57,7 @@ def decode_body(body: bytes | memoryview) -> Message:
     return message
 
 
-def receive(connection: socket.socket, limit: int = MESSAGE_LIMIT) -> Message:
+def receive(connection: Connection, limit: int = MESSAGE_LIMIT) -> Message:
     """The next message. Errors: WireError, TimeoutError."""
     (size,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
     if size > limit:
@@ -64,7 +65,7 @@ def receive(connection: socket.socket, limit: int = MESSAGE_LIMIT) -> Message:
     return decode_body(receive_exactly(connection, size))
 
 
-def send(connection: socket.socket, message: Message, limit: int = MESSAGE_LIMIT) -> None:
+def send(connection: Connection, message: Message, limit: int = MESSAGE_LIMIT) -> None:
     """Sends one message. Errors: OSError, TimeoutError, WireError."""
     connection.sendall(encode(message, limit))
 

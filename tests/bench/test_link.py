@@ -40,6 +40,7 @@ def test_every_case_is_measured(others: bool, tmp_path: Path) -> None:
     rows = [link.Row(**row) for row in json.loads(done.stdout)]
     cases = {row.case for row in rows if row.baseline_name in ("native", "TCP ping-pong")}
     assert set(link.FORWARDED) | set(link.ON_THE_NODE) <= cases
-    compared = {row.baseline_name for row in rows} - {"native", "TCP ping-pong"}
+    compared = {row.baseline_name for row in rows} - {"native", "TCP ping-pong", "not encrypted"}
     assert not compared if not others else compared >= {name for name in ("proot",) if shutil.which(name)}
+    assert {f"{case}, encrypted" for case in link.FORWARDED} <= {row.case for row in rows if row.baseline_name == "not encrypted"}
     assert all(time > 0 for row in rows if row.case in cases for time in row.ours + row.baseline)

@@ -37,10 +37,9 @@ class Remote:
                 connection, _ = self._door.accept()
             except OSError:
                 return
-            channel.greet(connection, SECRET)
-            connection.settimeout(None)
-            self._connections.append(connection.dup())
-            self.link.attach(connection.detach())
+            sealed = channel.greet(connection, SECRET)
+            self._connections.append(socket.socket(fileno=os.dup(sealed.fileno())))
+            self.link.attach(sealed)
 
     def cut(self) -> None:
         for connection in self._connections:

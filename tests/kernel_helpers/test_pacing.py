@@ -26,7 +26,7 @@ while not int.from_bytes(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)), sys.by
     time.sleep(0.01)
 """
 MEET = """
-import fcntl, socket, subprocess, sys, termios, threading, time
+import fcntl, os, socket, subprocess, sys, termios, threading, time
 from pathlib import Path
 from wire import channel
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
@@ -35,14 +35,14 @@ Path("{choice}").write_text(sys.argv[1])
 listener, accepted = channel.listen("127.0.0.1"), []
 def serve():
     connection = listener.accept()[0]
-    channel.greet(connection, b"secret")
-    accepted.append(connection)
+    accepted.append(channel.greet(connection, b"secret"))
 serving = threading.Thread(target=serve, daemon=True)
 serving.start()
 called = channel.connect(listener.getsockname(), "move", b"secret")
 serving.join(10)
 for connection in (called, *accepted):
-    print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+    again = socket.socket(fileno=os.dup(connection.fileno()))
+    print(again.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
 """
 
 

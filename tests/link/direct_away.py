@@ -24,7 +24,7 @@ class Away(_Away):
     def __init__(self, is_shared: bool, *arguments: str) -> None:
         """is_shared: home says of all positions that others have them, too."""
         self.is_shared = is_shared
-        super().__init__(arguments[0], int(arguments[1]), int(arguments[2]), arguments[3])
+        super().__init__(arguments[0], int(arguments[1]), int(arguments[2]), arguments[3], arguments[4])
         status = Path(f"/proc/{self.guest}/status").read_text()
         self.stub = int(status.split("PPid:")[1].split()[0])
         self.waiting: dict[int, int] = {}
@@ -64,4 +64,4 @@ class Away(_Away):
 
 
 if __name__ == "__main__":
-    serve(Away(sys.argv[1] == "shared", *sys.argv[-4:]))
+    serve(Away(sys.argv[1] == "shared", *sys.argv[-5:]))

@@ -34,10 +34,10 @@ def until(test: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
 class Pair:
     """Nodes n1, n2, … with mosd."""
 
-    def __init__(self, count: int = 2, settings: str = "", timeout: int = TIMEOUT, shown: str = SHOWN) -> None:
+    def __init__(self, count: int = 2, settings: str = "", timeout: int = TIMEOUT, shown: str = SHOWN, encryption: bool = True) -> None:
         """shown: what of [mfs] says what nodes see of one another."""
         settings = shown + settings
-        more = f"[balance]\nenabled = false\n[mfs]\ntimeout = {timeout}\n{settings}"
+        more = f"encryption = {str(encryption).lower()}\n[balance]\nenabled = false\n[mfs]\ntimeout = {timeout}\n{settings}"
         self.lab = Lab.up(count, name=f"f{os.getpid() % 100000}-{next(NUMBERS)}", configuration=more)
         self.nodes = self.lab.nodes()
         try:

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from kernel_helpers.inject import Thread
+from kernel_helpers.stream import Connection
 from kernel_helpers.tracing import PTRACE_O_EXITKILL
 from wire import frames
 from wire.channel import connect, greet
@@ -53,7 +54,7 @@ class Deputy(Program):
         super().__init__(path)
         self.pid, self.behaviour = pid, behaviour
         self.where = "home"
-        self.link: socket.socket | None = None
+        self.link: Connection | None = None
         self.pidfd = os.pidfd_open(pid)
         self.selector.register(self.pidfd, selectors.EVENT_READ, self.ended)
 
@@ -142,14 +143,14 @@ class Remote(Program):
     def __init__(self, path: Path, secret: bytes, address: str, behaviour: str) -> None:
         super().__init__(path)
         self.secret, self.since, self.behaviour = secret, time.time(), behaviour
-        self.link: socket.socket | None = None
+        self.link: Connection | None = None
         self.listener = socket.create_server((address, 0))
         self.selector.register(self.listener, selectors.EVENT_READ, self.caller)
         self.server.greet({"event": "listening", "port": self.listener.getsockname()[1]})
 
     def caller(self) -> None:
-        self.link, _ = self.listener.accept()
-        greet(self.link, self.secret)
+        caller, _ = self.listener.accept()
+        self.link = greet(caller, self.secret)
         self.selector.register(self.link, selectors.EVENT_READ, self.deputy_gone)
         self.server.tell({"event": "running"})
 

@@ -20,8 +20,9 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         'name = "n1"\naddress = "10.0.0.1"\nport = 7000\nown_programs = 0\npeers = ["10.0.0.2", "n3:7001", "[fd00::1]:9"]\nspeed = 0.5\n'
-        'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\n[lend]\nmax_guests = 2\n[balance]\nenabled = false\n'
-        '[mfs]\nexports = ["/srv"]\nread_only = ["/usr"]\nencryption = false\ntimeout = 2\nport = 7300\nenabled = false\n'
+        'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\nencryption = false\n'
+        '[lend]\nmax_guests = 2\n[balance]\nenabled = false\n'
+        '[mfs]\nexports = ["/srv"]\nread_only = ["/usr"]\ntimeout = 2\nport = 7300\nenabled = false\n'
         "direct = true\ndirect_after = 3\n",
     )
     assert found.peers == (("10.0.0.2", 7226), ("n3", 7001), ("fd00::1", 9))
@@ -60,6 +61,8 @@ def test_an_empty_file_is_a_node_with_the_machines_name(tmp_path: Path) -> None:
         ("speed = true", "speed"),
         ('interception = "magic"', "magic"),
         ("link_timeout = 0", "link_timeout"),
+        ("encryption = 1", "encryption"),
+        ("[mfs]\nencryption = true", "encryption"),
         ("own_programs = -1", "own_programs"),
         ("cpu_flags = ['sse2']", "cpu_flags"),
         ('cpu_flags = " "', "cpu_flags"),
