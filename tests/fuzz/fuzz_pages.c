@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range_count, int socket, int timeout_ms,
+int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range_count, struct stream *stream, int timeout_ms,
                           struct page_totals *totals, struct run **gone, size_t *gone_count, int userfaultfd);
 void farhome_runs_free(struct run *runs);
 
@@ -17,17 +17,17 @@ void farhome_runs_free(struct run *runs);
 static struct input input;
 static pid_t guest;
 
-int __wrap_receive_all(int socket, void *buffer, size_t size, int timeout_ms) {
-    (void)socket, (void)timeout_ms;
+int __wrap_receive_all(struct stream *stream, void *buffer, size_t size, int timeout_ms) {
+    (void)stream, (void)timeout_ms;
     if (size > input.left)
         return -ECONNRESET;
     input_take(&input, buffer, size);
     return 0;
 }
 
-int __wrap_receive_slowly(int socket, void *buffer, size_t size, int timeout_ms, int pause_us) {
+int __wrap_receive_slowly(struct stream *stream, void *buffer, size_t size, int timeout_ms, int pause_us) {
     (void)pause_us;
-    return __wrap_receive_all(socket, buffer, size, timeout_ms);
+    return __wrap_receive_all(stream, buffer, size, timeout_ms);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
@@ -106,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t count;
     struct input told = {data, size};
     input = (struct input){(uint8_t *)stream, make_stream(&told, stream)};
-    int result = farhome_pages_receive(guest, ranges, sizeof ranges / sizeof *ranges, -1, 1000, &totals, &gone, &count, -1);
+    int result = farhome_pages_receive(guest, ranges, sizeof ranges / sizeof *ranges, NULL, 1000, &totals, &gone, &count, -1);
     if (result > 0)
         abort();
     for (size_t i = 0; !result && i < count; i++)

@@ -71,7 +71,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
         int room = 1 << 20;
         setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-        require(!session_attach(session, ends[0]));
+        struct stream *stream = stream_plain(ends[0]);
+        require(stream && !session_attach(session, stream));
         require(send(ends[1], sent, have, MSG_NOSIGNAL) >= 0 || errno == EPIPE || errno == ECONNRESET);
         shutdown(ends[1], SHUT_WR);
         hear(session, event_fd);
