@@ -18,7 +18,7 @@ from node import config
 from wire import control
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 FILES = (ROOT / "docs" / "files.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
