@@ -2,13 +2,15 @@
 
 ::
 
-    seal (31) | header (9) | card of the sender | entries (28 each) | urgent entries (29 each) | wanted ids (6 each)
-              | probes (11 each) | updates (19 each, and a card where a node is alive)
+    seal (31) | header (14) | card of the sender, and perhaps its signature (64) | entries (28 each) | urgent entries (29 each)
+              | wanted ids (6 each) | probes (11 each) | updates (19 each, a signature where a node says it itself, and its card)
 
 Of a node two things are told. Its *card* is what seldom changes (name, address, cores, speed, memory): it is told when it
 is new and to who asks for it. Its *entry* is what changes all the time, 28 bytes, with its age: those go round. Both begin
 with the incarnation of the node, so that of two the newer is the greater. Every bit pattern of an entry is a valid one;
-all else is checked where it comes in.
+all else is checked where it comes in. A card, and that a node is there or leaves, counts by the signature of that node,
+whoever tells it; that somebody does not answer, anybody may say. The header has four bytes that stand for all that was
+taken out of the cluster: nodes of which they differ have something to tell one another (node/removals.py).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import TypeVar
@@ -25,7 +27,7 @@ from typing import TypeVar
 from balancer.load import NAME_LIMIT, LoadVector
 from balancer.owner import Stage
 
-FORMAT = 3
+FORMAT = 4
 LIMIT = 1399
 """Bytes of a datagram with its seal: what every link carries in one piece, tunnels too."""
 SEAL = 31
@@ -33,13 +35,15 @@ SEAL = 31
 UDP = 28
 """Bytes of the headers that the network puts before it."""
 ID = 6
+SIGNATURE = 64
+REMOVED = 4
 ENTRY = 28
 INCARNATION_LIMIT = (1 << 32) - 1
 SEQUENCE_LIMIT = (1 << 16) - 1
 AGE_LIMIT = 0xFFFF / 50
 """Seconds: older entries are not told."""
 
-_HEADER = struct.Struct("!B6sBB")
+_HEADER = struct.Struct("!B6sBBB4s")
 _COUNTS = struct.Struct("!BBB")
 _ENTRY = struct.Struct("!H6s20s")
 _BODY = struct.Struct("!IHHHBHBBBHBB")
@@ -103,6 +107,8 @@ class Card:
     memory_total: int = 0
     version: int = 0
     processor: int = 0
+    signature: bytes = field(default=b"", compare=False, repr=False)
+    """Of the node itself, of statement(); empty: not known."""
 
     @property
     def id(self) -> bytes:
@@ -113,7 +119,8 @@ class Card:
 class Update:
     """A change of what is known of a node; `by` is who says so (for suspicions, which count by how many have them).
 
-    Of a suspicion, `age` tells how many seconds ago the node was asked and did not answer.
+    Of a suspicion, `age` tells how many seconds ago the node was asked and did not answer. `signature`: of the node itself, of what it
+    says: its card with that incarnation (ALIVE, where the card has it; HERE), or that it leaves.
     """
 
     word: Word
@@ -122,6 +129,7 @@ class Update:
     by: bytes
     card: Card | None = None
     age: float = 0.0
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +157,8 @@ class Urgent:
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """One datagram; `entries` are the packed ones, as entries_of() and pack_entry() have them."""
+    """One datagram; `entries` are the packed ones, as entries_of() and pack_entry() have them; `removed` stands for who was taken out
+    of the cluster."""
 
     sender: Card
     entries: bytes = b""
@@ -157,11 +166,13 @@ class Datagram:
     wanted: Sequence[bytes] = ()
     probes: Sequence[Probe] = ()
     updates: Sequence[Update] = ()
+    removed: bytes = bytes(REMOVED)
 
     def pack(self) -> bytes:
         """Return the bytes without the seal."""
         card = pack_card(self.sender)
-        parts = [_HEADER.pack(FORMAT, self.sender.id, len(card), len(self.entries) // ENTRY), card, self.entries]
+        signed, count = bool(self.sender.signature), len(self.entries) // ENTRY
+        parts = [_HEADER.pack(FORMAT, self.sender.id, len(card), count, signed, self.removed), card, self.sender.signature, self.entries]
         parts.append(_COUNTS.pack(len(self.urgent), len(self.wanted), len(self.probes)))
         parts += [_URGENT.pack(u.hops, _age_to_wire(u.age), u.node, u.body) for u in self.urgent]
         parts += self.wanted
@@ -192,10 +203,34 @@ def pack_card(card: Card) -> bytes:
     return b"%c%b%c%b%b" % (len(name), name, len(address), address, fixed)
 
 
+def statement(card: Card) -> bytes:
+    """Return what a node signs of its card."""
+    return b"farhome card\0" + pack_card(card)
+
+
+def farewell(node: bytes, incarnation: int) -> bytes:
+    """Return what a node signs when it leaves."""
+    return b"farhome farewell\0" + node + incarnation.to_bytes(4, "big")
+
+
 def pack_update(update: Update) -> bytes:
-    """Return an update as it goes over the wire."""
+    """Return an update as it goes over the wire. Errors: ValueError if a signature is needed and not there."""
     head = _UPDATE.pack(update.word, update.incarnation, update.node, update.by, _age_to_wire(update.age))
-    return head + pack_card(update.card) if update.card is not None else head
+    if update.word not in _SIGNED:
+        return head
+    signature = update.signature or (update.card.signature if update.card is not None else b"")
+    if len(signature) != SIGNATURE:
+        raise ValueError("gossip: nobody has signed what is to be told")
+    return head + signature + (pack_card(update.card) if update.card is not None else b"")
+
+
+_SIGNED = (Word.ALIVE, Word.HERE, Word.LEFT)
+"""What counts only if the node that it is about says so."""
+
+
+def size_of(update: Update) -> int:
+    """Return the bytes of an update on the wire."""
+    return UPDATE + (SIGNATURE if update.word in _SIGNED else 0) + (len(pack_card(update.card)) if update.card is not None else 0)
 
 
 def pack_entry(age: float, node: bytes, body: bytes) -> bytes:
@@ -254,12 +289,15 @@ def unpack(data: bytes) -> Datagram:
 def _unpack(data: bytes) -> Datagram:
     if len(data) > LIMIT - SEAL:
         raise ValueError(f"gossip: {len(data)} bytes are more than the {LIMIT - SEAL} of a datagram")
-    form, sender_id, card_length, count = _HEADER.unpack_from(data)
+    form, sender_id, card_length, count, signed, removed = _HEADER.unpack_from(data)
     if form != FORMAT:
         raise ValueError(f"gossip: the datagram is not of format {FORMAT}")
     sender, offset = _unpack_card(data, _HEADER.size)
     if offset != _HEADER.size + card_length or sender.id != sender_id:
         raise ValueError("gossip: the datagram is not by whom it says")
+    if signed:
+        signature, offset = _slice(data, offset, SIGNATURE)
+        sender = replace(sender, signature=signature)
     entries, offset = _slice(data, offset, count * ENTRY)
     urgents, wants, probes = _COUNTS.unpack_from(data, offset)
     urgent, offset = _slice(data, offset + _COUNTS.size, urgents * URGENT)
@@ -269,7 +307,7 @@ def _unpack(data: bytes) -> Datagram:
         sender, entries, [Urgent(hops, age / 50, node, body) for hops, age, node, body in _URGENT.iter_unpack(urgent)],
         [wanted[at : at + ID] for at in range(0, len(wanted), ID)],
         [Probe(_known(Call, call), number, node) for call, number, node in _PROBE.iter_unpack(asked)],
-        _unpack_updates(data, offset),
+        _unpack_updates(data, offset), removed,
     )  # fmt: skip
 
 
@@ -283,12 +321,15 @@ def _unpack_updates(data: bytes, offset: int) -> list[Update]:
     updates = []
     while offset < len(data):
         word, incarnation, node, by, age = _UPDATE.unpack_from(data, offset)
-        offset, card = offset + _UPDATE.size, None
+        offset, card, signature = offset + _UPDATE.size, None, b""
+        if word in _SIGNED:
+            signature, offset = _slice(data, offset, SIGNATURE)
         if word == Word.ALIVE:
             card, offset = _unpack_card(data, offset)
             if card.id != node or card.incarnation != incarnation:
                 raise ValueError("gossip: an update has the card of another node")
-        updates.append(Update(_known(Word, word), node, incarnation, by, card, age / 50))
+            card = replace(card, signature=signature)
+        updates.append(Update(_known(Word, word), node, incarnation, by, card, age / 50, signature))
     return updates
 
 

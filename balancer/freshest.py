@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 Known = tuple[float, bytes, bytes]
 """When it was born on our own clock (its arrival less the age it came with), the node's id, the body."""
@@ -54,10 +54,11 @@ class Freshest:
         """Return so many of the freshest, the freshest first."""
         return heapq.nlargest(count, self.known.values())
 
-    def forget(self, before: float) -> None:
-        """Forget what was born before that moment, and the oldest of what is too much."""
+    def forget(self, before: float, members: Container[bytes] = ()) -> None:
+        """Forget what was born before that moment, and of what is too much the oldest, those who are no members first."""
         if len(self.known) > self._limit * 5 // 4:
-            self.known = {known[1]: known for known in self.newest(self._limit)}
+            kept = heapq.nlargest(self._limit, self.known.values(), key=lambda known: (known[1] in members, known[0]))
+            self.known = {known[1]: known for known in kept}
         for node in [node for node, known in self.known.items() if known[0] < before]:
             del self.known[node]
 

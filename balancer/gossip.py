@@ -3,6 +3,9 @@
 After Amar, Barak, Drezner and Okun (CPE 21, 2009): with a window of w of n entries the average age is about ln w + n/w
 periods with one peer, and two thirds of it with two. Entries carry their age, to which every node adds the time that it
 kept them; wall clocks are never compared. Who is there, and who is not, is told in the same datagrams (membership.py).
+
+What a node is (its card) it signs itself; what others tell of it without that counts for nothing. An entry counts if it is of the
+incarnation that the signed card tells: whoever makes one up is outdone by the node's own next one.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from balancer.datagram import (
     ID,
     INCARNATION_LIMIT,
     PROBE,
+    REMOVED,
     SEAL,
     SEQUENCE_LIMIT,
+    SIGNATURE,
     UDP,
-    UPDATE,
     URGENT,
     Call,
     Card,
@@ -31,10 +35,13 @@ from balancer.datagram import (
     Urgent,
     Word,
     entries_of,
+    farewell,
     node_id,
     pack_body,
     pack_card,
     pack_entry,
+    size_of,
+    statement,
     unpack,
     unpack_body,
     version_of,
@@ -44,6 +51,7 @@ from balancer.letters import BYTES_PER_SECOND, Allowance, Letter, Sent
 from balancer.load import Clock, LoadVector, is_urgent
 from balancer.membership import Membership
 from balancer.notes import Notes
+from balancer.signatures import Signatures, Virtual
 from balancer.view import Entry, View
 
 PERIOD = 1.0
@@ -59,6 +67,10 @@ FORGET_AFTER = 30.0
 WANTED = 16
 SMALL = 200
 """Bytes of updates in a datagram that has only a probe to bring, or something urgent."""
+UNPROVEN = 256
+"""Updates that wait until it is known by which key they are to be checked."""
+OUTDOING_PERIOD = 0.5
+"""Seconds between two incarnations of a node that others have said wrong things of: who lies all the time costs no more."""
 REVIVAL = 0.2
 """How likely a dead member is told of its death in each period, so that halves of a cut cluster meet again."""
 
@@ -69,8 +81,18 @@ class Gossip:
     tick() is due at `due` (seconds of `clock`), which receive() and update_self() may bring forward.
     """
 
-    def __init__(self, name: str, clock: Clock, rng: random.Random, forget_after: float = FORGET_AFTER) -> None:
+    def __init__(
+        self, name: str, clock: Clock, rng: random.Random, forget_after: float = FORGET_AFTER, signatures: Signatures | None = None
+    ) -> None:
+        """signatures: of a real node; None: under virtual time."""
         self.name = name
+        self.signatures = signatures or Virtual(name)
+        self.removed = bytes(REMOVED)
+        """What stands for those who were taken out of the cluster."""
+        self.differing: set[str] = set()
+        """Nodes with which it is another one."""
+        self.unproven: dict[bytes, Update] = {}
+        """What was told of nodes of which the key is not known yet."""
         self.id = node_id(name)
         self.forget_after = forget_after
         self.freshest = Freshest()
@@ -81,6 +103,9 @@ class Gossip:
         self._vector: LoadVector | None = None
         self._updated = 0.0
         self._card = Card(name, "-", 1)
+        self._told: set[bytes] = set()
+        """Nodes that have been sent the card with its signature; who has lost it asks for it."""
+        self._outdone_at = -math.inf
         self._sequence = 0
         self._renewed: set[bytes] = set()
         self._notes = Notes()
@@ -107,15 +132,25 @@ class Gossip:
             card = replace(card, incarnation=max(1, vector.incarnation, self.incarnation))
         elif card != self._card:
             card = replace(card, incarnation=self.incarnation + 1)
-        if card != self._card:
+        if card != self._card or not self._card.signature:
             self._introduce(card)
         before, self._vector, self._updated = self._vector, vector, self.clock()
         if before is not None and is_urgent(before, vector):
             self._urgent_at = min(self._urgent_at, max(self._updated, self._urgent_last + URGENT_PERIOD))
 
+    def sign_anew(self) -> None:
+        """Sign the card with the key of now, and have all know it."""
+        if self._vector is not None:
+            self._introduce(replace(self._card, incarnation=self.incarnation + 1))
+
+    def _sign(self, card: Card) -> None:
+        self._card, self._sequence = replace(card, signature=self.signatures.sign(statement(card))), 0
+        self._told.clear()
+
     def _introduce(self, card: Card) -> None:
-        self._card, self._sequence = card, 0
-        self.membership.tell(Update(Word.ALIVE, self.id, card.incarnation, self.id, card))
+        self._sign(card)
+        if self._card.signature:
+            self.membership.tell(Update(Word.ALIVE, self.id, card.incarnation, self.id, self._card))
 
     def _own(self) -> bytes | None:
         """Return what this node says of itself now; each time it is newer than before."""
@@ -142,6 +177,22 @@ class Gossip:
     def learn(self, name: str, address: str, port: int) -> None:
         """Take the address of a peer of which nothing else is known, such as a seed that has been dialled."""
         self.membership.learn(Card(name, address, port))
+
+    def forget(self, name: str) -> None:
+        """Forget a node that was taken out of the cluster."""
+        self.begin_anew(name)
+        self.unproven.pop(node_id(name), None)
+        self.differing.discard(name)
+
+    def begin_anew(self, name: str) -> None:
+        """Forget what a node has said under another key than the one that it has now."""
+        self.membership.forget(node_id(name))
+        self.freshest.drop(node_id(name))
+
+    def prove(self, name: str) -> None:
+        """Look again at what was told of a node whose key is known now."""
+        if (update := self.unproven.pop(node_id(name), None)) is not None:
+            self._apply(update)
 
     def peers(self) -> dict[str, tuple[str, int]]:
         """Return address and port of every other node that is known, dead ones too, by name."""
@@ -210,7 +261,7 @@ class Gossip:
             sent += self._push(self._own_urgent(), without=b"")
         if now >= self._next_round:
             self._next_round = now + PERIOD * self._rng.uniform(0.9, 1.1)
-            self.freshest.forget(now - min(AGE_LIMIT, self._kept()))
+            self.freshest.forget(now - min(AGE_LIMIT, self._kept()), self.membership.members)
             sent += self._round(target)
         elif target is not None:
             sent += self._short(target, [self.membership.ping(target)])
@@ -255,8 +306,9 @@ class Gossip:
 
     def leave(self) -> Sent:
         """Return what to send when this node leaves the cluster for good; it says nothing after that."""
-        left = Update(Word.LEFT, self.id, self.incarnation, self.id)
-        sent = [letter for node in self.membership.sample(LEAVING_PEERS) for letter in self._datagram(node, updates=[left])]
+        signature = self.signatures.sign(farewell(self.id, self.incarnation))
+        left = [Update(Word.LEFT, self.id, self.incarnation, self.id, signature=signature)] if signature else []
+        sent = [letter for node in self.membership.sample(LEAVING_PEERS) for letter in self._datagram(node, updates=left)]
         self._left = True
         return sent
 
@@ -283,17 +335,22 @@ class Gossip:
             # Questions and answers go on as datagrams: that is how it is noticed when those get through again.
             tried = [probe for probe in probes if probe.call in (Call.PING, Call.ACK)]
             rest = [probe for probe in probes if probe not in tried]
-            sent = self._letter(member.card.name, Datagram(self._card, probes=tried)) if tried else []
+            sent = self._letter(member.card.name, Datagram(self._unsigned(), probes=tried, removed=self.removed)) if tried else []
             if entries or urgent or rest or not tried:
                 sent += self._datagram(node, entries, urgent=urgent, probes=rest, updates=updates, space=space, surely=True)
             return sent
-        room = FREE - len(pack_card(self._card)) - len(entries) - URGENT * len(urgent) - PROBE * len(probes)
+        card = self._unsigned() if node in self._told else self._card
+        self._told.add(node)
+        room = FREE - len(pack_card(card)) - len(card.signature) - len(entries) - URGENT * len(urgent) - PROBE * len(probes)
         wanted = self._missing(room // ID) if entries else []
         if updates is None:
             # Who has sent too much already tells less.
             space = min(space, SMALL) if self.allowance.left < 0 else space
             updates = self.membership.news(min(space, room - ID * len(wanted)), self.membership.about(node))
-        return self._letter(member.card.name, Datagram(self._card, entries, urgent, wanted, probes, updates), surely)
+        return self._letter(member.card.name, Datagram(card, entries, urgent, wanted, probes, updates, self.removed), surely)
+
+    def _unsigned(self) -> Card:
+        return replace(self._card, signature=b"")
 
     def _letter(self, name: str, datagram: Datagram, surely: bool = False) -> Sent:
         data = datagram.pack()
@@ -303,7 +360,7 @@ class Gossip:
     def _missing(self, room: int) -> list[bytes]:
         """Return a few nodes of which there is news, but no card or only one of an earlier life."""
         members = self.membership.members
-        missing, self._renewed = list(self._renewed), set()
+        missing, self._renewed = [*self._renewed, *(node for node in self.membership.nameless if node in self.freshest.known)], set()
         if not self.membership.full and len(self.freshest) > len(self.membership.alive()):
             missing += [node for _, node, _ in self.freshest if node not in members]
         return self._rng.sample(missing, min(WANTED, room, len(missing)))
@@ -322,12 +379,9 @@ class Gossip:
             raise ValueError(f"gossip: {by} sends what is not its own")
         if self._left or sender == self.id:
             return []
-        sent: Sent = []
-        card = datagram.sender
-        if not card.incarnation:
-            self.membership.learn(card)
-        else:
-            self.membership.greet(card)
+        if datagram.removed != self.removed:
+            self.differing.add(datagram.sender.name)
+        sent = self._greet(datagram.sender)
         refuted = False
         for update in datagram.updates:
             if update.node == self.id:
@@ -355,34 +409,106 @@ class Gossip:
             sent += self._datagram(sender, updates=self._cards(datagram.wanted))
         return sent
 
+    def _greet(self, card: Card) -> Sent:
+        """Take the card that came with a datagram, which is its sender's; returns what is to be said to that."""
+        known = self.membership.members.get(card.id)
+        if known is not None and card.incarnation == known.card.incarnation and len(card.signature) <= len(known.card.signature):
+            return []
+        if known is not None and card.incarnation < known.card.incarnation:
+            # It began anew, and does not know how it was called last.
+            evidence = Update(Word.ALIVE, card.id, known.card.incarnation, self.id, known.card)
+            return self._datagram(card.id, updates=[evidence]) if known.card.signature and self.allowance.left > 0 else []
+        if self.membership.is_leap(card.id, card.incarnation):
+            return []
+        if card.signature and self._is_said(Update(Word.ALIVE, card.id, card.incarnation, card.id, card)):
+            self.membership.greet(card)
+            self._drop_made_up(card.id)
+            return []
+        self.membership.learn(replace(card, incarnation=0, signature=b""))
+        # What it has not signed is not to be told on, so it is not believed either: nobody could learn it from us.
+        return self._want(card.id) if card.incarnation and not card.signature else []
+
+    def _want(self, node: bytes) -> Sent:
+        member = self.membership.members.get(node)
+        if member is None or self.allowance.left <= -BYTES_PER_SECOND:
+            return []
+        return self._letter(member.card.name, Datagram(self._unsigned(), wanted=[node], removed=self.removed))
+
     def _apply(self, update: Update) -> bool:
+        member = self.membership.members.get(update.node)
+        if update.word in (Word.ALIVE, Word.HERE):
+            known = member.card.incarnation if member is not None else -1
+            if update.incarnation <= known or self.membership.is_leap(update.node, update.incarnation) or not self._is_said(update):
+                return False
+        elif update.word is Word.LEFT:
+            if member is None or update.incarnation != member.card.incarnation or not self._is_said(update):
+                return False
+        elif member is not None and update.incarnation > member.card.incarnation:
+            self._renewed.add(update.node)
         news = self.membership.apply(update)
         if news and update.word in (Word.DEAD, Word.LEFT):
             self.freshest.drop(update.node)
+        elif news:
+            self._drop_made_up(update.node)
         return news
+
+    def _drop_made_up(self, node: bytes) -> None:
+        """Forget an entry that is of no incarnation that the node has had."""
+        known, member = self.freshest.get(node), self.membership.members.get(node)
+        if known is not None and member is not None and version_of(known[2])[0] > member.card.incarnation:
+            self.freshest.drop(node)
+
+    def _is_said(self, update: Update) -> bool:
+        """Return whether the node itself says so; if that cannot be told yet it is looked at again when its key is known."""
+        member = self.membership.members.get(update.node)
+        card = update.card
+        if card is None:
+            if member is None:
+                return False
+            card = replace(member.card, incarnation=update.incarnation)
+        text = farewell(update.node, update.incarnation) if update.word is Word.LEFT else statement(card)
+        signature = update.signature or card.signature
+        said = self.signatures.check(card.name, text, signature) if len(signature) == SIGNATURE else False
+        if said is None:
+            while len(self.unproven) >= UNPROVEN:
+                del self.unproven[next(iter(self.unproven))]
+            waiting = self.unproven.get(update.node)
+            if waiting is None or update.incarnation > waiting.incarnation:
+                self.unproven[update.node] = update
+        elif not said and update.word is Word.HERE:
+            self._renewed.add(update.node)  # the rest of its card has changed, too
+        return bool(said)
 
     def _take(self, born: float, node: bytes, body: bytes) -> bool:
         """Take an entry; returns whether it is news."""
         if node == self.id:
             # What others remember of our life before a restart must not count as newer than what we say now.
-            if version_of(body) > (self.incarnation, self._sequence):
-                self._outdo(version_of(body)[0])
+            # An incarnation that it has never signed is made up.
+            incarnation, sequence = version_of(body)
+            if incarnation == self.incarnation and sequence > self._sequence:
+                self._outdo(incarnation)
             return False
         known = self.freshest.get(node)
         if (known is not None and body <= known[2]) or self.clock() - born > self._kept():
             return False
         incarnation, _ = version_of(body)
         member = self.membership.members.get(node)
-        if member is None or incarnation > member.card.incarnation:
-            self._renewed |= {node} if member is not None else set()
-        elif member.word is not Word.ALIVE:
+        if member is not None and incarnation > member.card.incarnation:
+            self._renewed.add(node)
+            if member.card.incarnation:
+                return False
+        elif member is not None and member.word is not Word.ALIVE:
             if self.membership.is_outlived(node, incarnation):
                 return False
             self.membership.seen(node, born, incarnation)
         return self.freshest.put(born, node, body)
 
     def _refute(self, update: Update) -> bool:
-        if update.word in (Word.ALIVE, Word.HERE) or update.incarnation < self.incarnation:
+        card = update.card
+        if card is not None and update.incarnation > self.incarnation and self.signatures.check(self.name, statement(card), card.signature):
+            self._outdo(update.incarnation)  # we ourselves have said so, in a life that we do not remember
+            return True
+        if update.word not in (Word.SUSPECT, Word.DEAD) or update.incarnation != self.incarnation:
             return False
         # News of this node that is younger than a suspicion makes it void. Only one that lives on in spite of that is refuted.
         if update.word is Word.SUSPECT and update.age < self.membership.suspicion / 2:
@@ -391,16 +517,21 @@ class Gossip:
         return True
 
     def _outdo(self, incarnation: int) -> None:
-        self._card, self._sequence = replace(self._card, incarnation=min(INCARNATION_LIMIT, incarnation + 1)), 0
-        self.membership.tell(Update(Word.HERE, self.id, self.incarnation, self.id))
+        if self.clock() - self._outdone_at < OUTDOING_PERIOD or incarnation >= INCARNATION_LIMIT - 1:
+            return
+        self._outdone_at = self.clock()
+        self._sign(replace(self._card, incarnation=incarnation + 1))
+        if self._card.signature:
+            self.membership.tell(Update(Word.HERE, self.id, self.incarnation, self.id, signature=self._card.signature))
 
     def _cards(self, wanted: Sequence[bytes]) -> list[Update]:
-        space = FREE - len(pack_card(self._card))
-        members = [(node, self.membership.members[node]) for node in wanted if node in self.membership.members]
+        space = FREE - len(pack_card(self._card)) - SIGNATURE
+        members = self.membership.members
+        cards = [members[node].card for node in wanted if node in members and members[node].word is Word.ALIVE]
         updates = []
-        for node, member in members:
-            update = Update(Word.ALIVE, node, member.card.incarnation, self.id, member.card)
-            space -= UPDATE + len(pack_card(member.card))
-            if member.word is Word.ALIVE and member.card.incarnation and space >= 0:
+        for card in [self._card, *cards] if self.id in wanted else cards:
+            update = Update(Word.ALIVE, card.id, card.incarnation, self.id, card)
+            space -= size_of(update)
+            if card.incarnation and card.signature and space >= 0:
                 updates.append(update)
         return updates

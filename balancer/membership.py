@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from balancer.datagram import Call, Card, Probe, Update, Word, node_id, pack_update
+from balancer.datagram import INCARNATION_LIMIT, Call, Card, Probe, Update, Word, node_id, size_of
 from balancer.load import Clock
 
 PERIOD = 1.0
@@ -38,6 +38,8 @@ CONFIRMATIONS = 2
 AWARENESS_LIMIT = 8
 LATE = 0.5
 """Seconds that a tick may be late before the node thinks itself slow."""
+LEAP = 1 << 28
+"""So much greater than the one before an incarnation may be: they begin as seconds since the epoch, and grow by one."""
 CHANGES = 1000
 TOLD = 4
 """An update is told so many times log10 of the number of members."""
@@ -99,6 +101,8 @@ class Membership:
         self._news: dict[bytes, _News] = {}
         self._cards: dict[bytes, _News] = {}
         self.ill: dict[bytes, Member] = {}
+        self.nameless: set[bytes] = set()
+        """Members of which nothing but the address is known."""
         self.changes: deque[tuple[str, Word]] = deque(maxlen=CHANGES)
         """Names of members and what they have become, for who wants to tell; the oldest first."""
         self._last_tick: float | None = None
@@ -138,6 +142,19 @@ class Membership:
         member = self.members.get(node)
         return member is not None and member.word in (Word.DEAD, Word.LEFT) and incarnation <= member.card.incarnation
 
+    def is_leap(self, node: bytes, incarnation: int) -> bool:
+        """Return whether no node could have got there from the incarnation that is known of it."""
+        member = self.members.get(node)
+        known = member.card.incarnation if member is not None else 0
+        return incarnation >= INCARNATION_LIMIT or (known > 0 and incarnation > known + LEAP)
+
+    def forget(self, node: bytes) -> None:
+        """Forget a node, as if it had never been there."""
+        for known in (self.members, self.ill, self._news, self._cards):
+            known.pop(node, None)
+        self.nameless.discard(node)
+        self._alive = None
+
     def learn(self, card: Card) -> None:
         """Take the address of a node of which nothing is known yet."""
         member = self.members.get(card.id)
@@ -154,17 +171,21 @@ class Membership:
     # -- updates -------------------------------------------------------------------------------------------------------
 
     def apply(self, update: Update) -> bool:
-        """Take what somebody says of another node; returns whether it is news, which then is told to others too."""
+        """Take what somebody says of another node; returns whether it is news, which then is told to others too.
+
+        What only the node itself may say has been checked before. Who speaks of an incarnation that is not known yet is not believed
+        that it is over: nobody can refute the life of another.
+        """
         member = self.members.get(update.node)
         news = False
         if update.word in (Word.ALIVE, Word.HERE):
             card = update.card
             if card is None and member is not None:
-                card = replace(member.card, incarnation=update.incarnation)
+                card = replace(member.card, incarnation=update.incarnation, signature=update.signature)
             if card is not None and (not self.full if member is None else card.incarnation > member.card.incarnation):
                 self._set(update.node, card, Word.ALIVE)
                 news = True
-        elif member is not None and update.incarnation >= member.card.incarnation > 0:
+        elif member is not None and update.incarnation == member.card.incarnation > 0:
             news = self._worse(member, update)
         if news:
             self.tell(update)
@@ -186,14 +207,21 @@ class Membership:
             return False
         if member.word is update.word or member.word is Word.LEFT:
             return False
+        if update.word is Word.DEAD and update.by != self.own and not self._is_long_suspected(member):
+            # Others may be wrong, or lie: who is there has the time to say so that those have whom we ourselves suspect.
+            return self._worse(member, replace(update, word=Word.SUSPECT, age=0.0)) and False
         self._set(update.node, member.card, update.word)
         return True
 
+    def _is_long_suspected(self, member: Member) -> bool:
+        return member.word is Word.SUSPECT and self._clock() - member.since >= self.suspicion / 2
+
     def greet(self, card: Card) -> None:
-        """Take the card that a node itself sends."""
+        """Take the card that a node itself sends, and has signed."""
         member = self.members.get(card.id)
         same = member is not None and replace(member.card, incarnation=card.incarnation) == card
-        update = Update(Word.HERE if same else Word.ALIVE, card.id, card.incarnation, card.id, None if same else card)
+        word, told = (Word.HERE, None) if same else (Word.ALIVE, card)
+        update = Update(word, card.id, card.incarnation, card.id, told, signature=card.signature)
         if not self.apply(update) and member is not None and member.card.incarnation == card.incarnation:
             member.card = card  # it has changed without our having heard of it
 
@@ -209,18 +237,19 @@ class Membership:
         member = self.members.get(node)
         if member is None or member.word is Word.ALIVE:
             return None
-        return Update(member.word, node, member.card.incarnation, self.own)
+        word = member.word if member.word is Word.SUSPECT else Word.DEAD
+        return Update(word, node, member.card.incarnation, self.own)
 
     def news(self, space: int, first: Update | None = None) -> list[Update]:
         """Return updates to tell in so many bytes: `first`, then those that were told least."""
         now, limit = self._clock(), math.ceil(math.log10(len(self.members) + 2))
         chosen = [first] if first is not None else []
-        space -= sum(len(pack_update(update)) for update in chosen)
+        space -= sum(size_of(update) for update in chosen)
         # Cards are long, and who misses one asks for it; each new one is told as often as the others, and no oftener.
         for queue, times in ((sorted(self._news.items(), key=_told), TOLD * limit), (list(islice(self._cards.items(), 16)), 1 + limit)):
             for node, news in queue:
                 update = news.update
-                space -= len(pack_update(update))
+                space -= size_of(update)
                 if space < 0:
                     return chosen
                 chosen.append(replace(update, age=now - news.at) if update.word is Word.SUSPECT else update)
@@ -240,6 +269,7 @@ class Membership:
             self.changes.append((card.name, word))
         if before is None or (before.word in _THERE) != (word in _THERE):
             self._alive = None
+        (self.nameless.discard if card.incarnation else self.nameless.add)(node)
         if word is Word.ALIVE:
             self.ill.pop(node, None)
         else:
@@ -269,7 +299,7 @@ class Membership:
             self.apply(Update(Word.DEAD, member.card.id, member.card.incarnation, self.own))
         for node, member in list(self.ill.items()):
             if now - member.since > _KEPT[member.word]:
-                del self.members[node], self.ill[node]
+                self.forget(node)
         target = None
         if now >= self._next_probe:
             self._next_probe = now + PERIOD * (1 + self.awareness) * self._rng.uniform(0.9, 1.1)

@@ -15,6 +15,7 @@ from cli.command import Parser, format_age, print_json, process_id, run, table
 from cli.exit_codes import NOT_PERMITTED, OK, REFUSED, USAGE, CommandError
 
 LONG_COMMAND = 60
+LEAST_DAYS, MOST_DAYS = 0.0001, 3650
 LONG = 600.0
 """Seconds that sending guests home or bringing processes home may take."""
 
@@ -27,8 +28,10 @@ def parser() -> argparse.ArgumentParser:
         "  mosctl status                 this node in a few lines\n"
         "  mosctl nodes                  all nodes, as this one knows them\n"
         "  mosctl cluster init           makes a cluster of which this node is the first\n"
-        "  mosctl cluster token          lets one node in: a token to be used there, once\n"
+        "  mosctl cluster token anna     lets node anna in: a token to be used there, once\n"
         "  mosctl cluster join TOKEN     this node joins the token's cluster\n"
+        "  mosctl cluster remove anna    takes node anna out of the cluster, everywhere and for good\n"
+        "  mosctl cluster add-authority bert     bert can let nodes in and take them out, too\n"
         "  mosctl block; mosctl expel    no guests any more; those here go home\n"
         "  mosctl bring                  all my processes come home\n"
         "  mosctl why 4711               why process 4711 is where it is\n"
@@ -74,10 +77,21 @@ def parser() -> argparse.ArgumentParser:
     steps = cluster.add_subparsers(dest="step", metavar="STEP", required=True)
     init = steps.add_parser("init", help="make a cluster", description="make a cluster of which this node is the first")
     init.add_argument("--name", default="farhome", help="name of the cluster (default farhome)")
-    token = steps.add_parser("token", help="let one node in", description="print a token that lets one node in, once")
+    init.add_argument("--days", type=float, help="how long certificates of nodes last, which are renewed by themselves (default 30)")
+    token = steps.add_parser("token", help="let one node in", description="print a token that lets the node of that name in, once")
+    token.add_argument("node", metavar="NODE", help="name of the node that is to join")
     token.add_argument("--minutes", type=float, default=60.0, help="how long it is good for (default 60)")
     join = steps.add_parser("join", help="join a cluster", description="join the cluster of a token")
     join.add_argument("token", metavar="TOKEN")
+    out = "take a node out of the cluster: within seconds no node speaks to it any more, and its certificate never counts again"
+    remove = steps.add_parser("remove", help="take a node out", description=out)
+    remove.add_argument("node", metavar="NODE")
+    _json(remove)
+    hand = "hand the authority's key over to another node, which then can let nodes in and take them out, too"
+    authority = steps.add_parser("add-authority", help="let another node sign, too", description=hand)
+    authority.add_argument("node", metavar="NODE")
+    up = "give the authority's key up; another node must have it"
+    steps.add_parser("resign", help="give the authority's key up", description=up)
     return made
 
 
@@ -317,7 +331,8 @@ def _cluster(options: argparse.Namespace) -> int:
     # Keys work without a daemon, and need what no other verb does.
     from node import config, join
     from node.paths import Paths
-    from node.pki import KeyStore, Token
+    from node.pki import KeyStore
+    from node.tokens import Token, new_token
 
     if os.geteuid() != 0:
         raise CommandError("only root may do that", NOT_PERMITTED)
@@ -327,13 +342,20 @@ def _cluster(options: argparse.Namespace) -> int:
     if options.step == "init":
         if not 0 < len(options.name) <= 64 or not options.name.isprintable():
             raise CommandError("the name of a cluster has 1 to 64 printable characters", USAGE)
-        keys.init(options.name, settings.name)
+        if options.days is not None and not LEAST_DAYS <= options.days <= MOST_DAYS:
+            raise CommandError(f"certificates last from {LEAST_DAYS} to {MOST_DAYS} days", USAGE)
+        keys.init(options.name, settings.name, options.days)
         print(f"cluster {options.name}; its authority and first node is {settings.name}")
     elif options.step == "token":
         if not 0 < options.minutes <= 60 * 24 * 30:
             raise CommandError("a token is good for more than 0 minutes and at most 30 days", USAGE)
-        print(keys.new_token(settings.address, settings.port, options.minutes))
+        try:
+            print(new_token(keys, options.node, settings.address, settings.port, options.minutes))
+        except ValueError as error:
+            raise CommandError(str(error), USAGE) from None
         return OK
+    elif options.step in ("remove", "add-authority", "resign"):
+        return _cluster_act(options)
     else:
         try:
             token = Token.parse(options.token)
@@ -344,6 +366,19 @@ def _cluster(options: argparse.Namespace) -> int:
         _ask("reload")
     except CommandError:
         pass                                             # no daemon yet: it will find the keys when it starts
+    return OK
+
+
+def _cluster_act(options: argparse.Namespace) -> int:
+    answer = _ask("cluster", LONG, step=options.step, node=getattr(options, "node", None))
+    if options.step == "remove":
+        if options.json:
+            print_json(answer)
+            return OK
+        late = f"; {', '.join(answer['late'])} cannot be reached and will be told when they are back" if answer["late"] else ""
+        print(f"{options.node} is removed from the cluster; {len(answer['told'])} other nodes know{late}")
+    else:
+        print(f"{answer['authority']} can sign for the cluster" + (", this node no longer" if options.step == "resign" else ", too"))
     return OK
 
 

@@ -3,6 +3,7 @@
  * under the same number: the server knows which of them it has done. */
 #define _GNU_SOURCE
 #include "mfs_client.h"
+#include "mfs_members.h"
 #include "pacing.h"
 
 #include <errno.h>
@@ -45,7 +46,6 @@ static atomic_llong pings[PINGS]; /* when they were sent */
 static atomic_uint ping_count, pong_count;
 static struct held *first, **last = &first;
 static unsigned held_count;
-static SSL_CTX *context;
 
 static bool is_too_late(long long now)
 {
@@ -162,8 +162,10 @@ static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role, .encrypted = !mfs_options.plain};
 	hello.able = MFS_TAKES_BESIDE | MFS_TAKES_DATA | (mfs_fuse_has_epochs() ? MFS_HAS_EPOCHS : 0);
 	int fd = reach();
+	SSL_CTX *context = mfs_members_context();
 	int result = fd < 0 ? fd : mfs_stream_connect(stream, context, fd, ATTEMPT);
 
+	SSL_CTX_free(context);
 	if (result)
 		return result;
 	memcpy(hello.session, mfs_kept->session, sizeof mfs_kept->session);
@@ -317,8 +319,13 @@ void mfs_link_look(void)
 	static const struct fuse_in_header ping = {.len = sizeof ping, .opcode = MFS_PING};
 	long long now = mfs_now();
 	struct held *late = NULL, **end = &late;
+	bool has_changed = mfs_members_look();
 
 	pthread_mutex_lock(&lock);
+	if (has_changed && connected && mfs_is_removed(mfs_options.peer, to.since)) {
+		mfs_stream_shut(&to);
+		mfs_stream_shut(&from);
+	}
 	bool is_silent = connected && now - __atomic_load_n(&heard_at, __ATOMIC_RELAXED) > silence();
 	bool is_due = connected && now - pinged_at >= PING_EVERY;
 	if (is_due)
@@ -372,8 +379,7 @@ int mfs_link_begin(void)
 	char why[512];
 
 	to.fd = from.fd = -1;
-	context = mfs_context(mfs_options.pki, 0, why, sizeof why);
-	if (!context) {
+	if (!mfs_members_begin(mfs_options.pki, 0, why, sizeof why)) {
 		mfs_log("%s", why);
 		return -EINVAL;
 	}

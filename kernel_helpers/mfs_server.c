@@ -11,6 +11,8 @@
  *
  * Started by mosd, as root; ends with it (when its standard input does). Complaints go to standard error, a line each. */
 #define _GNU_SOURCE
+#include "mfs_lobby.h"
+#include "mfs_members.h"
 #include "mfs_server.h"
 #include "pacing.h"
 
@@ -29,17 +31,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define HANDSHAKE 5000 /* ms */
-#define STRANGERS 32   /* connections that are within it at once */
 #define LOOK 250       /* ms */
+#define ACCEPTED 16    /* connections that are taken at once: fewer than one address has places, so that who has come can speak */
 #define DESCRIPTORS 32768 /* for which there is room from the beginning */
 #define SHOWN 256      /* sessions whose figures are shown */
 
 const char *mfs_run_directory;
 bool mfs_encrypts = true;
-static SSL_CTX *context;
 static struct mfs_counters *counters;
-static atomic_int strangers;
 
 const char mfs_program[] = "mfs-server";
 
@@ -71,39 +70,45 @@ static int begin_counters(void)
 	return counters == MAP_FAILED ? -ENOMEM : 0;
 }
 
+/* The lobby knows a connection by its descriptor, which must stay that connection's until it has left; or -1. */
+static int dup_of(int fd)
+{
+	return fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
 static void *meet(void *argument)
 {
 	int fd = (int)(intptr_t)argument;
 	struct mfs_stream stream;
 	struct mfs_hello hello;
 
-	if (!mfs_stream_accept(&stream, context, fd, HANDSHAKE)) {
+	SSL_CTX *context = mfs_members_context();
+	int result = mfs_stream_accept(&stream, context, dup_of(fd), MFS_LOBBY_PATIENCE);
+	SSL_CTX_free(context);
+	if (result) {
+		mfs_lobby_complain("stranger", fd, "refused: it has no certificate of this cluster that counts");
+	} else {
 		if (mfs_stream_read(&stream, &hello, sizeof hello) || hello.magic != MFS_MAGIC || hello.version != MFS_VERSION ||
 		    (hello.role != MFS_REQUESTS && hello.role != MFS_REPLIES)) {
-			mfs_log("refused %s: it speaks another protocol", stream.peer);
+			mfs_lobby_complain("protocol", fd, "refused: it speaks another protocol");
 			mfs_stream_close(&stream);
 		} else {
+			mfs_lobby_leave(fd);
 			mfs_serve(&stream, &hello);
 		}
 	}
-	strangers--;
+	mfs_lobby_leave(fd);
+	close(fd);
 	return NULL;
 }
 
-static void greet(int listener)
+/* It has said something. */
+static void begin_to_meet(int fd)
 {
 	pthread_t thread;
-	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
-	if (fd < 0)
-		return;
-	if (strangers >= STRANGERS) {
-		close(fd);
-		return;
-	}
-	strangers++;
 	if (pthread_create(&thread, NULL, meet, (void *)(intptr_t)fd)) {
-		strangers--;
+		mfs_lobby_leave(fd);
 		close(fd);
 	} else {
 		pthread_detach(thread);
@@ -117,10 +122,10 @@ static int listen_at(const char *address, const char *port)
 
 	if (getaddrinfo(address, port, &hints, &found))
 		return errno = EADDRNOTAVAIL, -1;
-	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	farhome_unpaced(fd);
 	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, found->ai_addr, found->ai_addrlen) ||
-			listen(fd, 64))) {
+			listen(fd, 1024))) {
 		int reason = errno;
 		close(fd);
 		errno = reason;
@@ -168,15 +173,25 @@ static void begin_process(void)
 
 static void serve_until_the_end(int listener)
 {
-	struct pollfd watched[] = {{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+	struct pollfd watched[2 + MFS_LOBBY_PLACES] = {{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
+	long long looked = 0;
 
 	for (;;) {
-		if (poll(watched, 2, LOOK) > 0) {
+		unsigned strangers = mfs_lobby_watched(watched + 2);
+		if (poll(watched, 2 + strangers, LOOK) > 0) {
 			if (watched[1].revents)
 				return; /* mosd has ended */
-			if (watched[0].revents)
-				greet(listener);
+			mfs_lobby_look(watched + 2, strangers, begin_to_meet);
+			for (int fd, count = 0; watched[0].revents && count < ACCEPTED && (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0; count++)
+				mfs_lobby_enter(fd);
+		} else {
+			mfs_lobby_look(watched + 2, strangers, begin_to_meet);
 		}
+		if (mfs_now() - looked < LOOK / 2)
+			continue; /* strangers do not make the rest go round any faster */
+		looked = mfs_now();
+		if (mfs_members_look())
+			mfs_sessions_drop_removed();
 		mfs_sessions_look();
 		mfs_direct_look();
 	}
@@ -233,8 +248,7 @@ int main(int argc, char **argv)
 		return mfs_fail(what, -result);
 	if ((result = begin_counters()))
 		return mfs_fail(mfs_run_directory, -result);
-	context = mfs_context(pki, 1, why, sizeof why);
-	if (!context) {
+	if (!mfs_members_begin(pki, 1, why, sizeof why)) {
 		mfs_log("%s", why);
 		return 1;
 	}

@@ -1,6 +1,6 @@
 /* mfs-server: the parts of it, and what they share.
  *
- *   mfs_server.c       options, keys, accepting connections
+ *   mfs_server.c       options, keys, accepting connections; mfs_lobby.c whose they are, mfs_members.c who is in the cluster
  *   mfs_sessions.c     one mount of a peer; mfs_requests.c its threads (and mfs_threads.c), mfs_turns.c whose turn it is, mfs_alone.c those
  *                      that wait; mfs_replies.c what it is sent
  *   mfs_exports.c      what peers see, and where it begins; mfs_hidden.c what they never see
@@ -71,6 +71,7 @@ extern const char *mfs_run_directory;
 extern bool mfs_encrypts;
 struct mfs_counters *mfs_counters_take(const char *peer); /* NULL: there are too many */
 void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello);
+void mfs_sessions_drop_removed(void); /* ends those of nodes that were taken out of the cluster */
 void mfs_sessions_look(void); /* four times a second: what is silent, what has ended */
 
 #endif

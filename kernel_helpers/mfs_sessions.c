@@ -1,6 +1,7 @@
 /* Sessions: one for each mount that a peer has of this node. It outlives its connections, and this program: a peer that comes back finds
  * what it knew and had open. */
 #define _GNU_SOURCE
+#include "mfs_members.h"
 #include "mfs_server.h"
 
 #include <errno.h>
@@ -247,6 +248,18 @@ static void end(struct mfs_session *session)
 		tidy_up(session);
 	else
 		pthread_detach(thread);
+}
+
+void mfs_sessions_drop_removed(void)
+{
+	pthread_mutex_lock(&sessions_lock);
+	for (struct mfs_session *session = sessions; session; session = session->next)
+		if ((session->has_in && mfs_is_removed(session->peer, session->in.since)) ||
+		    (session->has_out && mfs_is_removed(session->peer, session->out.since))) {
+			session->ended = true; /* what it had open is not kept for it */
+			mfs_session_break(session);
+		}
+	pthread_mutex_unlock(&sessions_lock);
 }
 
 void mfs_sessions_look(void)

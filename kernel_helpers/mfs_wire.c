@@ -1,6 +1,7 @@
 /* Connections between mfs-client and mfs-server; see mfs_wire.h. */
 #define _GNU_SOURCE
 #include "mfs_wire.h"
+#include "mfs_members.h"
 #include "pacing.h"
 
 #include <errno.h>
@@ -70,12 +71,13 @@ static int take_name(struct mfs_stream *stream)
 
 	if (certificate) {
 		length = X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, stream->peer, sizeof stream->peer);
+		stream->since = mfs_valid_since(certificate);
 		X509_free(certificate);
 	}
 	/* The name becomes part of file names. */
 	if (length <= 0 || (size_t)length != strlen(stream->peer) || stream->peer[0] == '.' || strchr(stream->peer, '/'))
 		return -EPROTO;
-	return 0;
+	return mfs_is_removed(stream->peer, stream->since) ? -EPROTO : 0;
 }
 
 /* Records are small; a system call for each would be what large messages cost. */

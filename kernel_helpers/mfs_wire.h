@@ -59,6 +59,7 @@ struct mfs_stream {
 	int fd;
 	SSL *tls;                        /* NULL: plain */
 	char peer[MFS_NAME_MOST];        /* the node that the certificate names */
+	long long since;                 /* the second from which on that is valid */
 	unsigned char *ahead;            /* plain only: bytes that were received and not asked for yet */
 	size_t begin, end;
 };

@@ -22,6 +22,7 @@ from balancer.process import Decision, Process, Settings
 from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node import process, sampling
+from node.certificates import Certificates
 from node.config import Config
 from node.gossiping import Gossiping
 from node.guest import Guest
@@ -91,6 +92,7 @@ class Balancer:
     def __init__(
         self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, lending: Lending,
         processors: Processors, own: Callable[[], Iterable[int]], speed: float, life: int, tree: Path, seed: int | None = None,
+        certificates: Certificates | None = None,
     ) -> None:  # fmt: skip
         """own: pids of farhome's own programs besides the daemon; tree: where all nodes' files are."""
         self._config = config
@@ -103,8 +105,8 @@ class Balancer:
         self._waits = Waits()
         self._rng = random.Random(seed)
         self._clock = time.monotonic
-        self.gossip = Gossip(config().name, self._clock, self._rng)
-        self.gossiping = Gossiping(self.gossip, peers, self._speak_again)
+        self.gossip = Gossip(config().name, self._clock, self._rng, signatures=certificates)
+        self.gossiping = Gossiping(self.gossip, peers, self._speak_again, certificates)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
         self._incarnation = life
         self._threads = sampling.RunnableThreads(own)

@@ -54,7 +54,7 @@ class Commands:
             "register": self._register, "ps": self._ps, "migrate": self._migrate, "status": self._status, "nodes": self._nodes,
             "reload": self._reload, "block": self._block, "unblock": self._unblock, "expel": self._expel, "bring": self._bring,
             "why": self._why, "check": self._check, "checkpoint": self._checkpoint, "restart": self._restart,
-            "watch": watching.answer, "processes": watching.of_node, "mfs": self._mfs,
+            "cluster": node.clustering.command, "watch": watching.answer, "processes": watching.of_node, "mfs": self._mfs,
             **OwnerCommands(node).operations(),
         }  # fmt: skip
 

@@ -18,6 +18,7 @@ from node.streams import BUFFER, close, read_message, write_message
 from wire.frames import Message, WireError
 
 CONNECTIONS = 512
+"""When there are so many, who comes takes the place of one that asks nothing of the user who has the most."""
 CONNECTIONS_OF_USER = 128
 IDLE_TIMEOUT = 60.0
 """Seconds within which a client that is connected must ask something."""
@@ -75,7 +76,8 @@ class ControlServer:
         self._handle = handle
         self._server: asyncio.AbstractServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._by_user: dict[int, int] = {}
+        self._by_user: dict[int, dict[asyncio.Task[Any], bool]] = {}
+        """Connections of each user, the oldest first, and whether they have asked something that is not answered yet."""
 
     async def start(self) -> None:
         """Listens. Errors: OSError."""
@@ -97,26 +99,44 @@ class ControlServer:
             close(writer)
             return
         pid, uid = caller.pid, caller.owner.uid
-        if len(self._tasks) >= CONNECTIONS or self._by_user.get(uid, 0) >= CONNECTIONS_OF_USER:
+        if len(self._by_user.get(uid, ())) >= CONNECTIONS_OF_USER or (len(self._tasks) >= CONNECTIONS and not self._make_room(uid)):
             caller.close()
             close(writer)
             return
         self._tasks.add(task)
-        self._by_user[uid] = self._by_user.get(uid, 0) + 1
+        mine = self._by_user.setdefault(uid, {})
+        mine[task] = False
         client = Client(pid, uid, asyncio.Event(), caller)
         try:
             while (message := await read_message(reader, timeout=IDLE_TIMEOUT)) is not None:
+                mine[task] = True
                 await write_message(writer, await self._answer(client, message))
+                mine[task] = False
         except (OSError, WireError, TimeoutError) as error:
             log.debug("client %d: %s", pid, error)
         finally:
             client.closed.set()
             caller.close()
             self._tasks.discard(task)
-            self._by_user[uid] -= 1
-            if not self._by_user[uid]:
+            mine.pop(task, None)
+            if not mine and self._by_user.get(uid) is mine:
                 del self._by_user[uid]
             close(writer)
+
+    def _make_room(self, uid: int) -> bool:
+        """Hangs up on somebody of whom there are more than of that user; whether there was one."""
+        if not self._by_user:
+            return False
+        greatest = max(self._by_user.values(), key=len)
+        if len(greatest) <= len(self._by_user.get(uid, ())) + 1:
+            return False
+        idle = next((task for task, asks in greatest.items() if not asks), None)
+        if idle is None:
+            return False
+        del greatest[idle]
+        self._tasks.discard(idle)
+        idle.cancel()
+        return True
 
     async def _answer(self, client: Client, message: Message) -> Message:
         identity, operation = message.pop("id", None), message.pop("op", None)

@@ -15,13 +15,15 @@ from balancer.policy import LendingPolicy
 from engine.processor import own_processor
 from kernel_helpers.errors import FarhomeError
 from node import config as configuration
-from node import join, life, sampling
+from node import life, sampling
 from node import programs as starting
 from node.accounts import PERIOD as ACCOUNTS_PERIOD
 from node.accounts import Accounts
 from node.balancing import Balancer
+from node.certificates import Certificates
 from node.checkpoints import PERIOD as CHECKPOINT_PERIOD
 from node.checkpoints import Checkpoints
+from node.clustering import SIGNED_PERIOD, Clustering
 from node.commands import Commands
 from node.config import Config, ConfigError, format_endpoint, parse_endpoint
 from node.control import ControlServer
@@ -31,15 +33,17 @@ from node.guest import Guest, Surroundings
 from node.guests import Guests
 from node.ledger import Ledger
 from node.lending import Lending
+from node.lobby import source_of
 from node.moves import Mover
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller, PeerServer
 from node.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
 from node.periodic import periodically
-from node.pki import KeyStore, PkiError
+from node.pki import KeyStore
 from node.processors import Processors
 from node.programs import Programs
 from node.registry import HOME, HomeProcess, Registry
+from node.spreading import PERIOD as SPREADING_PERIOD
 from node.watching import Watching
 
 ADOPT_PERIOD = 0.5
@@ -49,6 +53,7 @@ END_PATIENCE = 0.5
 CHECKPOINT_TIMEOUT = 120.0
 """Seconds within which a home has taken a process back that could not go in time, and has made a checkpoint of it."""
 AFTER_START = 0.2
+ADDRESSES_KEPT = 1.0
 
 log = logging.getLogger("mosd")
 
@@ -75,12 +80,15 @@ class Daemon:
         self.config = config
         self.policy: LendingPolicy = configuration.lending_policy(config)
         self.keys = KeyStore(paths.pki)
+        self.certificates = Certificates(self.keys)
         self.started = time.time()
         self.stopping = asyncio.Event()
         self.registry = Registry(paths.registry, self._process_ended)
         self.processors = Processors(own_processor().restricted(config.cpu_flags), time.monotonic, self._get_acquainted)
         self.peers = Peers(self.keys, self._hello, self._peer_address, self.processors.judge)
         self.peer_server = PeerServer(self.keys, self._on_peer, self._on_join)
+        self.peer_server.is_known = self._is_address_of_a_member
+        self._addresses: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
         self._peer_server_runs = False
         self._remembered: dict[str, tuple[str, int]] = {}
         self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs, self._process_moved)
@@ -96,9 +104,10 @@ class Daemon:
         self.life = life.begin(paths.life)
         self.balancer = Balancer(
             lambda: self.config, self.registry, self.mover, self.guests, self.peers, self.lending, self.processors, self._own_programs,
-            speed, self.life, paths.mfs,
+            speed, self.life, paths.mfs, certificates=self.certificates,
         )  # fmt: skip
         self.files = FileTree(paths, lambda: self.config, self.keys, self.peers, self.balancer.gossip.peers)
+        self.clustering = Clustering(self, self.certificates)
         self.control = ControlServer(paths.socket, Commands(self).handle)
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialled: set[tuple[str, int]] = set()
@@ -120,7 +129,8 @@ class Daemon:
             await self.guests.restore()
             starting.hosts.alone = self.config.own_programs
             self._recall_peers()
-            self._start_peers()
+            await self._hear_who_was_removed()
+            self.begin_peers()
             self.lending.start()
             self.balancer.start()
             self.spawn(periodically("the search for children", self.registry.adopt_children, lambda: ADOPT_PERIOD))
@@ -128,6 +138,9 @@ class Daemon:
             self.spawn(periodically("the memory of guests", self._keep_to_lent_memory, lambda: GUEST_PERIOD, delayed=True))
             self.spawn(periodically("the ledger", self.accounts.look, lambda: ACCOUNTS_PERIOD, delayed=True))
             self.spawn(periodically("the checkpoints", self.checkpoints.look, lambda: CHECKPOINT_PERIOD, delayed=True))
+            self.spawn(periodically("those who were removed", self.clustering.spreading.look, lambda: SPREADING_PERIOD))
+            self.spawn(periodically("the certificate", self.clustering.renewal.look, self.clustering.renewal.period, delayed=True))
+            self.spawn(periodically("what was signed", self.clustering.tell_signed, lambda: SIGNED_PERIOD, delayed=True))
             self.spawn(periodically("the file tree", self.files.look, lambda: FILES_PERIOD))
             await self.control.start()
             log.info("node %s is ready at %s", self.config.name, format_endpoint(self.config.address, self.config.port))
@@ -162,6 +175,7 @@ class Daemon:
         for task in self._tasks:
             task.cancel()
         await self.control.close()
+        self.clustering.spreading.close()
         await self.balancer.gossiping.leave()
         await self.files.close()
         self.balancer.close()
@@ -184,7 +198,15 @@ class Daemon:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _start_peers(self) -> None:
+    async def _hear_who_was_removed(self) -> None:
+        """Before anybody is believed: who was taken out of the cluster while this node was off."""
+        if self.keys.exists():
+            self.peers.reload()
+            self.clustering.spreading.read()
+            known = {endpoint for name, endpoint in self.balancer.gossip.peers().items()}
+            await self.clustering.spreading.ask_first(self._seeds() | known)
+
+    def begin_peers(self) -> None:
         """Listens for peers once this node is in a cluster. Errors: FarhomeError."""
         if not self.keys.exists():
             log.info("this node is in no cluster yet (mosctl cluster init, or join)")
@@ -192,6 +214,9 @@ class Daemon:
         if self.keys.name() != self.config.name:
             raise ConfigError(f"{self.paths.config}: name is {self.config.name}, but the node joined its cluster as {self.keys.name()}")
         self.peers.reload()
+        if self.certificates.reload():
+            self.balancer.gossip.sign_anew()
+        self.clustering.spreading.read()
         if self._peer_server_runs:
             self.peer_server.reload()
         try:
@@ -319,8 +344,15 @@ class Daemon:
     def _hello(self) -> dict[str, Any]:
         return {
             "version": PROTOCOL_VERSION, "name": self.config.name, "address": self.config.address, "port": self.config.port,
-            "processor": self.processors.own.to_wire(), "mfs_port": self.files.port(),
+            "processor": self.processors.own.to_wire(), "mfs_port": self.files.port(), "authority": self.keys.is_authority(),
         }  # fmt: skip
+
+    def _is_address_of_a_member(self, address: str) -> bool:
+        at, addresses = self._addresses
+        if time.monotonic() - at > ADDRESSES_KEPT:
+            addresses = frozenset(source_of(host) for host, _ in self.balancer.gossip.peers().values())
+            self._addresses = time.monotonic(), addresses
+        return source_of(address) in addresses
 
     def _get_acquainted(self, name: str) -> None:
         self.spawn(self._say_hello(name))
@@ -338,14 +370,7 @@ class Daemon:
         return self.balancer.gossip.membership.address_of(name)
 
     async def _on_join(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
-        try:
-            answer = join.answer_join(self.keys, self.config.name, caller, parameters)
-        except (PeerRefused, ValueError, PkiError) as error:
-            log.warning("refused peer %s: %s", caller.address, error)
-            raise PeerRefused("join", str(error)) from None
-        if "certificate" in answer:
-            log.info("node %s joined the cluster from %s", parameters["name"], caller.address)
-        return answer
+        return await self.clustering.join(caller, parameters)
 
     async def _on_peer(self, caller: Caller, method: str, parameters: dict[str, Any]) -> Any:
         if method == "hello":
@@ -372,7 +397,10 @@ class Daemon:
             return await Watching(self).for_peer(parameters)
         if method == "ping":
             return True
-        raise PeerRefused("method", f"unknown method {method[:40]!r}")
+        try:
+            return await self.clustering.answer(caller, method, parameters)
+        except LookupError:
+            raise PeerRefused("method", f"unknown method {method[:40]!r}") from None
 
     async def _reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -405,7 +433,7 @@ class Daemon:
         starting.hosts.alone = new.own_programs
         self.lending.apply_policy()
         self.balancer.policy_changed()
-        self._start_peers()
+        self.begin_peers()
         self.spawn(self.files.look())
         if not self.policy.enabled:
             self.spawn(self._send_all_guests_home("the node does not lend any more"))

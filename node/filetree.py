@@ -62,6 +62,10 @@ class FileTree:
         if isinstance(address, str) and isinstance(port, int) and 0 <= port < 65536:
             self._places[name] = (address, port)
 
+    def forget(self, name: str) -> None:
+        """A peer was taken out of the cluster."""
+        self._places.pop(name, None)
+
     # -- what there is, and what there should be ------------------------------------------------------------------------------
 
     async def look(self) -> None:
@@ -98,7 +102,7 @@ class FileTree:
         for name in known - set(self._places):
             self._ask(name)
         for name, client in list(self._clients.items()):
-            if not client.runs or name not in known or self._mounted[name] != self._places[name]:
+            if not client.runs or name not in known or self._mounted[name] != self._places.get(name):
                 await self._end_client(name, stays=name in known)
         complaints = []
         for name in sorted(known & set(self._places) - set(self._clients)):

@@ -18,6 +18,7 @@ from typing import Any
 
 from balancer.datagram import UDP
 from balancer.letters import Allowance
+from node.certificates import Certificates
 from node.pki import KeyStore
 from node.seals import ASKING, TELLING, Seals, Unopened
 
@@ -46,7 +47,7 @@ class GossipSocket:
 
     def __init__(
         self, keys: KeyStore, life: int, address: Callable[[str], Endpoint | None], hear: Callable[[str, bytes], None],
-        spend: Callable[[int], None],
+        spend: Callable[[int], None], certificates: Certificates | None = None,
     ) -> None:  # fmt: skip
         """life: greater with each start of the daemon; address: of a node; spend: is told of bytes that introductions take.
         Errors: PkiError."""
@@ -54,7 +55,8 @@ class GossipSocket:
         self._address = address
         self._hear = hear
         self._spend = spend
-        self._seals = Seals(keys, life << 32)
+        self._certificates = certificates or Certificates(keys)
+        self._seals = Seals(keys, life << 32, self._certificates)
         self._waiting: dict[str, list[tuple[float, bytes]]] = {}
         self._asked: dict[str, float] = {}
         self._hosts: dict[str, tuple[str | None, float]] = {}
@@ -82,7 +84,7 @@ class GossipSocket:
 
     def reload(self) -> None:
         """Reads keys and certificates again. Errors: PkiError."""
-        self._seals = Seals(self._keys, self._seals.number)
+        self._seals.reload(self._keys)
 
     def close(self) -> None:
         """Hears and says nothing any more."""
@@ -109,6 +111,16 @@ class GossipSocket:
         if now - self._asked.get(name, float("-inf")) >= ASK_PERIOD:
             self._asked[name] = now
             self._introduce(ASKING, endpoint)
+
+    def ask(self, endpoint: Endpoint) -> None:
+        """Asks whoever is there for its certificate."""
+        if self._may_spend():
+            self._introduce(ASKING, endpoint)
+
+    def drop(self, name: str) -> None:
+        """Hears nothing of that node any more, until it has shown another certificate."""
+        self._seals.drop(name)
+        self._waiting.pop(name, None)
 
     def _put(self, datagram: bytes, endpoint: Endpoint) -> None:
         host, port = endpoint

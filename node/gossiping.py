@@ -16,6 +16,7 @@ from balancer.datagram import Word
 from balancer.gossip import Gossip
 from balancer.letters import Letter, Sent
 from balancer.load import LoadVector
+from node.certificates import Certificates
 from node.gossip_socket import GossipSocket
 from node.peers import PeerError, Peers
 from node.pki import KeyStore
@@ -24,6 +25,9 @@ CALL_TIMEOUT = 3.0
 LEAVE_TIMEOUT = 1.0
 CALLS = 32
 """Calls that are under way at most; further ones are lost as datagrams may be."""
+KEY_PERIOD, KEY_TRIES, KEY_BY_CALL = 1.0, 6, 2
+"""Seconds after which a node is asked again for its certificate, how often it is, and which time over TCP."""
+KEYS_AT_ONCE = 8
 LATER = 0.01
 """Seconds: what is due soon after goes with it."""
 
@@ -37,8 +41,10 @@ log = logging.getLogger("mosd.gossip")
 class Gossiping:
     """Carries the letters of one node's gossip."""
 
-    def __init__(self, gossip: Gossip, peers: Peers, due: Callable[[], None]) -> None:
+    def __init__(self, gossip: Gossip, peers: Peers, due: Callable[[], None], certificates: Certificates | None = None) -> None:
         """due: is called when tick() has something to do."""
+        self._certificates = certificates
+        self._asked: dict[bytes, tuple[int, float]] = {}
         self.gossip = gossip
         self._peers = peers
         self._due = due
@@ -52,7 +58,8 @@ class Gossiping:
         if self._socket is not None:
             self._socket.reload()
             return
-        made = GossipSocket(keys, life, self.gossip.membership.address_of, self._hear_datagram, self.gossip.allowance.spend)
+        address_of, spend = self.gossip.membership.address_of, self.gossip.allowance.spend
+        made = GossipSocket(keys, life, address_of, self._hear_datagram, spend, self._certificates)
         made.start(address, port)
         self._socket = made
 
@@ -66,7 +73,40 @@ class Gossiping:
         self.send(self.gossip.tick())
         self._tell_of_changes()
         self._tell_of_the_deaf()
+        self._ask_for_keys()
         self._set_timer()
+
+    def _ask_for_keys(self) -> None:
+        """Asks nodes that others have told of for their certificates, without which what is told does not count."""
+        unproven, now = self.gossip.unproven, self.gossip.clock()
+        if not unproven:
+            self._asked.clear()
+            return
+        self._asked = {node: asked for node, asked in self._asked.items() if node in unproven}
+        due = [node for node in unproven if now - self._asked.get(node, (0, -math.inf))[1] >= KEY_PERIOD]
+        for node in due[:KEYS_AT_ONCE]:
+            tries = self._asked.get(node, (0, 0.0))[0]
+            card = unproven[node].card
+            if card is None or tries >= KEY_TRIES:
+                del unproven[node]                # who tells of it again will have it asked again
+                continue
+            self._asked[node] = tries + 1, now
+            if self._socket is not None and tries != KEY_BY_CALL:
+                self._socket.ask((card.address, card.port))
+            else:
+                self._spawn(self._dial(card.address, card.port))
+
+    async def _dial(self, address: str, port: int) -> None:
+        try:
+            await self._peers.dial(address, port)
+        except PeerError as error:
+            log.debug("who is said to be at %s: %s", address, error)
+
+    def drop(self, name: str) -> None:
+        """Hears nothing of a node that was taken out of the cluster, and forgets it."""
+        self.gossip.forget(name)
+        if self._socket is not None:
+            self._socket.drop(name)
 
     def update_self(self, vector: LoadVector) -> None:
         """Takes this node's newest load vector."""
@@ -76,6 +116,8 @@ class Gossiping:
     def _receive(self, name: str, data: bytes, surely: bool = False) -> Sent:
         """What to send because of what another node says. Errors: ValueError."""
         letters = self.gossip.receive(data, name, surely)
+        if self.gossip.unproven:
+            self._ask_for_keys()
         self._set_timer()
         return letters
 

@@ -1,38 +1,44 @@
-"""How a new node comes into a cluster: its key is made here, the certificate comes from the node that made the cluster."""
+"""How a new node comes into a cluster: its key is made here, the certificate comes from a node that can sign."""
 
 from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Collection
 from typing import Any
 
 from node.config import format_endpoint
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller
 from node.peers import PeerRefused
-from node.pki import KeyStore, PkiError, Token, check_joined_peer, joining_context, new_key
+from node.pki import KeyStore, PkiError, check_joined_peer, joining_context, new_key
+from node.tokens import Token, redeem, why_taken
 from wire import frames
 from wire.frames import WireError
 
 JOIN_TIMEOUT = 10.0
 
 
-def answer_join(keys: KeyStore, own_name: str, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
+def answer_join(keys: KeyStore, members: Collection[str], caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
     """The cluster's side: first the authority's certificate, then, against a good token, a certificate.
 
+    members: who is known to be there, besides those of whom there is a record (of old, none was kept).
     Errors: PeerRefused, ValueError.
     """
     if not keys.is_authority():
-        raise PeerRefused("join", "this node did not make the cluster; join at the one that did")
+        raise PeerRefused("join", "this node cannot sign; join at the node that made the cluster")
     if "secret" not in parameters:
         return {"authority": keys.authority_certificate.read_bytes()}
     secret, request, name = parameters.get("secret"), parameters.get("request"), parameters.get("name")
     if not isinstance(secret, str) or not isinstance(request, bytes) or not isinstance(name, str):
         raise PeerRefused("join", "the request to join is not complete")
-    if name == own_name:
-        raise PeerRefused("join", f"a node of the cluster has the name {name} already")
-    if not keys.redeem(secret):
-        raise PeerRefused("join", "the token is not valid, was used before or is too old")
+    why = why_taken(keys, name)
+    if why is None and name in members and keys.signed.get(name) is None:
+        why = f"a node of the cluster has the name {name} already"
+    if why is not None:
+        raise PeerRefused("join", why)
+    if not redeem(keys, secret, name):
+        raise PeerRefused("join", f"the token is not valid for a node {name}, was used before or is too old")
     return {"certificate": keys.sign(request, expected=name)}
 
 
@@ -42,7 +48,7 @@ def join(keys: KeyStore, paths: Paths, token: Token, name: str) -> str:
     The secret is sent only after the peer has proved to be of the cluster whose fingerprint is in the token.
     Errors: PkiError with one sentence.
     """
-    if keys.exists():
+    if keys.exists() and not keys.is_over():
         raise PkiError(f"this node is already in a cluster (see {keys.directory})")
     where = format_endpoint(token.host, token.port)
     key = new_key()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -58,6 +59,7 @@ class Ledger:
         """Errors: sqlite3.Error, OSError."""
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._keep_private()
             connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT, isolation_level=None)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")  # no waiting for the disk: a crash of the machine may cost the last looks
@@ -65,6 +67,14 @@ class Ledger:
                 connection.execute(table)
             self._connection = connection
         return self._connection
+
+    def _keep_private(self) -> None:
+        """Who has lent to whom is root's to read: the file, and those that SQLite makes beside it with the same mode. Errors: OSError."""
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path = Path(f"{self._path}{suffix}")
+            if path.exists():
+                path.chmod(0o600)
 
     def book(self, direction: str, readings: Iterable[Reading], is_all: bool = True) -> None:
         """Adds what has been used since the look before; is_all: what is not among the readings has gone."""

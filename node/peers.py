@@ -32,6 +32,8 @@ class PeerError(FarhomeError):
     exit_code = 75
 
 
+Check = Callable[[bytes], str | None]
+
 BUSY = "busy"
 """The kind of a refusal that may be none soon."""
 
@@ -52,6 +54,12 @@ def certificate_name(writer: asyncio.StreamWriter) -> str:
             if key == "commonName":
                 return str(value)
     return ""
+
+
+def certificate_der(writer: asyncio.StreamWriter) -> bytes:
+    """The peer's certificate as it came, b"" if it gave none."""
+    tls = writer.get_extra_info("ssl_object")
+    return (tls.getpeercert(binary_form=True) or b"") if tls is not None else b""
 
 
 async def open_stream(
@@ -108,6 +116,7 @@ class PeerConnection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str) -> None:
         self.name = name
+        self.certificate = certificate_der(writer)
         self.hello: dict[str, Any] = {}
         self.unfit: str | None = None
         """Why no process of this node can go on there, by what its hello told."""
@@ -119,8 +128,30 @@ class PeerConnection:
         self._task = asyncio.get_running_loop().create_task(self._read_answers())
 
     @classmethod
-    async def open(cls, host: str, port: int, context: ssl.SSLContext, hello: dict[str, Any], expected: str | None) -> PeerConnection:
-        """Connects and says hello. Errors: PeerError."""
+    async def open(
+        cls, host: str, port: int, context: ssl.SSLContext, hello: dict[str, Any], expected: str | None, check: Check
+    ) -> PeerConnection:
+        """Connects and says hello. check: says why the node that answers, by its certificate, is none. Errors: PeerError."""
+        connection = await cls._connect(host, port, context, expected, check)
+        try:
+            result = await connection.call("hello", {"version": PROTOCOL_VERSION, **hello})
+            connection.hello = result if isinstance(result, dict) else {}
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @classmethod
+    async def ask(cls, host: str, port: int, context: ssl.SSLContext, method: str, parameters: dict[str, Any], check: Check) -> Any:
+        """The answer to one question of those that need no hello; the connection ends. Errors: PeerError."""
+        connection = await cls._connect(host, port, context, None, check)
+        try:
+            return await connection.call(method, parameters, HANDSHAKE_TIMEOUT)
+        finally:
+            connection.close()
+
+    @classmethod
+    async def _connect(cls, host: str, port: int, context: ssl.SSLContext, expected: str | None, check: Check) -> PeerConnection:
         where = format_endpoint(host, port)
         sock: socket.socket | None = None
         try:
@@ -134,14 +165,10 @@ class PeerConnection:
         if expected is not None and name != expected:
             close(writer)
             raise PeerError(f"{where} is {name}, not {expected}")
-        connection = cls(reader, writer, name)
-        try:
-            result = await connection.call("hello", {"version": PROTOCOL_VERSION, **hello})
-            connection.hello = result if isinstance(result, dict) else {}
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        if (why := check(certificate_der(writer))) is not None:
+            close(writer)
+            raise PeerError(f"{name} is no peer: {why}")
+        return cls(reader, writer, name)
 
     async def _read_answers(self) -> None:
         try:
@@ -206,6 +233,8 @@ class Peers:
         self._hello = hello
         self._address = address
         self._context: ssl.SSLContext | None = None
+        self.seen: Callable[[bytes], None] = lambda certificate: None
+        """Is shown the certificate of each peer that is connected."""
         self._connections: dict[str, PeerConnection] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -213,14 +242,21 @@ class Peers:
         """Reads keys and certificates again. Errors: PkiError."""
         self._context = self._keys.client_context()
 
-    def _client_context(self) -> ssl.SSLContext:
+    def context(self) -> ssl.SSLContext:
+        """For connections to other nodes. Errors: PeerError: there is no cluster."""
         if self._context is None:
             raise PeerError("this node is in no cluster (mosctl cluster init, or join)")
         return self._context
 
     async def dial(self, host: str, port: int) -> PeerConnection:
         """A connection to whoever is at that address. Errors: PeerError."""
-        return self._kept(await PeerConnection.open(host, port, self._client_context(), self._hello(), None))
+        return self._kept(await PeerConnection.open(host, port, self.context(), self._hello(), None, self.check))
+
+    def check(self, certificate: bytes) -> str | None:
+        """Why the node with that certificate is none of the cluster."""
+        if (why := self._keys.refusal(certificate)) is None:
+            self.seen(certificate)
+        return why
 
     def _kept(self, connection: PeerConnection) -> PeerConnection:
         """The connection itself, or the one to the same peer that somebody else has made meanwhile."""
@@ -241,7 +277,7 @@ class Peers:
             address = self._address(name)
             if address is None:
                 raise PeerError(f"no node {name} is known")
-            return self._kept(await PeerConnection.open(*address, self._client_context(), self._hello(), name))
+            return self._kept(await PeerConnection.open(*address, self.context(), self._hello(), name, self.check))
 
     async def call(self, name: str, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
         """The result of one call of that peer. Errors: PeerRefused, PeerError (also when no connection comes within `timeout`
@@ -256,6 +292,23 @@ class Peers:
     async def why_unfit(self, name: str) -> str | None:
         """Why no process of this node can go on there, in one sentence, or None. Errors: PeerError."""
         return (await self.connection(name)).unfit
+
+    def hello_of(self, name: str) -> dict[str, Any]:
+        """What a peer that we are connected to has said of itself."""
+        known = self._connections.get(name)
+        return known.hello if known is not None and not known.closed else {}
+
+    def drop(self, name: str) -> None:
+        """Ends the connection to a node that was taken out of the cluster."""
+        known = self._connections.get(name)
+        if known is not None and self._keys.refusal(known.certificate) is not None:
+            known.close()
+            del self._connections[name]
+
+    def hang_up(self, name: str) -> None:
+        """Ends the connection to a peer; the next call makes another one."""
+        if (known := self._connections.pop(name, None)) is not None:
+            known.close()
 
     def connected(self) -> set[str]:
         """Names of the peers that there is a connection to."""

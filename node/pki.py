@@ -1,19 +1,15 @@
-"""Keys and certificates of a cluster: its authority, its nodes, and the tokens that let a new node in.
+"""Keys and certificates of a cluster: its authority and its nodes.
 
-Every certificate names its node in the subject's common name. The authority's key lies only on the node that made the
-cluster; that node answers `join`.
+Every certificate names its node in the subject's common name, and lasts thirty days: nodes have theirs renewed (node/renewal.py). The
+authority's key lies on the node that made the cluster, and on those that it was handed over to; they answer `join` and `renew`. Its
+certificate lasts ten years. So did those of nodes once, which count until they are replaced.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import hmac
-import json
-import os
 import ssl
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -23,10 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kernel_helpers.errors import FarhomeError
-from node.config import check_name, format_endpoint, parse_endpoint
+from node.config import check_name
 from node.paths import write_atomically
+from node.removals import Removals
+from node.signed import Signed
 
-LIFETIME = datetime.timedelta(days=3650)
+AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
+LIFETIME = datetime.timedelta(days=30)
 CLOCK_SKEW = datetime.timedelta(days=1)
 """Certificates are valid from that long before they were made: clocks of nodes differ."""
 
@@ -35,29 +34,6 @@ class PkiError(FarhomeError):
     """Keys or certificates are missing or not what they should be."""
 
     exit_code = 78
-
-
-@dataclass(frozen=True)
-class Token:
-    """What a new node needs to join: where, whom to believe there, and the one-time secret."""
-
-    host: str
-    port: int
-    fingerprint: str
-    secret: str
-
-    def __str__(self) -> str:
-        return f"{self.secret}.{self.fingerprint}@{format_endpoint(self.host, self.port)}"
-
-    @classmethod
-    def parse(cls, text: str) -> Token:
-        """Errors: ValueError."""
-        head, _, endpoint = text.strip().partition("@")
-        secret, _, fingerprint = head.partition(".")
-        if not endpoint or len(secret) != 32 or len(fingerprint) != 64 or not set(fingerprint) <= set("0123456789abcdef"):
-            raise ValueError("this is no token of mosctl cluster token")
-        host, port = parse_endpoint(endpoint)
-        return cls(host, port, fingerprint, secret)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -83,7 +59,9 @@ def common_name(certificate: x509.Certificate) -> str:
     return check_name(names[0].value)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: datetime.timedelta, since: datetime.datetime | None = None
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -91,8 +69,8 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + LIFETIME)
+        .not_valid_before(max(now - CLOCK_SKEW, since) if since is not None else now - CLOCK_SKEW)
+        .not_valid_after(now + life)
     )
 
 
@@ -106,16 +84,28 @@ class KeyStore:
         self.node_key = directory / "node.key"
         self.node_certificate = directory / "node.pem"
         self.tokens = directory / "tokens"
+        self.life = directory / "days"
+        """For how many days the authority signs, if it is not LIFETIME."""
+        self.removals = Removals(directory / "removed")
+        self.signed = Signed(directory / "signed")
+        self._authority: tuple[bytes, x509.Certificate] | None = None
 
     def exists(self) -> bool:
         """Whether this node is member of a cluster."""
         return all(p.exists() for p in (self.authority_certificate, self.node_key, self.node_certificate))
 
+    def is_over(self) -> bool:
+        """Whether this node's certificate does not count any more: too old, or taken back. Errors: PkiError."""
+        self.removals.load(self.authority())
+        certificate = self.certificate()
+        return certificate.not_valid_after_utc < datetime.datetime.now(datetime.UTC) or self.removals.covers(certificate)
+
     def is_authority(self) -> bool:
-        """Whether this node made the cluster and lets others in."""
+        """Whether this node can sign, and so lets others in."""
         return self.authority_key.exists()
 
-    def _make_directory(self) -> None:
+    def make_directory(self) -> None:
+        """Makes the directory, if it is not there. Errors: PkiError."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.directory.chmod(0o700)
@@ -123,15 +113,17 @@ class KeyStore:
         except OSError as error:
             raise PkiError(f"{self.directory}: {error.strerror}") from None
 
-    def init(self, cluster: str, node: str) -> None:
-        """Makes the authority of a new cluster and this node's own certificate. Errors: PkiError, OSError."""
+    def init(self, cluster: str, node: str, days: float | None = None) -> None:
+        """Makes the authority of a new cluster and this node's own certificate; days: that certificates last. Errors: PkiError, OSError."""
         if self.exists() or self.is_authority():
             raise PkiError(f"this node is already in a cluster (see {self.directory})")
-        self._make_directory()
+        self.make_directory()
+        if days is not None:
+            write_atomically(self.life, f"{days}\n".encode())
         key = new_key()
         name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, cluster)])
         certificate = (
-            _builder(name, name, key.public_key())
+            _builder(name, name, key.public_key(), AUTHORITY_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(
                 x509.KeyUsage(False, False, False, False, False, True, False, False, False), critical=True
@@ -149,9 +141,39 @@ class KeyStore:
     def authority(self) -> x509.Certificate:
         """The authority's certificate. Errors: PkiError."""
         try:
-            return x509.load_pem_x509_certificate(self.authority_certificate.read_bytes())
+            text = self.authority_certificate.read_bytes()
+            if self._authority is None or self._authority[0] != text:
+                self._authority = text, x509.load_pem_x509_certificate(text)
         except (OSError, ValueError) as error:
             raise PkiError(f"{self.authority_certificate}: {error}") from None
+        return self._authority[1]
+
+    def authority_private_key(self) -> ec.EllipticCurvePrivateKey:
+        """The authority's. Errors: PkiError: it is not here, or another one's."""
+        try:
+            key = serialization.load_pem_private_key(self.authority_key.read_bytes(), None)
+        except (OSError, ValueError) as error:
+            raise PkiError(f"{self.authority_key}: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self.authority().public_key():
+            raise PkiError(f"{self.authority_key}: it is not the key of {self.authority_certificate}")
+        return key
+
+    def take_authority(self, key_pem: bytes) -> None:
+        """Keeps the authority's key, which was handed over; this node signs from now on. Errors: PkiError, OSError."""
+        try:
+            key = serialization.load_pem_private_key(key_pem, None)
+        except (ValueError, TypeError):
+            raise PkiError("what was handed over is no key") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self.authority().public_key():
+            raise PkiError("what was handed over is not the key of this cluster's authority")
+        write_atomically(self.authority_key, key_pem)
+
+    def lifetime(self) -> datetime.timedelta:
+        """For how long the authority here signs."""
+        try:
+            return datetime.timedelta(days=float(self.life.read_text(encoding="ascii")))
+        except (OSError, ValueError):
+            return LIFETIME
 
     def cluster(self) -> str:
         """The cluster's name. Errors: PkiError."""
@@ -202,16 +224,12 @@ class KeyStore:
         node = check_name(names[0].value)
         if expected is not None and node != expected:
             raise ValueError(f"the certificate request is for {node}, not for {expected}")
-        try:
-            key = serialization.load_pem_private_key(self.authority_key.read_bytes(), None)
-        except (OSError, ValueError) as error:
-            raise PkiError(f"{self.authority_key}: {error}") from None
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        key = self.authority_private_key()
         authority = self.authority()
         organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.cluster())
         subject = x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, node)])
         certificate = (
-            _builder(subject, authority.subject, public)
+            _builder(subject, authority.subject, public, self.lifetime(), self._readmitted(node))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
@@ -219,31 +237,34 @@ class KeyStore:
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(node)]), critical=False)
             .sign(key, hashes.SHA256())
         )
+        self.signed.note(certificate)
         return certificate.public_bytes(serialization.Encoding.PEM)
 
-    def new_token(self, host: str, port: int, minutes: float) -> Token:
-        """A token that lets one node in, once, until then. Errors: PkiError, OSError."""
-        if not self.is_authority():
-            raise PkiError("tokens are made on the node that made the cluster (mosctl cluster init)")
-        self._make_directory()
-        secret = os.urandom(16).hex()
-        record = json.dumps({"until": time.time() + minutes * 60}).encode()
-        write_atomically(self.tokens / hashlib.sha256(secret.encode()).hexdigest(), record)
-        return Token(host, port, fingerprint(self.authority()), secret)
+    def _readmitted(self, node: str) -> datetime.datetime | None:
+        """When a certificate of a node that was taken out must begin at the earliest."""
+        self.removals.load(self.authority())
+        second = self.removals.names().get(node)
+        return datetime.datetime.fromtimestamp(second, datetime.UTC) if second is not None else None
 
-    def redeem(self, secret: str) -> bool:
-        """Uses up a token's secret; whether it was good. Only one caller can succeed: the unlink decides."""
-        path = self.tokens / hashlib.sha256(secret.encode()).hexdigest()
-        try:
-            until = float(json.loads(path.read_bytes())["until"])
-            path.unlink()
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-        return time.time() < until
+    def remove(self, node: str) -> None:
+        """Takes a node out of the cluster: what was signed for it until now does not count any more.
+
+        Errors: PkiError, OSError, ValueError (too many were).
+        """
+        # All that is valid from before: an older authority's clock may be some minutes ahead, none a whole day.
+        second = int((datetime.datetime.now(datetime.UTC) - CLOCK_SKEW).timestamp()) + 1
+        since = self.signed.since(node)
+        self.removals.add(self.authority(), self.authority_private_key(), node, max(second, int(since) + 1))
+
+    def refusal(self, certificate_der: bytes) -> str | None:
+        """Why a peer with that certificate, which TLS has checked, is none; None: it is one."""
+        if self.removals.covers(x509.load_der_x509_certificate(certificate_der)):
+            return "it was removed from the cluster"
+        return None
 
     def install(self, key: ec.EllipticCurvePrivateKey, certificate: bytes, authority: bytes) -> None:
         """Keeps what a join brought. Errors: PkiError, OSError."""
-        self._make_directory()
+        self.make_directory()
         write_atomically(self.authority_certificate, authority, 0o644)
         write_atomically(self.node_key, key_pem(key))
         write_atomically(self.node_certificate, certificate, 0o644)
@@ -265,6 +286,7 @@ class KeyStore:
 
     def _load(self, context: ssl.SSLContext) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.removals.load(self.authority())
         try:
             context.load_cert_chain(self.node_certificate, self.node_key)
             context.load_verify_locations(self.authority_certificate)

@@ -14,12 +14,10 @@ the daemon's life): a datagram is taken once, and none that is much older than t
 
 from __future__ import annotations
 
-import datetime
 import struct
 from typing import Literal
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
@@ -27,6 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from balancer.datagram import LIMIT, SEAL, node_id
+from node.certificates import MOST, Certificates, Doubtful, Known
 from node.pki import KeyStore, common_name
 
 SEALED, ASKING, TELLING = b"\x01", b"\x02", b"\x03"
@@ -36,11 +35,12 @@ _HEAD = struct.Struct("!c6sQ")
 _TAG = SEAL - _HEAD.size
 _KEY = 32
 
-Why = Literal["garbled", "unknown", "forged", "replayed"]
+Why = Literal["garbled", "unknown", "forged", "replayed", "removed"]
 
 
 class Unopened(ValueError):
-    """A datagram that nothing is taken of: cut or no datagram at all, of a node not met yet, not by whom it says, or old."""
+    """A datagram that nothing is taken of: cut or no datagram at all, of a node not met yet, not by whom it says, old, or of a
+    node that was taken out."""
 
     def __init__(self, why: Why) -> None:
         super().__init__(f"gossip: the datagram is {why}")
@@ -70,10 +70,9 @@ class Numbers:
 class _Pair:
     """What this node has with one other."""
 
-    def __init__(self, name: str, certificate: x509.Certificate, der: bytes, cipher: AESSIV) -> None:
-        self.name = name
-        self.since = certificate.not_valid_before_utc
-        self.der = der
+    def __init__(self, known: Known, cipher: AESSIV) -> None:
+        self.name = known.name
+        self.key = known.key
         self.cipher = cipher
         self.numbers = Numbers()
 
@@ -81,15 +80,22 @@ class _Pair:
 class Seals:
     """Closes datagrams to the nodes that this one has met, and opens theirs."""
 
-    def __init__(self, keys: KeyStore, number: int) -> None:
+    def __init__(self, keys: KeyStore, number: int, certificates: Certificates | None = None) -> None:
         """number: of the datagram before the first; greater than all that this node has used. Errors: PkiError."""
-        self._key = keys.private_key()
-        self._authority = keys.authority()
-        certificate = keys.certificate()
-        self._id = node_id(common_name(certificate))
-        self._certificate = certificate.public_bytes(Encoding.DER)
+        self._certificates = certificates or Certificates(keys)
         self.number = number
         self._pairs: dict[bytes, _Pair] = {}
+        self._key: ec.EllipticCurvePrivateKey | None = None
+        self.reload(keys)
+
+    def reload(self, keys: KeyStore) -> None:
+        """Reads key and certificate anew; with another key nobody has been met. Errors: PkiError."""
+        before, self._key = self._key, keys.private_key()
+        certificate = keys.certificate()
+        if before is not None and before.public_key() != self._key.public_key():
+            self._pairs.clear()
+        self._id = node_id(common_name(certificate))
+        self._certificate = certificate.public_bytes(Encoding.DER)
 
     def introduction(self, form: bytes) -> bytes:
         """ASKING or TELLING, with this node's certificate."""
@@ -100,31 +106,32 @@ class Seals:
 
     def is_met(self, introduction: bytes) -> str | None:
         """The node that has introduced itself with the same certificate before."""
-        der = introduction[1:]
-        return next((pair.name for pair in self._pairs.values() if pair.der == der), None)
+        name = self._certificates.name_of(introduction[1:])
+        return name if name is not None and self.has_met(name) else None
+
+    def drop(self, name: str) -> None:
+        """Opens nothing of that node any more, until it has shown a certificate that counts."""
+        self._pairs.pop(node_id(name), None)
 
     def meet(self, introduction: bytes) -> str:
         """Takes a certificate; returns the name of its node. Costs some hundred µs. Errors: Unopened."""
-        der = introduction[1:]
         try:
-            certificate = x509.load_der_x509_certificate(der)
-            certificate.verify_directly_issued_by(self._authority)
-            name, public = common_name(certificate), certificate.public_key()
-        except (ValueError, TypeError, InvalidSignature):
-            raise Unopened("forged") from None
-        now, other = datetime.datetime.now(datetime.UTC), node_id(name)
-        known = self._pairs.get(other)
-        if (
-            other == self._id or not isinstance(public, ec.EllipticCurvePublicKey)
-            or not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
-        ):  # fmt: skip
+            known = self._certificates.meet(introduction[1:])
+        except Doubtful as doubt:
+            raise Unopened(doubt.why) from None
+        other = node_id(known.name)
+        if other == self._id:
             raise Unopened("forged")
-        if known is not None and certificate.not_valid_before_utc < known.since:
-            raise Unopened("replayed")  # that of an earlier life of the node
-        self._pairs[other] = _Pair(name, certificate, der, self._cipher(other, public))
-        return name
+        pair = self._pairs.get(other)
+        # A certificate that was renewed is of the same key: what has come under it does not come again.
+        if pair is None or pair.key != known.key:
+            while len(self._pairs) >= MOST:
+                del self._pairs[next(iter(self._pairs))]
+            self._pairs[other] = _Pair(known, self._cipher(other, known.key))
+        return known.name
 
     def _cipher(self, other: bytes, public: ec.EllipticCurvePublicKey) -> AESSIV:
+        assert self._key is not None
         secret = self._key.exchange(ec.ECDH(), public)
         between = b"farhome gossip" + b"".join(sorted((self._id, other)))
         return AESSIV(HKDF(hashes.SHA256(), _KEY, None, between).derive(secret))

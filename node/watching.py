@@ -82,11 +82,12 @@ class Watching:
     async def for_peer(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """The processes here, for somebody on another node. Errors: ValueError."""
         viewer, now = _viewer(parameters), time.time()
+        is_root = parameters.get("root") is True     # there: it sees what everybody here sees, and decides nothing here
         self._node.registry.adopt_children()
         entries = sorted(self._node.registry, key=lambda entry: (entry.state == "home", -entry.since))
         rows = [self._process(viewer, entry, now) for entry in entries[:MOST_PROCESSES]]
         guests = await self._guests()
-        if viewer.uid == NOBODY:
+        if viewer.uid == NOBODY and not is_root:
             rows, guests = ([row | {"command": "", "why": ""} for row in told] for told in (rows, guests))
         return {"processes": rows, "guests": guests, "unseen": max(0, len(entries) - MOST_PROCESSES)}
 
@@ -114,8 +115,7 @@ def _viewer(parameters: dict[str, Any]) -> Client:
     name = parameters.get("user")
     if not isinstance(name, str):
         raise ValueError("who asks for processes has a name")
-    uid = 0 if parameters.get("root") is True else _uid_of(name) or NOBODY
-    return Client(0, uid, asyncio.Event())
+    return Client(0, _uid_of(name) or NOBODY, asyncio.Event())  # root of another node is not root here
 
 
 def _uid_of(name: str) -> int | None:

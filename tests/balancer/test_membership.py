@@ -161,12 +161,29 @@ def test_suspected_node_is_not_used() -> None:
 
 def test_lie_about_oneself_is_refuted_by_a_higher_incarnation() -> None:
     cluster = Cluster(5)
-    dead = Update(Word.DEAD, node_id("n2"), 1, node_id("n5"))
     for at in ("n3", "n4"):
-        cluster.nodes[at].membership.apply(dead)
+        membership = cluster.nodes[at].membership
+        membership.apply(Update(Word.DEAD, node_id("n2"), 1, membership.own))
     assert cluster.word("n2", "n3") is Word.DEAD
     cluster.until(lambda: set(cluster.words("n2")) == {Word.ALIVE}, 15)
     assert cluster.nodes["n2"].incarnation == 2
+
+
+def test_death_that_another_tells_of_is_a_suspicion_at_first() -> None:
+    cluster = Cluster(5)
+    dead = Update(Word.DEAD, node_id("n2"), 1, node_id("n5"))
+    for at in ("n3", "n4"):
+        for _ in range(10):
+            assert not cluster.nodes[at].membership.apply(dead)
+        assert cluster.word("n2", at) is not Word.DEAD
+    cluster.until(lambda: set(cluster.words("n2")) == {Word.ALIVE}, 15)
+
+
+def test_nobody_is_dead_in_a_life_that_nobody_knows() -> None:
+    cluster = Cluster(5)
+    for word in (Word.DEAD, Word.LEFT, Word.SUSPECT):
+        assert not cluster.nodes["n3"].membership.apply(Update(word, node_id("n2"), (1 << 32) - 1, node_id("n5")))
+    assert cluster.word("n2", "n3") is Word.ALIVE
 
 
 # -- the machine by itself ---------------------------------------------------------------------------------------------
@@ -208,6 +225,8 @@ def test_what_is_older_changes_nothing() -> None:
     assert alone.machine.apply(Update(Word.HERE, node_id("a"), 4, node_id("a")))
     assert alone.word("a") is Word.ALIVE
     assert not alone.suspect("a", "b")
+    assert alone.suspect("a", "b", incarnation=4)
+    alone.now += alone.machine.suspicion / 2
     assert alone.machine.apply(Update(Word.DEAD, node_id("a"), 4, node_id("b")))
     assert not alone.suspect("a", "b", incarnation=4)
     assert not alone.machine.apply(Update(Word.DEAD, node_id("a"), 4, node_id("b")))

@@ -33,7 +33,7 @@ def run(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         (["migrate", "1"], 64), (["migrate", "1", "home", "--what"], 64),
         (["mosps", "--what"], 64), (["mosps", "extra"], 64), (["mosps", "-J"], 64),
         (["mosctl"], 64), (["mosctl", "dance"], 64), (["mosctl", "cluster"], 64), (["mosctl", "why"], 64), (["mosctl", "why", "n2"], 69),
-        (["mosctl", "cluster", "token", "--minutes", "soon"], 64), (["mosd", "--what"], 64),
+        (["mosctl", "cluster", "token", "n2", "--minutes", "soon"], 64), (["mosd", "--what"], 64),
         (["migrate", "1", "home"], 69), (["mosps"], 69), (["mosps", "--guests"], 69), (["mosctl", "status"], 69), (["mosctl", "nodes"], 69),
         (["mosctl", "reload"], 69), (["mosctl", "block"], 69), (["mosctl", "expel"], 69), (["mosctl", "bring"], 69),
         (["mosctl", "why", "1"], 69), (["mosctl", "cluster", "init"], 78), (["mosd"], 78), (["mosd", "--config", "/nonexistent"], 78),
@@ -102,7 +102,7 @@ def test_a_user_may_act_on_his_own_processes_only(lab3: Lab) -> None:
             assert run_as("farhome-b", "mosctl", "bring").stdout == "all are at home\n"
             for verb in ("block", "unblock", "expel", "reload"):
                 assert run_as("farhome-a", "mosctl", verb).returncode == 77
-            assert run_as("farhome-a", "mosctl", "cluster", "token").returncode == 77
+            assert run_as("farhome-a", "mosctl", "cluster", "token", "n2").returncode == 77
         finally:
             child.kill()
 

@@ -44,7 +44,7 @@ def test_all_verbs_of_mosctl_are_offered_with_their_options() -> None:
         if verb != "cluster":
             words = {str(word) for action in parser._actions if not action.option_strings for word in action.choices or ()}
             assert set(complete("mosctl", verb, "")) == (options_of(parser) | words) - {"--help"}
-    assert complete("mosctl", "cluster", "") == ["init", "token", "join"]
+    assert complete("mosctl", "cluster", "") == ["init", "token", "join", "remove", "add-authority", "resign"]
 
 
 def test_the_program_of_mosrun_is_completed_as_a_program() -> None:

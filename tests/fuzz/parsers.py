@@ -63,12 +63,12 @@ def _datagram(data: bytes) -> None:
 
 def _datagrams() -> Parser:
     vector = node("n1", 2.0)
-    card = Card("n1", "10.0.0.1", 7226, 1, 4.0, 1.0, 1 << 34, 1, 8)
+    card = Card("n1", "10.0.0.1", 7226, 1, 4.0, 1.0, 1 << 34, 1, 8, bytes(datagram.SIGNATURE))
     body = datagram.pack_body(vector)
     entry = datagram.pack_entry(1.0, card.id, body)
     whole = Datagram(
         card, entry * 3, [Urgent(2, 0.5, card.id, body)], [card.id], [Probe(call, 7, card.id) for call in Call],
-        [Update(word, card.id, 1, card.id, card if word == Word.ALIVE else None, 0.1) for word in Word],
+        [Update(word, card.id, 1, card.id, card if word == Word.ALIVE else None, 0.1, card.signature) for word in Word],
     )  # fmt: skip
     return Parser(_datagram, (ValueError,), [whole.pack(), Datagram(card, b"", [], [], [], []).pack()])
 

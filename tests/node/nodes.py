@@ -139,7 +139,9 @@ class Node:
 class Cluster:
     """Nodes n1, n2, … of one cluster, all known to one another."""
 
-    def __init__(self, base: Path, count: int, settings: str = "[balance]\nenabled = false") -> None:
+    def __init__(self, base: Path, count: int, settings: str = "[balance]\nenabled = false", days: float | None = None) -> None:
+        """days: that certificates last."""
+        self.days = days
         self.network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
         self.base = base
         self.children: list[subprocess.Popen[bytes]] = []
@@ -157,9 +159,9 @@ class Cluster:
         node = Node(self.base, f"n{number}", self.network, number, settings)
         self.nodes.append(node)
         if number == 1:
-            node.ok("mosctl", "cluster", "init")
+            node.ok("mosctl", "cluster", "init", *(["--days", f"{self.days:f}"] if self.days is not None else []))
         else:
-            node.ok("mosctl", "cluster", "join", self.nodes[0].ok("mosctl", "cluster", "token").strip())
+            node.ok("mosctl", "cluster", "join", self.nodes[0].ok("mosctl", "cluster", "token", node.name).strip())
         node.start()
         return node
 

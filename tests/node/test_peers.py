@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from node.pki import KeyStore, Token, joining_context
+from node.pki import KeyStore, joining_context
+from node.tokens import Token, new_token
 from tests.node.nodes import PORT, Cluster, Node, wait_for
 from wire import frames
 
@@ -164,10 +165,12 @@ def test_a_member_cannot_speak_for_another(pair: Cluster) -> None:
 
 
 def test_a_token_is_good_once(tmp_path: Path, pair: Cluster) -> None:
-    token = pair[1].ok("mosctl", "cluster", "token").strip()
+    token = pair[1].ok("mosctl", "cluster", "token", "n3").strip()
     third = Node(tmp_path, "n3", pair.network, 3)
     assert third.ok("mosctl", "cluster", "join", token) == "n3 is in cluster farhome\n"
-    fourth = Node(tmp_path, "n4", pair.network, 4)
+    (tmp_path / "other").mkdir()
+    fourth = Node(tmp_path / "other", "n3", pair.network, 4)
+    (pair[1].base / "state" / "pki" / "signed" / "n3").unlink()
     done = fourth.command("mosctl", "cluster", "join", token)
     assert done.returncode == 78
     assert "was used before" in done.stderr and done.stderr.count("\n") == 1
@@ -175,7 +178,7 @@ def test_a_token_is_good_once(tmp_path: Path, pair: Cluster) -> None:
 
 
 def test_a_token_of_another_cluster_never_sends_its_secret(tmp_path: Path, pair: Cluster) -> None:
-    token = Token.parse(pair[1].ok("mosctl", "cluster", "token"))
+    token = Token.parse(pair[1].ok("mosctl", "cluster", "token", "n3"))
     forged = Token(token.host, token.port, "0" * 64, token.secret)
     node = Node(tmp_path, "n3", pair.network, 3)
     done = node.command("mosctl", "cluster", "join", str(forged))
@@ -185,14 +188,31 @@ def test_a_token_of_another_cluster_never_sends_its_secret(tmp_path: Path, pair:
 
 def test_a_token_grows_old_and_names_are_not_given_twice(tmp_path: Path, pair: Cluster) -> None:
     keys = KeyStore(pair[1].base / "state" / "pki")
-    old = keys.new_token(pair[1].address, PORT, -1)
+    old = new_token(keys, "n3", pair[1].address, PORT, -1)
     node = Node(tmp_path, "n3", pair.network, 3)
     assert "too old" in node.command("mosctl", "cluster", "join", str(old)).stderr
-    imposter = tmp_path / "again"
-    imposter.mkdir()
-    twin = Node(imposter, "n1", pair.network, 4)
-    done = twin.command("mosctl", "cluster", "join", pair[1].ok("mosctl", "cluster", "token").strip())
-    assert "has the name n1 already" in done.stderr
+    for name in ("n1", "n2"):
+        done = pair[1].command("mosctl", "cluster", "token", name)
+        assert (done.returncode, done.stderr.count("\n")) == (78, 1)
+        assert f"has the name {name} already" in done.stderr
+
+
+@pytest.mark.parametrize("wanted", ["n1", "n2", "n4", "n33", "N3"])
+def test_a_token_lets_nobody_in_but_the_node_that_it_names(tmp_path: Path, pair: Cluster, wanted: str) -> None:
+    token = pair[1].ok("mosctl", "cluster", "token", "n3").strip()
+    (tmp_path / "other").mkdir()
+    thief = Node(tmp_path / "other", wanted, pair.network, 5)
+    done = thief.command("mosctl", "cluster", "join", token)
+    assert (done.returncode, done.stderr.count("\n")) == (78, 1)
+    assert "already" in done.stderr if wanted in ("n1", "n2") else "not valid for a node" in done.stderr
+    assert not (thief.base / "state" / "pki" / "node.key").exists()
+    assert pair[1].nodes() == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("name", ["home", "../x", "a b", ""])
+def test_a_token_is_for_a_node_that_can_be(pair: Cluster, name: str) -> None:
+    done = pair[1].command("mosctl", "cluster", "token", name)
+    assert (done.returncode, done.stderr.count("\n")) == (64, 1)
 
 
 def test_joining_where_nobody_is_and_with_nonsense(tmp_path: Path, pair: Cluster) -> None:
@@ -209,11 +229,11 @@ def test_a_node_that_joins_a_running_daemon_is_known_by_all(tmp_path: Path, pair
     node.peers = []                                # the token's address is enough
     node.configure()
     node.start()
-    node.ok("mosctl", "cluster", "join", pair[1].ok("mosctl", "cluster", "token").strip())
+    node.ok("mosctl", "cluster", "join", pair[1].ok("mosctl", "cluster", "token", "n3").strip())
     wait_for(lambda: all(one.nodes() == {"n1", "n2", "n3"} for one in pair.nodes))
 
 
 def test_only_the_node_that_made_the_cluster_makes_tokens(pair: Cluster) -> None:
-    done = pair[2].command("mosctl", "cluster", "token")
+    done = pair[2].command("mosctl", "cluster", "token", "n3")
     assert (done.returncode, done.stderr.count("\n")) == (78, 1)
     assert pair[1].command("mosctl", "cluster", "init").returncode == 78

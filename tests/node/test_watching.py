@@ -87,7 +87,7 @@ async def test_user_of_another_node_sees_what_the_user_of_that_name_sees_here(da
     monkeypatch.setattr(watching, "_uid_of", users.get)
     for user, root, command, decision in (
         ("ann", False, "x" * 120, "it is best off here"), ("bob", False, "x" * 120, ""), ("eve", False, "", ""),
-        ("root", False, "", ""), ("eve", True, "x" * 120, "it is best off here"),
+        ("root", False, "", ""), ("eve", True, "x" * 120, ""), ("root", True, "x" * 120, ""),
     ):  # fmt: skip
         (seen,) = (await told_to(daemon, user, root)).processes
         assert (seen.pid, seen.home, seen.command, seen.decision) == (os.getpid(), "n1", command, decision), user

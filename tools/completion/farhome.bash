@@ -79,7 +79,7 @@ _farhome_mosctl() {
         return
     fi
     case ${COMP_WORDS[1]} in
-        cluster) if [ "$COMP_CWORD" = 2 ]; then _farhome_words "init token join"; else _farhome_words "--name --minutes --help"; fi ;;
+        cluster) if [ "$COMP_CWORD" = 2 ]; then _farhome_words "init token join remove add-authority resign"; else _farhome_words "--name --days --minutes --json --help"; fi ;;
         expel) _farhome_words "$(_farhome_guests) --within --json" ;;
         why) _farhome_words "$(_farhome_pids) $(_farhome_nodes) --json" ;;
         bring) case ${COMP_WORDS[COMP_CWORD - 1]} in -J | --job) _farhome_words "$(_farhome_jobs)" ;; *) _farhome_words "-J --job --json" ;; esac ;;

@@ -1,0 +1,5 @@
+"""Clusters to attack."""
+
+from tests.node.conftest import pair, three
+
+__all__ = ["pair", "three"]
