@@ -201,7 +201,7 @@ def _preload() -> None:
     from kernel_helpers import inject, link, vmas
 
     # What the first use compiles and imports.
-    deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n"])
+    deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n", "--owner", "0:0:0"])
     remote.__main__.parser().parse_args(
         ["--home", "h", "--pid", "1", "--socket", "s", "--secret-fd", "0", "--address", "a", "--node", "n"]
     )
