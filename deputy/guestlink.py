@@ -175,6 +175,9 @@ class GuestLink:
             assert deputy.signals is not None
             fields = unpack(event.data)
             deputy.signals.stop_by(int(fields["number"]), int(fields["continued"]) if "continued" in fields else None)
+        elif event.kind == Control.BLOCKS:
+            assert deputy.signals is not None
+            deputy.signals.blocks({int(tid): int(mask) for tid, mask in unpack(event.data)["masks"]})
         elif event.kind == Control.GUEST_DIED:
             deputy.guest_died(int(str(unpack(event.data)["number"])))
         else:

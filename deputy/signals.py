@@ -12,6 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from deputy.queues import Queues
 from deputy.stub import Stub, say_on_terminal
 from engine.pending import Pending
 from kernel_helpers import tracing
@@ -25,8 +26,13 @@ log = logging.getLogger("deputy")
 
 SIGNAL_PATIENCE, BUSY_PATIENCE = 0.1, 0.02
 """Seconds that a call may take longer by which a process has sent itself a signal; if what runs at home may be another call."""
+TERMINALS = frozenset({signal.SIGTTIN, signal.SIGTTOU})
+"""What a terminal sends to the process group of one that is in the background, unless its caller blocks or ignores it."""
 THREADS_LOOKED_AT = 16
 """The first of a process may get what is sent to it; the kernel prefers the very first."""
+
+
+_TERMINAL_MASK = sum(1 << (number - 1) for number in TERMINALS)
 
 
 class StubSignals:
@@ -44,6 +50,7 @@ class StubSignals:
         self._carried = 0
         """How many of those the guest knew of when it last came to a node."""
         self._unborn: set[int] = set()
+        self._queues = Queues(stub, self.handle)
         stub.on_stop = self.handle
 
     def poll(self) -> None:
@@ -126,15 +133,31 @@ class StubSignals:
             self._unborn.discard(int.from_bytes(info[16:20], "little"))  # si_pid, where si_code is CLD_*
             self._proceed(stop.tid)
             return
+        directed = self._queues.directed_at(stop.tid, info)
+        if directed is None:
+            return
         self._continued += number == signal.SIGCONT
-        directed = self._stub.program_tid(stop.tid) if code == tracing.SI_TKILL else 0
         if self._held is not None:
             self._held.append((directed, info))
             self._proceed(stop.tid)
             return
         # Before the stub goes on: the call that caused the signal (kill, a write to a broken pipe) is replied to after it.
-        self._pass_on(directed, info)
-        self._proceed(stop.tid)
+        asks = number in TERMINALS and code == tracing.SI_KERNEL and self._stub.stands_in_call(stop.tid)
+        self._pass_on(directed, info, asks)
+        if asks:
+            self._stub.detained.add(stop.tid)  # the call is made again, and the signal sent: not before we know what its caller blocks
+        else:
+            self._proceed(stop.tid)
+
+    def blocks(self, masks: dict[int, int]) -> None:
+        """What threads of the guest (the program's ids) block that are in a call: the terminal is asked again, and decides by that."""
+        for tid, mask in masks.items():
+            host = self._stub.host(tid)
+            if host is not None:
+                self._stub.block(host, mask & _TERMINAL_MASK)
+        detained, self._stub.detained = self._stub.detained, set()
+        for host in detained:
+            self._proceed(host)
 
     def _proceed(self, tid: int) -> None:
         self._stub.rewind_interrupted(tid)
@@ -159,10 +182,10 @@ class StubSignals:
         for tid, info in kept:
             self._pass_on(tid, info)
 
-    def _pass_on(self, tid: int, info: bytes) -> None:
+    def _pass_on(self, tid: int, info: bytes, asks: bool = False) -> None:
         number = tracing.signal_number(info)
         continued = {"continued": self._continued} if number == signal.SIGCONT else {}
-        self._tell(Control.SIGNAL, tid=tid, barrier=True, number=number, info=info, **continued)
+        self._tell(Control.SIGNAL, tid=tid, barrier=True, number=number, info=info, asks=asks, **continued)
 
     def stop_by(self, number: int, continued: int | None) -> None:
         """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups), and if

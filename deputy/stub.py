@@ -227,6 +227,23 @@ class Stub(Traced):
             registers.rip -= 2
             tracing.set_registers(tid, registers)
 
+    def stands_in_call(self, tid: int) -> bool:
+        """Whether a thread in a stop does so in a call of the guest that has not come to its own end."""
+        return self._is_in_call(tracing.registers(tid))
+
+    def block(self, tid: int, mask: int) -> None:
+        """A thread in a call of the guest blocks these signals, too, until the end of that call."""
+        if not mask:
+            return
+        was_detained = tid in self.detained
+        if not was_detained and (not self._is_busy(self.program_tid(tid)) or self.interrupt(tid, 5.0) is None):
+            return
+        if self.stands_in_call(tid):
+            self.link.block(self.program_tid(tid), mask)
+            tracing.set_signal_mask(tid, tracing.signal_mask(tid) | mask)
+        if not was_detained:
+            self.let_go(tid)
+
     def _is_busy(self, program: int) -> bool:
         standing = self.link.standing(program)
         return bool(standing.busy) and not standing.done

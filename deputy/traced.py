@@ -42,6 +42,10 @@ class Traced:
         self.on_stop: Callable[[Stop], None] | None = None
         self.executed: int | None = None
         """the thread (the program's id) by whose call the process is another program now: nothing of the old one is left"""
+        self.detained: set[int] = set()
+        """threads that on_stop has left in a stop until something is known"""
+        self.awaited = 0
+        """the thread that interrupt() waits for"""
         self._program = dict(program)
         self._later: list[tuple[int, int, bytes]] = []
         self._last_stop: Stop | None = None
@@ -73,7 +77,17 @@ class Traced:
 
     def interrupt(self, tid: int, timeout: float) -> Stop | None:
         """Brings a thread to a stop of our making. None: it does not come within `timeout` s, or it has ended."""
+        self.awaited = tid
+        try:
+            return self._interrupt(tid, timeout)
+        finally:
+            self.awaited = 0
+
+    def _interrupt(self, tid: int, timeout: float) -> Stop | None:
         tracing.interrupt(tid)
+        if tid in self.detained:
+            self.detained.discard(tid)
+            tracing.proceed(tid)
         end, look = time.monotonic() + timeout, time.monotonic() + LOOK
         while True:
             try:

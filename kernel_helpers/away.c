@@ -3,14 +3,14 @@
 #define _GNU_SOURCE
 #include "away.h"
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "guest_memory.h"
+#include "guest_signals.h"
 
 /* ENOENT is no error: the thread was killed meanwhile. */
 void away_respond(struct away *a, uint64_t id, int64_t value, int native) {
@@ -35,26 +35,19 @@ static void hand_over(struct away *a, struct guest_thread *t, const struct secco
     session_event(a->session, &event, n->data.args);
 }
 
+/* BLOCKS_*: what a guest's thread blocks. */
+static uint32_t blocks(int tid) {
+    struct signal_sets s;
+    if (guest_signals(tid, &s))
+        return 0;
+    return BLOCKS_TOLD | (s.blocked >> (SIGTTIN - 1) & 1 ? BLOCKS_TTIN : 0) | (s.blocked >> (SIGTTOU - 1) & 1 ? BLOCKS_TTOU : 0);
+}
+
 /* Whether a signal is pending for the thread that it blocks, but not with this mask. The kernel takes the mask of ppoll() and its like for
  * the time of the call; here the call waits under the thread's own, where such a signal would never end it. */
 static int waits_for_mask(int tid, uint64_t mask) {
-    char path[40], text[4096], *line;
-    uint64_t pending = 0, blocked = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", tid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (length <= 0)
-        return 0;
-    text[length] = 0;
-    if ((line = strstr(text, "\nSigPnd:")))
-        pending |= strtoull(line + 8, NULL, 16);
-    if ((line = strstr(text, "\nShdPnd:")))
-        pending |= strtoull(line + 8, NULL, 16);
-    if ((line = strstr(text, "\nSigBlk:")))
-        blocked = strtoull(line + 8, NULL, 16);
-    return (pending & blocked & ~mask) != 0;
+    struct signal_sets s;
+    return !guest_signals(tid, &s) && (s.pending & s.blocked & ~mask) != 0;
 }
 
 /* Whether a marshalled call opens what tells of the guest itself. */
@@ -85,6 +78,9 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
     int sent = 0;
     t->renamed = 0;
     if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments) && !opens_own_proc(a, t, entry)) {
+        if (t->asked)
+            t->m.call.offsets |= blocks(t->host_tid);
+        t->asked = 0;
         /* Parked first, then asked: a signal that comes meanwhile finds the call parked. */
         pthread_mutex_lock(&a->lock);
         t->state = SENT_HOME;
@@ -197,6 +193,7 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
     if (!wanted)
         return 0;
     away_count_reply(a, t);
+    t->asked = (r.flags & REPLY_ASKS) != 0;     /* the call is made again, and says more */
     int64_t value = r.value;
     if (t->class == CLASS_SUM && value >= 0 && r.outs && !(r.flags & REPLY_SUSPENDED) && a->account)
         away_add_used(a, t, lengths[0]);

@@ -33,6 +33,7 @@ struct guest_thread {
     enum state state;
     uint64_t notification;
     int class;
+    int asked;                  /* home wants to know what it blocks */
     int renamed;                /* away_forward() has given it another path */
     struct rlimit limit;        /* of a call that sets one */
     uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */

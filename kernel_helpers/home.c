@@ -22,6 +22,7 @@
 
 #define RELEASE_AT (4u << 20)   /* bytes: a data area that grew beyond is given back to the system after the call */
 #define RESTART_SYSCALL 219
+#define ERESTARTNOINTR 513
 #define PLACE_LIMIT (8u * PAGE)
 #define PLACED UINT32_MAX
 #define PAGE 4096u
@@ -109,6 +110,7 @@ static int map_place(struct home *h, struct home_thread *t, uint32_t watched) {
         h->places[h->places_count++ % PLACES] = page;   /* that something is there already is as good */
         t->placing += PAGE;
         t->slot->number = SYS_mmap;
+        t->slot->blocked = t->slot->terminal = 0;
         memcpy(t->slot->arguments, (uint64_t[6]){page, PAGE, PROT_READ | PROT_WRITE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0}, sizeof t->slot->arguments);
         request(t, watched);
@@ -139,6 +141,7 @@ static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
         t->placed = process_vm_writev(h->stub_pid, &here, 1, &there, 1, 0) == (ssize_t)t->call.place_length;
     }
     slot->number = t->call.number;
+    home_face_terminal(t);
     for (int i = 0; i < 6; i++)
         slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);
     if (t->placed)
@@ -171,7 +174,7 @@ static int finish(struct home *h, struct home_thread *t) {
     }
     if (ended) {
         t->quick = __builtin_ia32_rdtsc() - t->begun < QUICK_CYCLES;
-        o = make_reply(h, t, t->slot->value, 0);
+        o = t->slot->asks ? make_reply(h, t, -ERESTARTNOINTR, REPLY_SUSPENDED | REPLY_ASKS) : make_reply(h, t, t->slot->value, 0);
     }
     if (o) {
         session = h->session;
@@ -295,7 +298,7 @@ int home_take_call(void *owner, struct session *session, const struct frame *fra
     if (frame->kind != FRAME_CALL || frame->length < sizeof call || !t || session_read(session, &call, sizeof call))
         goto nonsense;
     if (call.relocations > RELOCATIONS_LIMIT || call.outs > OUTS_LIMIT || call.image > call.area ||
-        call.area > SLOT_DATA || call.offsets >> 6 || !link_forwardable(call.number) || call.sequence <= t->sequence ||
+        call.area > SLOT_DATA || (call.offsets & ~BLOCKS_ALL) >> 6 || !link_forwardable(call.number) || call.sequence <= t->sequence ||
         frame->length != sizeof call + call.relocations * 4ull + call.outs * sizeof(struct out) + call.image)
         goto nonsense;
     pthread_mutex_lock(&h->lock);

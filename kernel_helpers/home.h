@@ -91,6 +91,9 @@ int home_is_gone(struct home *h, uint32_t tid);
 /* For the call that a thread is about to make; with the lock held. */
 enum signalling home_signalling(struct home *h, struct home_thread *t);
 
+/* Tells the loop what it has to know of a call that may be one for a terminal; with the lock held. */
+void home_face_terminal(struct home_thread *t);
+
 /* ---- suspended.c, all with the lock held ---- */
 
 /* CLOCK_MONOTONIC, nanoseconds. */

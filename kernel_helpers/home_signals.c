@@ -1,5 +1,7 @@
 /* Calls after which the program counts on having had what signals had come by then: it has sent one to itself, or has stopped a timer. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -14,6 +16,25 @@ static int stops_alarm(struct home_thread *t) {
     if (!(t->call.offsets >> 1 & 1))
         return !value;
     return value + sizeof still <= t->call.image && !memcmp(data_of(t) + value, &still, sizeof still);
+}
+
+void home_face_terminal(struct home_thread *t) {
+    const struct call_entry *entry = link_entry(t->call.number, t->call.arguments);
+    uint32_t told = t->call.offsets;
+    t->slot->blocked = (told & BLOCKS_TTIN ? 1ull << (SIGTTIN - 1) : 0) | (told & BLOCKS_TTOU ? 1ull << (SIGTTOU - 1) : 0);
+    t->slot->terminal = 0;
+    for (unsigned i = 0; i < entry->count && !(told & BLOCKS_TOLD); i++)
+        if (entry->arguments[i].shape == SHAPE_TERMINAL && (int32_t)t->call.arguments[i] >= 0)
+            t->slot->terminal = (uint32_t)t->call.arguments[i] + 1;
+}
+
+/* The thread is stopped in its call, and blocks these signals from now on: the loop lets go of them when the call is over. */
+int home_block(struct home *h, int tid, uint64_t mask) {
+    struct home_thread *t = home_thread_of(h, tid);
+    if (!t)
+        return -ESRCH;
+    t->slot->blocking |= mask;
+    return 0;
 }
 
 enum signalling home_signalling(struct home *h, struct home_thread *t) {

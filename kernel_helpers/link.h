@@ -35,7 +35,7 @@ struct out {                /* a range of the data area that the call writes */
 struct call {               /* followed by relocations[], outs[], the image */
     uint64_t sequence;      /* per thread */
     int32_t number;
-    uint32_t offsets;       /* bit i: argument i is an offset into the data area */
+    uint32_t offsets;       /* bit i: argument i is an offset into the data area; BLOCKS_* */
     uint64_t arguments[6];
     uint32_t image, area;   /* bytes sent; bytes of the data area in use */
     uint64_t place;         /* an argument that the stub shall have at this address too, see home.c */
@@ -44,8 +44,13 @@ struct call {               /* followed by relocations[], outs[], the image */
 };
 
 #define NO_PLACE 6
+/* What a caller blocks of the signals of its terminal, which decides by that: told when home has asked (REPLY_ASKS). */
+#define BLOCKS_TOLD (1u << 29)
+#define BLOCKS_TTIN (1u << 30)
+#define BLOCKS_TTOU (1u << 31)
+#define BLOCKS_ALL (BLOCKS_TOLD | BLOCKS_TTIN | BLOCKS_TTOU)
 
-enum reply_flag { REPLY_SUSPENDED = 1 };
+enum reply_flag { REPLY_SUSPENDED = 1, REPLY_ASKS = 2 };  /* ASKS: suspended for want of BLOCKS_* */
 
 struct reply {              /* followed by lengths[outs] and as many bytes */
     uint64_t sequence;
@@ -65,7 +70,8 @@ enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_E
                   CLASS_SUM, CLASS_EXECUTE, CLASS_BIND };
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
              SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
-             SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS };
+             SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS,
+             SHAPE_TERMINAL };
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
 
 struct call_argument {

@@ -137,7 +137,8 @@ def _native() -> ctypes.CDLL:
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
         ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
-        ("home_standing", i, [pointer, i, pointer]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
+        ("home_standing", i, [pointer, i, pointer]),
+        ("home_block", i, [pointer, i, ctypes.c_uint64]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
         ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
     )
 
@@ -351,6 +352,10 @@ class HomeLink(SessionLink):
     def told(self, tid: int) -> None:
         """The guest has been told of the signals that this thread's call has sent."""
         _native().home_told(self.handle, tid)
+
+    def block(self, tid: int, mask: int) -> None:
+        """The thread, stopped in a call, has been made to block these signals: its loop lets go of them afterwards. Errors: OSError."""
+        _check(_native().home_block(self.handle, tid, mask), f"thread {tid}")
 
     def suspend(self, tid: int, code: int) -> bool:
         """Says to the guest that the call was taken back with this restart code; the caller has the thread out of it.

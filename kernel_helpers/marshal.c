@@ -251,6 +251,7 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
     int error;
     switch (a->shape) {
     case SHAPE_NUMBER:
+    case SHAPE_TERMINAL:
         return;
     case SHAPE_ZERO:
         m->call.arguments[i] = 0;

@@ -3,6 +3,17 @@
  * The deputy may stop it anywhere. Only at `farhome_call_end` with a restart code in rax does it stand in a call. */
 #include "slot.h"
 
+#define RT_SIGPROCMASK 14
+#define SIG_BLOCK 0
+#define SIG_UNBLOCK 1
+#define IOCTL 16
+#define GETPGRP 111
+#define WRITE 1
+#define WRITEV 20
+#define PWRITEV2 328
+#define TCGETS 0x5401
+#define TIOCGPGRP 0x540f
+#define TOSTOP 0x100
 #define FUTEX 202
 #define FUTEX_WAIT 0
 #define FUTEX_WAKE 1
@@ -48,8 +59,34 @@ static inline void look_on(struct slot *slot, uint32_t last) {
     }
 }
 
+/* Whether the call is for our terminal, from its background, so that the kernel decides it by what its caller blocks (tty_jobctrl.c,
+ * tty_check_change; n_tty.c): a write only if the terminal is told so. */
+static inline int asks(struct slot *slot) {
+    long descriptor = slot->terminal - 1, number = slot->number;
+    uint32_t settings[16];
+    int group;
+    if (raw(IOCTL, descriptor, TIOCGPGRP, (long)&group, 0, 0, 0) || group == raw(GETPGRP, 0, 0, 0, 0, 0, 0))
+        return 0;
+    if (number != WRITE && number != WRITEV && number != PWRITEV2)
+        return 1;
+    return !raw(IOCTL, descriptor, TCGETS, (long)settings, 0, 0, 0) && settings[3] & TOSTOP;
+}
+
+/* The kernel decides some calls by what their caller blocks. Between calls a stub blocks nothing. */
+static inline void block(struct slot *slot) {
+    slot->blocking = slot->blocked;
+    raw(RT_SIGPROCMASK, SIG_BLOCK, (long)&slot->blocking, 0, sizeof slot->blocking, 0, 0);
+}
+
+static inline void unblock(struct slot *slot) {
+    raw(RT_SIGPROCMASK, SIG_UNBLOCK, (long)&slot->blocking, 0, sizeof slot->blocking, 0, 0);
+    slot->blocking = 0;
+}
+
 __attribute__((noreturn, used, visibility("hidden"))) void loop(struct slot *slot) {
     uint32_t last = slot->done, processor = 0;
+    if (slot->blocking)     /* it was taken out of a call */
+        unblock(slot);
     for (;;) {
         look_on(slot, last);
         while (__atomic_load_n(&slot->request, __ATOMIC_ACQUIRE) == last) {
@@ -59,7 +96,14 @@ __attribute__((noreturn, used, visibility("hidden"))) void loop(struct slot *slo
             __atomic_store_n(&slot->sleeping, 0, __ATOMIC_SEQ_CST);
         }
         last = __atomic_load_n(&slot->request, __ATOMIC_ACQUIRE);
-        slot->value = farhome_call(slot);
+        slot->asks = slot->terminal && asks(slot);
+        if (!slot->asks) {
+            if (slot->blocked)
+                block(slot);
+            slot->value = farhome_call(slot);
+            if (*(volatile uint64_t *)&slot->blocking)
+                unblock(slot);
+        }
         __builtin_ia32_rdtscp(&processor);
         slot->processor = processor & 0xfff;    /* Linux keeps it in TSC_AUX */
         __atomic_store_n(&slot->done, last, __ATOMIC_SEQ_CST);

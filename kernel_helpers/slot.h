@@ -30,7 +30,10 @@ struct slot {               /* followed, in the same page, by the loop's stack (
     uint64_t arguments[6];
     int64_t value;
     uint32_t processor;     /* where the last request was made */
-    uint32_t zero;
+    uint32_t terminal;      /* 1 + the descriptor that may be a terminal which looks at its caller's mask; 0: there is none */
     uint64_t control;       /* the address of the control page in the stub */
+    uint64_t blocked;       /* signals (bit n-1: signal n) that the thread blocks while it makes the call, as its caller does */
+    uint64_t asks;          /* the call was not made: see terminal */
+    uint64_t blocking;      /* those that it blocks now: the loop's own affair, and of who stops it in a call */
 };
 #endif

@@ -55,6 +55,7 @@ class Shape(IntEnum):
     EVENT = 19
     TIMEX = 20
     STRINGS = 21
+    TERMINAL = 22
 
 
 class SizeKind(IntEnum):
@@ -124,7 +125,7 @@ _CLASSES = {name.lower().replace("_", "-"): member for name, member in Class.__m
 _VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT}
 _SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "sigmask": Shape.MASK,
            "sigmask6": Shape.MASK6, "zero": Shape.ZERO, "text": Shape.TEXT, "event": Shape.EVENT,
-           "strings": Shape.STRINGS}
+           "strings": Shape.STRINGS, "terminal": Shape.TERMINAL}
 _TIMEX = "inout(208,always)"
 _STRUCTURES = {"xattrin": Shape.XATTR_IN, "xattrout": Shape.XATTR_OUT, "program": Shape.PROGRAM}
 _SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?$")

@@ -29,6 +29,8 @@ PTRACE_GETSIGINFO = 0x4202
 PTRACE_SETSIGINFO = 0x4203
 PTRACE_INTERRUPT = 0x4207
 PTRACE_LISTEN = 0x4208
+PTRACE_GETSIGMASK = 0x420A
+PTRACE_SETSIGMASK = 0x420B
 PTRACE_O_TRACEEXEC = 1 << 4
 PTRACE_GET_SYSCALL_INFO = 0x420E
 PTRACE_O_TRACESYSGOOD = 1
@@ -39,6 +41,7 @@ PTRACE_EVENT_STOP = 128
 
 SIGINFO_SIZE = 128
 SI_QUEUE = -1
+SI_KERNEL = 0x80
 SI_TKILL = -6
 
 _SYS_RT_SIGQUEUEINFO = 129
@@ -134,6 +137,19 @@ def set_signal_info(tid: int, info: bytes) -> None:
     """Replaces what the handler will see."""
     buffer = ctypes.create_string_buffer(info, SIGINFO_SIZE)
     ptrace(PTRACE_SETSIGINFO, tid, 0, ctypes.addressof(buffer))
+
+
+def signal_mask(tid: int) -> int:
+    """What a stopped thread blocks; bit n-1 is signal n."""
+    mask = ctypes.c_uint64()
+    ptrace(PTRACE_GETSIGMASK, tid, ctypes.sizeof(mask), ctypes.addressof(mask))
+    return mask.value
+
+
+def set_signal_mask(tid: int, mask: int) -> None:
+    """Has a stopped thread block these."""
+    value = ctypes.c_uint64(mask)
+    ptrace(PTRACE_SETSIGMASK, tid, ctypes.sizeof(value), ctypes.addressof(value))
 
 
 def is_void(number: int, pid: int, tid: int) -> bool:

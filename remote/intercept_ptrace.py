@@ -22,7 +22,7 @@ from kernel_helpers.own_proc import may_be_own
 from kernel_helpers.syscalls import RESTART_CODES, SYS, U64, Registers, signed
 from kernel_helpers.table import Class, Shape, row_of
 from kernel_helpers.tracing import Cause, Stop
-from remote.marshal import REPLY_SUSPENDED, Call, Marshaller, TooBig
+from remote.marshal import REPLY_ASKS, REPLY_SUSPENDED, Call, Marshaller, TooBig
 
 FILTER_VERDICT = RET_TRACE
 """What the filter has to return for caught calls: filter.program(FILTER_VERDICT)."""
@@ -67,6 +67,8 @@ class PtraceLink(SessionLink):
         self._sequence = dict.fromkeys(threads.values(), 0)
         self._caught: dict[int, _Caught] = {}
         self._restarting: dict[int, tuple[int, _Caught]] = {}
+        self._asked: set[int] = set()
+        """threads of which home wants to know what they block"""
         self._paused = False
         self._kept: list[Event] = []
         self.account = Account(guest_host_pid, threads)
@@ -132,6 +134,9 @@ class PtraceLink(SessionLink):
         mask = call.sigmask
         if mask is not None and tracing.signal_state(self.guest_host_pid, caught.host).waits_for(mask):
             raise TooBig("only home's kernel can wait with this mask")
+        if program in self._asked:
+            self._asked.discard(program)
+            call.tell_blocked(tracing.signal_state(self.guest_host_pid, caught.host).blocked)
         frame = call.frame(self._sequence[program] + 1)
         self._sequence[program] += 1
         caught.call, caught.sequence, caught.renamed = call, self._sequence[program], path is not None
@@ -168,6 +173,8 @@ class PtraceLink(SessionLink):
                 self._write(address, self.account.add(caught.host, caught.number, caught.arguments, told) if adds else told)
         except OSError:
             value = -errno.EFAULT
+        if flags & REPLY_ASKS:
+            self._asked.add(event.tid)
         if flags & REPLY_SUSPENDED:
             caught.sent = False
             return value

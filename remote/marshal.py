@@ -5,6 +5,7 @@ The data area of a slot at home has two parts: the image, which is sent, and beh
 
 from __future__ import annotations
 
+import signal
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ NO_PLACE = 6
 PATH_ROOM, VECTOR_LIMIT, PAGE = 4096, 1024, 4096
 _BEHIND = 1 << 31
 _CALL = struct.Struct("<QiI6QIIQIIII")
+BLOCKS_TOLD = 1 << 29
+_BLOCKS = {signal.SIGTTIN: 1 << 30, signal.SIGTTOU: 1 << 31}
+"""link.h, BLOCKS_*"""
 _OUT = struct.Struct("<IIHHI")
 _REPLY = struct.Struct("<QqII")
 _IOVEC = struct.Struct("<QQ")
@@ -27,6 +31,7 @@ _XATTR_ROOM = 65536  # XATTR_SIZE_MAX
 _NOTIFY_COOKIE = 32  # NOTIFY_COOKIE_LEN, mq_notify(2)
 _SIGEVENT_SIZE, _SIGEV_THREAD = 64, 2
 REPLY_SUSPENDED = 1
+REPLY_ASKS = 2
 
 Read = Callable[[int, int], bytes]
 """(address, size) -> bytes of the guest. Errors: OSError."""
@@ -52,6 +57,10 @@ class Call:
     """guest address, length, index in outs"""
     place: tuple[int, int, int] = (0, NO_PLACE, 0)
     sigmask: int | None = None
+
+    def tell_blocked(self, blocked: int) -> None:
+        """Says what the caller blocks (bit n-1: signal n)."""
+        self.offsets |= BLOCKS_TOLD | sum(bit for number, bit in _BLOCKS.items() if blocked >> (number - 1) & 1)
 
     def frame(self, sequence: int) -> bytes:
         """The body of the CALL."""
@@ -187,7 +196,7 @@ class Marshaller:
 
     def _argument(self, index: int, argument: Argument) -> None:
         address, shape = self._arguments[index], argument.shape
-        if shape is Shape.NUMBER:
+        if shape in (Shape.NUMBER, Shape.TERMINAL):
             return
         if shape in (Shape.ZERO, Shape.MASK, Shape.MASK6):
             self.call.arguments[index] = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import struct
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kernel_helpers import inject, syscalls, tracing
@@ -49,10 +50,23 @@ class GuestSignals:
         """A signal of home. Errors: ProcessLookupError."""
         fields = unpack(event.data)
         host = self._guest.host_tid(event.tid) if event.tid else None
-        if event.tid and host is None:
-            return
         self._continued = int(fields["continued"]) if "continued" in fields else self._continued
-        self.queue(int(fields["number"]), bytes(fields["info"]), host)
+        try:
+            if host is not None or not event.tid:
+                self.queue(int(fields["number"]), bytes(fields["info"]), host)
+        finally:
+            if fields.get("asks"):
+                self._guest.link.send(Control.BLOCKS, 0, pack(masks=list(self._masks().items())))
+
+    def _masks(self) -> dict[int, int]:
+        """What threads (the program's ids) block that are in a call."""
+        masks = {}
+        for tid in self._guest.link.parked():
+            host = self._guest.host_tid(tid)
+            if host is not None:
+                with suppress(ProcessLookupError):
+                    masks[tid] = tracing.signal_state(self._guest.pid, host).blocked
+        return masks
 
     def queue(self, number: int, info: bytes, host: int | None) -> None:
         """Queues a signal to a thread (None: to the process). Errors: ProcessLookupError."""

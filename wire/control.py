@@ -18,7 +18,8 @@ class Control(IntEnum):
 
     # deputy -> remote
     SIGNAL = 32
-    """a signal came to the stub: number, info, tid (0: to the process); of SIGCONT continued: its number among those of the process"""
+    """a signal came to the stub: number, info, tid (0: to the process); asks: what the threads block that are in a call is to be told
+    (BLOCKS); of SIGCONT continued: its number among those of the process"""
     STOPPED = 33
     """the stub is in a group stop: the guest must not run"""
     CONTINUED = 34
@@ -96,6 +97,8 @@ class Control(IntEnum):
     """a direct file is home's again, and is there: no map, but kernel_helpers/direct.py, POSITION"""
     EXECUTE = 74
     """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
+    BLOCKS = 76
+    """the answer to a SIGNAL that asks: masks: pairs of each thread that is in a call and what it blocks"""
     OVER = 75
     """what the new program takes over: pending, used (as in FROZEN), ignored"""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.moves import test_exec, test_itself, test_limits, test_signals
+from tests.moves import test_directed, test_exec, test_itself, test_limits, test_signals
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -62,3 +63,14 @@ def test_a_signal_to_itself_with_the_reference_interceptor(reference: Cluster) -
 @pytest.mark.timeout(120)
 def test_a_stopped_timer_with_the_reference_interceptor(reference: Cluster) -> None:
     test_signals.test_a_timer_that_is_stopped_sends_nothing_more(reference, 500)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("what", ["timer", "queue", "pipe"])
+def test_signals_for_a_thread_with_the_reference_interceptor(reference: Cluster, what: str, tmp_path: Path) -> None:
+    test_directed.test_a_signal_for_a_thread_comes_to_that_thread(reference, what, tmp_path)
+
+
+@pytest.mark.timeout(120)
+def test_a_terminal_with_the_reference_interceptor(reference: Cluster, tmp_path: Path) -> None:
+    test_directed.test_a_terminal_decides_by_what_its_caller_blocks(reference, tmp_path)

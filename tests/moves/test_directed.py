@@ -1,0 +1,49 @@
+"""What the kernel directs at a thread comes to that thread, with its siginfo; what a terminal asks of its caller, the guest answers."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.faults.running import Running
+from tests.moves.cluster import Cluster, until
+from tests.programs.build import program
+
+pytestmark = pytest.mark.timeout(120)
+
+WAYS = ["timer", "queue", "owner", "urgent", "pipe", "pidfd", "shared", "thread"]
+
+
+def natively(directory: Path, name: str, *arguments: str) -> str:
+    """What the program says at home, having written its lines into the directory."""
+    return subprocess.run([program(name), *arguments], cwd=directory, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize("what", WAYS)
+def test_a_signal_for_a_thread_comes_to_that_thread(cluster: Cluster, what: str, tmp_path: Path) -> None:
+    """pipe: of the thread's own write. shared: for the process, any thread may take it. thread: glibc's, which waits for it at home."""
+    who = "leader" if what == "thread" else "worker"
+    (tmp_path / "enough").touch()
+    expected = natively(tmp_path, "directed", who, what, "10")
+    with Running(cluster, "directed", f"{who} {what} 20") as directed:
+        directed.works()
+        assert directed.move("n2").done  # glibc's thread may take it home at once
+        for _ in range(10):
+            directed.works()
+        (directed.directory / "enough").touch()
+        assert directed.end() == f"{expected}status 0\n"
+
+
+def test_a_terminal_decides_by_what_its_caller_blocks(cluster: Cluster, tmp_path: Path) -> None:
+    """In the background of a terminal: changing it, writing to it, reading from it; blocked, ignored, handled, by default, orphaned."""
+    (tmp_path / "go").touch()
+    expected = natively(tmp_path, "background"), (tmp_path / "lines").read_text().splitlines()
+    with Running(cluster, "background", "") as background:
+        until("it waits", background.lines)
+        background.moved("n2")
+        (background.directory / "go").touch()
+        said = background.end()
+        assert background.lines() == expected[1]
+        assert said == f"{expected[0]}status 0\n"
