@@ -13,6 +13,9 @@ megabyte again and again, and one of as much memory into fresh memory, both as t
 paces them (bbr), without that, as moves go: through virtual cables, which are as fast as the processors that both nodes share, and over
 links of 10 Gbit/s.
 
+`encrypted` is the same program by turns in a lab as it is shipped, and in one whose nodes have given encryption up: its records have a MAC
+alone, which is the least that there is.
+
 A virtual machine's host may have taken back memory that was free, and gives it again page by page: as much as a move needs is used once
 before it.
 """
@@ -23,6 +26,7 @@ import bisect
 import contextlib
 import json
 import mmap
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -42,6 +46,8 @@ PYTHON = f"{INSIDE}/.venv/bin/python"
 #: Megabytes, pages that the program writes a second (-1: as many as it can), rounds, each of an out, a hop and a way home.
 #: FARHOME_BENCH_ROUNDS sets all of them.
 CASES = ((10, 0, 10), (200, -1, 3), (1024, 0, 10), (1024, 20000, 10), (4096, 0, 3))
+ENCRYPTED = ((200, -1, 5), (1024, 0, 5))
+"""Megabytes, pages a second, rounds."""
 BEFORE, AFTER, WINDOW = 1.5, 3.0, 2.0
 """Seconds that a reader is left alone before a move, and after it, and that are looked at."""
 READER = (1024, 5)
@@ -237,6 +243,29 @@ def over_a_link(program: str) -> list[Result]:
     return bare.against(f"1 GiB, idle, links of {bandwidth}", ours)
 
 
+def encrypted(program: str) -> list[Result]:
+    """Moves with encryption against moves without. Errors: BenchFailed."""
+    results: list[Result] = []
+    with bench_lab(3, cpus=2) as sealed, bench_lab(3, cpus=2, name=f"bench{os.getpid()}p", configuration="encryption = false\n") as plain:
+        for lab in (sealed, plain):
+            moves(lab, program, 1, 0, Ours())
+        for megabytes, rate, usual in ENCRYPTED:
+            ours, theirs = Ours(), Ours()
+            for _ in range(rounds(usual)):
+                moves(plain, program, megabytes, rate, theirs)
+                moves(sealed, program, megabytes, rate, ours)
+            what = "idle" if not rate else "written all the time"
+            for name, times, others in (("frozen", ours.frozen, theirs.frozen), ("total", ours.total, theirs.total)):
+                results += [
+                    Result.of(
+                        f"{megabytes} MB, {what}, {kind} {name}, encrypted", times[kind], others[kind], unit="ms",
+                        baseline_name="not encrypted, a MAC alone",
+                    )
+                    for kind, _ in MOVES
+                ]  # fmt: skip
+    return results
+
+
 def run() -> list[Result]:
     """Measure in a fresh lab of three equal nodes. Errors: BenchFailed."""
     program = build("freeze")
@@ -272,4 +301,4 @@ def run() -> list[Result]:
             results.append(
                 Result.of(f"{case} rate", reader.rate[kind], reader.before[kind], unit="pages/s", baseline_name="the second before")
             )
-    return results + over_a_link(program)
+    return results + encrypted(program) + over_a_link(program)

@@ -380,6 +380,14 @@ long farhome_stream_read(struct stream *stream, void *to, size_t size, int timeo
 	}
 }
 
+/* The key of what is written has served for as long as one may: another one seals the next record. */
+void farhome_stream_wear_key(struct stream *stream)
+{
+	pthread_mutex_lock(&stream->lock);
+	stream->records = RECORDS_OF_A_KEY;
+	pthread_mutex_unlock(&stream->lock);
+}
+
 /* All of it. 0 or -errno. */
 int farhome_stream_write(struct stream *stream, const void *from, size_t size, int timeout_ms)
 {

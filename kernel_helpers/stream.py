@@ -27,6 +27,7 @@ def _native() -> ctypes.CDLL:
     return library.functions(
         ("farhome_stream_open", i, [i, i, ctypes.c_char_p, ctypes.c_char_p, size, i, i, pointer]),
         ("farhome_stream_read", ctypes.c_long, [pointer, pointer, size, i]),
+        ("farhome_stream_wear_key", None, [pointer]),
         ("farhome_stream_write", i, [pointer, ctypes.c_char_p, size, i]), ("farhome_stream_is_secret", i, [pointer]),
         ("stream_plain", pointer, [i]), ("stream_release", None, [pointer]), ("stream_holds", ctypes.c_bool, [pointer]),
         ("stream_splices", ctypes.c_bool, [pointer]),
@@ -147,6 +148,11 @@ class Sealed:
         """Whether nobody can read what goes through. (Nobody can change it, in any case.)"""
         with self.lend() as handle:
             return bool(_native().farhome_stream_is_secret(handle))
+
+    def wear_key(self) -> None:
+        """Has another key seal what is written next, as happens after some million records."""
+        with self.lend() as handle:
+            _native().farhome_stream_wear_key(handle)
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
         """Some bytes into buffer; how many, 0 at the end. Errors: OSError, TimeoutError."""

@@ -162,6 +162,18 @@ def test_pieces_of_any_size_come_whole_and_in_order(plain: bool) -> None:
         sending.join()
 
 
+def test_keys_are_renewed_under_way() -> None:
+    """By either side, while the other one writes."""
+    with pair() as (caller, listened, _):
+        for number in range(50):
+            for one in (caller, listened):
+                if number % 5 == 0:
+                    one.wear_key()
+                one.sendall(CONTENT[: 100 + number * 1000])
+            for end in (listened, caller):
+                assert received(end, 100 + number * 1000) == CONTENT[: 100 + number * 1000]
+
+
 def test_messages_that_came_together_are_seen_one_by_one() -> None:
     """The second lies in a buffer of ours, where its descriptor says nothing."""
     with pair() as (caller, listened, _):
