@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--pid", type=int, required=True)
     made.add_argument("--socket", type=Path, required=True)
     made.add_argument("--node", required=True, help="name of this node")
-    made.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the away node until it counts as dead")
+    made.add_argument("--link-timeout", type=float, default=300.0, help="seconds without the away node until it counts as dead")
     made.add_argument("--engine", default="auto", choices=("auto", "pour", "criu"))
     made.add_argument("--memory", default="auto", choices=MODES)
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))

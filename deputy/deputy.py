@@ -126,6 +126,7 @@ class Deputy:
         self._progress: Callable[[], Progress] = Progress
         """of the memory that goes ahead"""
         self._told_progress = 0.0
+        self._told_cut = False
         self.go_home_reason: str | None = None
         self._retry_home_at = 0.0
         self._idle_since = time.monotonic()
@@ -223,6 +224,7 @@ class Deputy:
             except LinkLost as lost:
                 self._lost(str(lost))
                 return
+            self._tell_cut()
             for event in self.link.control_events():
                 self._on_control(event)
             self.own_proc.tidy()
@@ -249,7 +251,7 @@ class Deputy:
     def _lose(self, pledge: Pledge) -> None:
         """Memory of the process, which is at home, does not come any more."""
         sentence = f"farhome: process {self.pid} is lost: {pledge.failure}; ended {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        log.error("%s", sentence)
+        log.critical("%s", sentence)
         say_on_terminal(self.pid, sentence)
         self.server.tell({"event": "lost", "node": self.where, "reason": pledge.failure, "sentence": sentence})
         pledge.break_()
@@ -273,7 +275,7 @@ class Deputy:
             self.server.tell(
                 {
                     "id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None,
-                    "calls": calls, "carried": carried,
+                    "calls": calls, "carried": carried, "cut": self.link.cut if self.link is not None else 0.0,
                 }
             )  # fmt: skip
         elif operation in ("move", "home") and self._must_wait:
@@ -316,6 +318,14 @@ class Deputy:
                 {"event": "progress", "sent": progress.sent, "total": progress.total, "round": progress.round, "left": progress.left}
             )
 
+    def _tell_cut(self) -> None:
+        """Tells mosd that the node of the guest is not heard, or is again."""
+        assert self.link is not None
+        is_cut = self.link.cut > 0
+        if is_cut != self._told_cut:
+            self._told_cut = is_cut
+            self.server.tell({"event": "cut", "cut": self.link.cut})
+
     @property
     def _goes_home_for_a_call(self) -> bool:
         """Its memory goes ahead of it, and nobody has asked for that: what is asked meanwhile is for later."""
@@ -352,7 +362,7 @@ class Deputy:
         preparation = Preparation(
             self.pid, target, self.options.node, engine, None if self.where == "home" else self.mappings.files(),
             trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory,
-            begins=str(message.get("begins", "")), owners=(self.options.owner, asker),
+            begins=str(message.get("begins", "")), owners=(self.options.owner, asker), link_timeout=self.options.link_timeout,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
         Departure(self, preparation, number).start()
@@ -502,7 +512,7 @@ class Deputy:
                 return
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         sentence = f"farhome: process {self.pid} is lost: it was on {self.where}, which {reason}; ended {when}"
-        log.error("%s", sentence)
+        log.critical("%s", sentence)
         self.server.tell({"event": "lost", "node": self.where, "reason": reason, "sentence": sentence})
         if self.signals is not None:
             self.signals.kill(sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from kernel_helpers.stream import Connection
 from wire import channel
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
+from wire.logs import start_thread
+from wire.patience import Patience, Silence
 from wire.waking import ready
 
 if TYPE_CHECKING:
@@ -26,10 +29,12 @@ log = logging.getLogger("deputy")
 
 RETRY = 0.25
 """Seconds between attempts to connect again."""
+ATTEMPT = 10.0
+"""Seconds that an attempt may take: a node that is starved answers late."""
 KILL_PATIENCE = 1.0
 """Seconds that telling the guest's end may take."""
-SILENCE = 3.0
-"""Seconds without a heartbeat after which a connection is given up and made anew."""
+SHOWN_AFTER = 2.0
+"""Seconds that a link may be broken before mosd is told, and shows it."""
 
 
 class LinkLost(FarhomeError):
@@ -42,6 +47,45 @@ class Announced:
 
     blocked: int
     ignored: int
+
+
+class Attempt:
+    """To connect again, in a thread: the loop has signals to see to, and a node that is starved takes its time."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._found: Connection | None = None
+        self._is_closed = False
+        self.error: OSError | WireError | None = None
+        self.is_over = False
+        start_thread("connect", self._run)
+
+    def _run(self) -> None:
+        try:
+            found = channel.connect(self._target.address, "link", self._target.secret, timeout=ATTEMPT)
+        except (OSError, WireError) as error:
+            self.error = error
+        else:
+            with self._lock:
+                self._found = found
+                if self._is_closed:
+                    found.close()
+        finally:
+            self.is_over = True
+
+    def take(self) -> Connection | None:
+        """What it has made, None without. Errors: ConnectionRefusedError: nobody listens there."""
+        if isinstance(self.error, ConnectionRefusedError):
+            raise self.error
+        return self._found
+
+    def close(self) -> None:
+        """Nobody wants it any more."""
+        with self._lock:
+            self._is_closed = True
+            if self._found is not None:
+                self._found.close()
 
 
 @dataclass
@@ -58,6 +102,9 @@ class GuestLink:
         self.announced: dict[int, Announced] = {}
         """by thread (the program's id)"""
         self._broken_since: float | None = None
+        self._patience = Patience(self.timeout, time.monotonic())
+        self._silence = Silence(time.monotonic())
+        self._attempt: Attempt | None = None
         self._next_attempt = 0.0
         self._pending: list[Event] = []
         self._is_new = True
@@ -77,7 +124,7 @@ class GuestLink:
             self.send(Control.CARRIED, barrier=True, used=self.home.used_away, limit=limit, own=self.home.own_files)
             self.home.own_files = []
         self._is_new = False
-        self.home.set_silence(SILENCE)
+        self.home.set_silence(self._silence.bound)
         self.home.attach(connection)
         self._broken_since = None
 
@@ -103,6 +150,8 @@ class GuestLink:
                 # detach() itself is told as CONNECTION_LOST, perhaps after the next attach()
                 if self._broken_since is None and (event.kind == Kind.SILENT or not self.home.connected):
                     self._broken_since = time.monotonic()
+                    self._patience.begin(self._broken_since)
+                    self._silence.broke(self._broken_since)
                     log.warning("the link to %s is broken: %s", self.target.node, event.data.decode(errors="replace"))
                     self.home.detach()
             else:
@@ -114,20 +163,34 @@ class GuestLink:
         """Whether it is not broken."""
         return self._broken_since is None
 
+    @property
+    def cut(self) -> float:
+        """For how many seconds the link has been broken, if that is worth a word; else 0."""
+        since = self._broken_since
+        lasted = time.monotonic() - since if since is not None and not self._is_new else 0.0
+        return lasted if lasted > SHOWN_AFTER else 0.0
+
     def look_after(self) -> None:
         """Connects again after a break. Errors: LinkLost."""
         self._pending = self.events()
-        if self._broken_since is None or time.monotonic() < self._next_attempt:
+        if self._broken_since is None:
             return
-        if time.monotonic() - self._broken_since > self.timeout:
+        now = time.monotonic()
+        if self._patience.is_over(now):
             raise LinkLost(f"has not answered for {self.timeout:.0f} s")
-        self._next_attempt = time.monotonic() + RETRY
+        if self._attempt is None:
+            if now >= self._next_attempt:
+                self._attempt = Attempt(self.target)
+            return
+        if not self._attempt.is_over:
+            return
+        attempt, self._attempt, self._next_attempt = self._attempt, None, now + RETRY
         try:
-            connection = channel.connect(self.target.address, "link", self.target.secret, timeout=1.0)
+            connection = attempt.take()
         except ConnectionRefusedError:
             raise LinkLost("runs, but the guest's supervisor there is gone") from None
-        except (OSError, WireError) as error:
-            log.debug("no link to %s yet: %s", self.target.node, error)
+        if connection is None:
+            log.debug("no link to %s yet: %s", self.target.node, attempt.error)
             return
         if not self._is_new:
             log.info("the link to %s is made again", self.target.node)
@@ -195,4 +258,6 @@ class GuestLink:
 
     def close(self) -> None:
         """Ends the session."""
+        if self._attempt is not None:
+            self._attempt.close()
         self.home.close()

@@ -50,11 +50,12 @@ class Preparation:
     def __init__(
         self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, held_by: int | None = None,
         trace: bool = False, left: Target | None = None, memory: str = "auto", begins: str = "", owners: Sequence[Owner] = (),
+        link_timeout: float | None = None,
     ) -> None:  # fmt: skip
         """begins: the name of the program that the process is about to execute, which is to leave (deputy/beginning.py).
         known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
         another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES.
-        owners: whose rights bound those of what leaves (engine/permission.py)."""
+        owners: whose rights bound those of what leaves (engine/permission.py). link_timeout: seconds, of this node."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""
@@ -70,6 +71,7 @@ class Preparation:
         self._is_hop = known is not None
         self._held_by = held_by
         self._trace = trace
+        self._link_timeout = link_timeout
         self.begins = begins
         self.owners = owners
         self.memory = memory
@@ -121,7 +123,7 @@ class Preparation:
         self.channel.send(
             "prepare", pid=inner_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
             uid=int(status["Uid"].split()[0]), command=self.begins or status["Name"].strip(), files=[file.to_wire() for file in self.files],
-            engine=self.engine, trace=self._trace,
+            engine=self.engine, trace=self._trace, link_timeout=self._link_timeout,
             ids=sorted({int(word) for name in ("Uid", "Gid", "Groups") for word in status.get(name, "").split()}),
         )  # fmt: skip
         self._send_wanted(self.files)

@@ -33,8 +33,10 @@ from kernel_helpers.postcopy import Given, Sink, State, View, give_pages
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.stream import Connection
 from kernel_helpers.syscalls import SYS, Registers
+from wire.channel import HELLO_TIMEOUT
 from wire.frames import WireError
 from wire.logs import start_thread
+from wire.patience import STEP, Patience
 from wire.waking import ready
 
 LEAST = 8 << 20
@@ -45,6 +47,8 @@ PROGRESS_TIMEOUT = 15.0
 """Seconds without progress after which a connection is given up."""
 RETRY = 0.1
 """Seconds between two attempts to connect."""
+SLOW_STEP = HELLO_TIMEOUT + STEP
+"""Seconds between two looks, the attempt to connect between them included."""
 _STACK = 2 * PAGE
 """Bytes above and below the top of a stack that are used at once."""
 _DEVICE = "/dev/userfaultfd"
@@ -159,9 +163,9 @@ class Giver:
 
     def _give(self) -> str:
         """Until all have been taken. Returns why not."""
-        alone_since = time.monotonic()
+        patience = Patience(self._patience, time.monotonic(), SLOW_STEP)
         while True:
-            connection = self._next(alone_since + self._patience)
+            connection = self._next(patience)
             if connection is None:
                 if ready([self._stop], 0):
                     return ""
@@ -176,15 +180,15 @@ class Giver:
                     if error.errno in (errno.EFAULT, errno.ESRCH):
                         return str(error)
                     log.info("pages of process %d: %s", self.pid, error)
-            alone_since = time.monotonic()
+            patience.begin(time.monotonic())
 
-    def _next(self, end: float) -> Connection | None:
-        """Another connection, by then."""
-        while (left := end - time.monotonic()) > 0:
+    def _next(self, patience: Patience) -> Connection | None:
+        """Another connection, before that is over."""
+        while not patience.is_over(time.monotonic()):
             if self._connect is None:
                 with suppress(queue.Empty):
-                    return self._callers.get(timeout=left)
-                return None
+                    return self._callers.get(timeout=1.0)
+                continue
             try:
                 return self._connect()
             except (OSError, WireError) as error:
@@ -265,12 +269,13 @@ class Taker:
         start_thread("pages", self._look_after, patience, done, connect)
 
     def _look_after(self, patience: float, done: Callable[[], None], connect: Callable[[], Connection] | None) -> None:
-        begun = alone_since = next_attempt = time.monotonic()
+        begun = next_attempt = time.monotonic()
+        alone = Patience(patience, begun, SLOW_STEP)
         while (view := self._look()) is not None and view.state is State.SERVING:
             now = time.monotonic()
             if view.connected:
-                alone_since = now
-            elif now - alone_since > patience:
+                alone.begin(now)
+            elif alone.is_over(now):
                 self.failure = f"{view.left >> 10} KiB of its memory have not come, and nobody who has them was heard for {patience:.0f} s"
                 break
             elif connect is not None and now >= next_attempt:

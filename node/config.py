@@ -47,7 +47,7 @@ class Config:
     interception: str = "auto"
     engine: str = "auto"
     memory: str = "auto"
-    link_timeout: float = 20.0
+    link_timeout: float = 300.0
     balance: bool = True
     lend: dict[str, Any] = field(default_factory=dict)
     cpu_flags: frozenset[str] | None = None
@@ -199,7 +199,7 @@ def from_document(document: dict[str, Any]) -> Config:
         interception=_one_of(document, "interception", INTERCEPTIONS),
         engine=_one_of(document, "engine", ENGINES),
         memory=_one_of(document, "memory", MEMORY),
-        link_timeout=number("link_timeout", 1, 3600, 20.0) or 20.0,
+        link_timeout=number("link_timeout", 1, 3600, 300.0) or 300.0,
         balance=balance,
         lend=lend,
         cpu_flags=cpu_flags,

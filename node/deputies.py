@@ -146,7 +146,7 @@ class Deputies:
             # The process may have ended already: its end and this message come by different ways.
             sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
             self._registry.update(pid, why=sentence, state="lost")
-            log.error("process %d is lost: %s", pid, sentence)
+            log.critical("process %d is lost: %s", pid, sentence)
         elif event == "born":
             parent = entry or self._registry.ended.get(pid)
             if parent is not None:
@@ -155,6 +155,8 @@ class Deputies:
             return
         elif event == "progress":
             self._moves.progressed(pid, message)
+        elif event == "cut":
+            self._cut(entry, float(message.get("cut", 0.0)))
         elif event == "begins":
             self._moves.begins(pid)
         elif event == "state":
@@ -166,6 +168,17 @@ class Deputies:
             self._executed(entry, str(message.get("where")))
         elif event == "exit":
             log.info("process %d ended on %s: %s", pid, entry.where, message.get("status"))
+
+    def _cut(self, entry: HomeProcess, seconds: float) -> None:
+        """The node of a process is not heard since so long, or (0) is again."""
+        if seconds > 0:
+            since = time.time() - seconds
+            sentence = f"{entry.where} is not heard since {time.strftime('%H:%M:%S', time.localtime(since))}; it waits for {entry.where}"
+            self._registry.update(entry.pid, cut=since, why=sentence)
+            log.warning("process %d: %s", entry.pid, sentence)
+        elif entry.cut:
+            self._registry.update(entry.pid, cut=0.0, why="")
+            log.info("process %d: %s is heard again", entry.pid, entry.where)
 
     async def _take_child(self, parent: HomeProcess, pid: int, where: str) -> None:
         """A child of a process that is away was born there; its deputy is a part of its parent's."""
@@ -243,7 +256,7 @@ class Deputies:
             return
         sentence = f"its deputy died while it {'left' if known.where == HOME else f'was on {known.where}'}"
         self._registry.update(entry.pid, state="lost", why=sentence)
-        log.error("process %d is lost: %s; ended %s", entry.pid, sentence, time.strftime("%Y-%m-%d %H:%M:%S"))
+        log.critical("process %d is lost: %s; ended %s", entry.pid, sentence, time.strftime("%Y-%m-%d %H:%M:%S"))
         if process.is_alive(entry.pid, entry.starttime):
             try:
                 os.kill(entry.pid, signal.SIGKILL)
@@ -290,14 +303,17 @@ class Deputies:
     async def _resume(self, pid: int, deputy: Program, lock: asyncio.Lock) -> None:
         """Brings the registry up to what a deputy says that worked while there was no daemon, or another."""
         try:
-            where = await self._settled_place(pid, deputy)
+            where, cut = await self._settled_place(pid, deputy)
             if where is not None:
                 self._found(pid, where)
+            if (entry := self._registry.get(pid)) is not None:
+                self._cut(entry, cut)
         finally:
             lock.release()
 
-    async def _settled_place(self, pid: int, deputy: Program) -> str | None:
-        """Where a deputy's process is when no move of it is under way any more, None if that cannot be known."""
+    async def _settled_place(self, pid: int, deputy: Program) -> tuple[str | None, float]:
+        """Where a deputy's process is when no move of it is under way any more, None if that cannot be known; and since how many seconds
+        that node is not heard."""
         try:
             async with asyncio.timeout(2 * MOVE_TIMEOUT):
                 while (status := await deputy.request("status", 2 * MOVE_TIMEOUT)).get("moving"):
@@ -309,9 +325,9 @@ class Deputies:
         except (ProgramError, TimeoutError) as error:
             if not deputy.gone.is_set():
                 log.error("process %d: its deputy does not say where it is: %s", pid, error)
-                return None
-            return HOME                            # what a deputy leaves behind alive is at home
-        return where
+                return None, 0.0
+            return HOME, 0.0                       # what a deputy leaves behind alive is at home
+        return where, float(status.get("cut", 0.0))
 
     def _found(self, pid: int, where: str) -> None:
         entry = self._registry.get(pid)

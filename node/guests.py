@@ -228,9 +228,17 @@ class Guests:
             self.groups.put_first(key, False)
         elif event == "moving":
             self.on_its_way(key, message.get("moving") is True)
+        elif event == "cut":
+            self._cut(key, message.get("cut") is True)
         elif event == "born" and key in self._guests:
             self._alone.pop(self._guests[key].group, None)
             self._spawn(self._take_child(self._guests[key], int(message["pid"])))
+
+    def _cut(self, key: str, is_cut: bool) -> None:
+        """The home of a guest is not heard, or is again."""
+        if (guest := self._guests.get(key)) is not None:
+            log.warning("guest %s: its home is %s", key, "not heard: it stands still" if is_cut else "heard again")
+            self.stillness.cut(guest, is_cut, [one for one in self._guests.values() if one.group == guest.group])
 
     async def _take_child(self, parent: Guest, pid: int) -> None:
         """A guest's child was born here; its remote is a part of its parent's."""

@@ -29,6 +29,7 @@ from node.registry import HOME, KEPT_MOVES, HomeProcess, Registry
 from node.tally import Tally
 from wire import steps
 from wire.frames import Message
+from wire.patience import longer
 
 QUEUE_TIMEOUT = 60.0
 """Seconds that a move waits for the one before it."""
@@ -318,7 +319,7 @@ class Mover:
     async def _recall(self, pid: int, node: str) -> None:
         """A deputy was killed as it told a target that a process is the target's: whatever runs there is ended, and has not done anything
         yet, for it had no home. If the node does not answer, it does so itself after link_timeout."""
-        end = time.monotonic() + self._config().link_timeout + RECALL_MARGIN
+        end = time.monotonic() + longer(self._config().link_timeout) + RECALL_MARGIN
         while time.monotonic() < end:
             try:
                 await self._peers.call(node, "cancel", {"key": f"{self._config().name}-{pid}", "ended": True}, RECALL_TIMEOUT)

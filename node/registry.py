@@ -45,7 +45,7 @@ class HomeProcess:
     came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted` that
     mosrun did not start it (or the process that it comes from): somebody moved it by hand. `owner` is who registered it, or the process
     that it comes from: user, group, further groups; its own ids may be others. `trust` names the nodes that
-    it may be on beside its home (mosrun --trust); empty: all.
+    it may be on beside its home (mosrun --trust); empty: all. `cut` is since when its node is not heard; 0: it is.
 
     Its checkpoints: `checkpoint_every` minutes (0: not by themselves), since when, to what directory; the last that was made, and when
     the last was tried by itself; how many milliseconds it stood still; why the last one was not made.
@@ -82,6 +82,7 @@ class HomeProcess:
     checkpoint_tried: float = 0.0
     checkpoint_ms: float = 0.0
     checkpoint_why: str = ""
+    cut: float = 0.0
     history: History = field(default_factory=History)
 
     def runnable(self, stat: ProcessStat | None = None) -> float:
@@ -99,6 +100,11 @@ class HomeProcess:
     def registered_by(self) -> Owner:
         """Whose rights bound what may leave of it (engine/permission.py)."""
         return Owner(self.owner[0], self.owner[1], self.owner[2:]) if len(self.owner) > 1 else owner_of_user(self.uid)
+
+    @property
+    def shown_state(self) -> str:
+        """As people see it: one whose node is not heard waits."""
+        return "cut off" if self.cut and self.state == "away" else self.state
 
     def is_as_it_was(self, then: HomeProcess) -> bool:
         """Whether it is that very process, and has not moved since."""
@@ -123,7 +129,7 @@ class HomeProcess:
             "adopted": self.adopted,
             "trust": list(self.trust),
             "command": self.command,
-            "state": self.state,
+            "state": self.shown_state,
         } | self._checkpoint_row()
 
     def _checkpoint_row(self) -> dict[str, Any]:

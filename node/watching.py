@@ -102,7 +102,7 @@ class Watching:
         decision = self._node.balancer.decisions.get(entry.pid) if client.may_act_on(entry.uid) else None
         progress = self._node.mover.progress.get(entry.pid)
         return {
-            "pid": entry.pid, "user": process.user_name(entry.uid), "where": entry.where, "state": entry.state,
+            "pid": entry.pid, "user": process.user_name(entry.uid), "where": entry.where, "state": entry.shown_state,
             "seconds": max(0.0, now - entry.since), "moves": entry.moves, "command": entry.command[:LONGEST_COMMAND], "why": entry.why,
             "job": entry.job, "locked": entry.locked, "home_only": entry.home_only, "adopted": entry.adopted,
             "decision": decision.reason if decision else "",

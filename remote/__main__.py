@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--secret-fd", type=int, required=True, help="descriptor from which the 32-byte secret is read")
     made.add_argument("--address", required=True, help="address to listen on")
     made.add_argument("--node", required=True, help="name of this node")
-    made.add_argument("--link-timeout", type=float, default=20.0, help="seconds without the home until it counts as dead")
+    made.add_argument("--link-timeout", type=float, default=300.0, help="seconds without the home until it counts as dead")
     made.add_argument("--interception", default="auto", choices=("auto", "notify", "ptrace"))
     made.add_argument("--cgroup", default="", help="cgroup of the guest, relative to the node's")
     made.add_argument("--images", type=Path, default=Path("/run/farhome/images"))

@@ -38,6 +38,7 @@ from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from remote.sandbox import Sandbox
 from wire.channel import Channel
 from wire.frames import Message, WireError
+from wire.patience import of_guest
 
 if TYPE_CHECKING:
     from remote.remote import Remote
@@ -90,6 +91,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             left.leave()
         raise
     pid = int(request["pid"])
+    remote.patience.limit = of_guest(request.get("link_timeout"), remote.options.link_timeout)
     phases = Phases("arrival")
     store = remote.tree.store
     key = f"{remote.options.home}-{remote.options.pid}"
@@ -215,7 +217,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     remote.settle(guest)
     phases.done("commit")
     if taker is not None:
-        taker.start(remote.options.link_timeout, remote.tree.waker.wake)
+        taker.start(remote.patience.limit, remote.tree.waker.wake)
     if decision.link is not None:
         remote.attach(decision.link)
     guest.run(decision.pending)
@@ -253,7 +255,7 @@ def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lam
                     log.warning("the home's conversation broke when guest %d was ready", remote.options.pid)
                     talks.remove(caller)
                     caller.close()
-                    end = time.monotonic() + remote.options.link_timeout
+                    end = time.monotonic() + remote.patience.limit
                 state, action = follow(state, word)
                 if action is Do.RUN:
                     talks.remove(caller)

@@ -190,6 +190,7 @@ class Births:
             raise
         frozen = Frozen(newborn.pid, {newborn.tid: newborn})
         born = guest.child(child, frozen, link, asked.wish.shares_memory)
+        child.patience.limit = remote.patience.limit
         child.settle(born)
         born.run()
         remote.tree.newborns.add(child, {"event": "born", "pid": number})

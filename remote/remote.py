@@ -26,6 +26,7 @@ from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
+from wire.patience import Patience, Silence, of_guest
 from wire.waking import ready
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("remote")
 
-SILENCE = 3.0
-"""Seconds without a heartbeat after which a connection is given up; the deputy makes another."""
+CUT_AFTER = 10.0
+"""Seconds that the link may be broken before the guest stands still: computing for a home that may never ask for it takes from others."""
 LEASE = 15.0
 """Seconds that an expected guest may take to come."""
 
@@ -82,6 +83,11 @@ class Remote:
         self.finished = False
         self.reason = ""
         self._heard = time.monotonic()
+        self.patience = Patience(of_guest(None, options.link_timeout), self._heard)
+        """with home, while the link is broken"""
+        self._silence = Silence(self._heard)
+        self._is_cut = False
+        """mosd has been told that home is not heard"""
         self._connected = False
         self._talks: set[Connection] = set()
         """The conversations about moves."""
@@ -159,13 +165,26 @@ class Remote:
                     log.warning("the link to %s is broken: %s", self.options.home, event.data.decode(errors="replace"))
                     guest.link.detach()
                     self._connected, self._heard = False, time.monotonic()
+                    self.patience.begin(self._heard)
+                    self._silence.broke(self._heard)
             else:
                 self._on_control(event, guest)
         if not self.finished:
             guest.poll()
         gives = self._giver is not None and not self._giver.is_over
-        if not self._connected and not gives and time.monotonic() - self._heard > self.options.link_timeout:
-            self.finish(f"its home {self.options.home} has not been heard for {self.options.link_timeout:.0f} s")
+        if self._connected or gives:
+            self.patience.begin(time.monotonic())
+        elif self.patience.is_over(time.monotonic()):
+            reason = f"its home {self.options.home} has not been heard for {self.patience.limit:.0f} s"
+            log.critical("guest %s:%d is lost: %s", self.options.home, self.options.pid, reason)
+            self.finish(reason)
+        self._tell_cut(self.patience.waited > CUT_AFTER and not self.finished)
+
+    def _tell_cut(self, is_cut: bool) -> None:
+        """Tells mosd that the guest's home is not heard, or is again: meanwhile it stands still."""
+        if is_cut != self._is_cut:
+            self._is_cut = is_cut
+            self.server.tell({"event": "cut", "cut": is_cut})
 
     def take_pages(self, taker: postcopy.Taker) -> None:
         """Memory follows the guest that is about to run here."""
@@ -179,7 +198,7 @@ class Remote:
             return channel.connect(target[0], "page", target[1], timeout=postcopy.PROGRESS_TIMEOUT)
 
         self.keep_pages()
-        self._giver = postcopy.Giver(pid, self.options.link_timeout, connect if target is not None else None)
+        self._giver = postcopy.Giver(pid, self.patience.limit, connect if target is not None else None)
         if target is None:
             self._reception.take_pages = self._giver.attach
         self._giver.start(self._waker.wake)
@@ -202,6 +221,7 @@ class Remote:
         """The guest is here: its link is heard from now on."""
         self.guest = guest
         self._heard = time.monotonic()
+        self.patience.begin(self._heard)
         self.selector.register(guest.link.event_fd, selectors.EVENT_READ, lambda: None)
 
     # -- the deputy, over the link ------------------------------------------------------------------------------------
@@ -259,11 +279,13 @@ class Remote:
         assert self.guest is not None
         connection.settimeout(None)
         self._home_address = str(connection.getpeername()[0])
-        self.guest.link.set_silence(SILENCE)
+        self.guest.link.set_silence(self._silence.bound)
         if self._connected:
             self.guest.link.detach()
         self.guest.link.attach(connection)
         self._connected = True
+        self.patience.begin(time.monotonic())
+        self._tell_cut(False)
 
     def home_files(self, port: int) -> HomeFiles:
         """Files of the home, whose server is at that port. Errors: OSError."""

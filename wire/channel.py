@@ -23,7 +23,7 @@ from wire.frames import Message, WireError
 from wire.waking import ready
 
 ROLES = ("move", "imgs", "link", "page")
-HELLO_TIMEOUT = 5.0
+HELLO_TIMEOUT = 10.0
 """Seconds that the whole handshake may take."""
 SILENCE = 10
 """Seconds of waiting for word from a peer whose kernel does not answer either, after which it is dead to a move: a process may be
