@@ -23,6 +23,7 @@ from remote.remote import Remote
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError
+from wire.patience import longer
 from wire.waking import Waker
 
 pytestmark = pytest.mark.timeout(60)
@@ -79,7 +80,8 @@ class Ready:
         self.waker = Waker(selector)
         self.reception = Reception("127.0.0.1", SECRET, self.waker.wake)
         self._remote = SimpleNamespace(
-            _reception=self.reception, _waker=self.waker, options=SimpleNamespace(pid=7, link_timeout=LINK_TIMEOUT)
+            _reception=self.reception, _waker=self.waker, options=SimpleNamespace(pid=7),
+            patience=SimpleNamespace(limit=longer(LINK_TIMEOUT)),
         )
         self._remote.next_caller = lambda *args, **fields: Remote.next_caller(cast(Any, self._remote), *args, **fields)
 
