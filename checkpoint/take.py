@@ -32,12 +32,13 @@ from engine import criu, refusal, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.mappings import Mapping, read_mappings_quickly
+from engine.peculiar import by_asking
 from engine.permission import Owner, may_leave
 from engine.phases import Phases
 from engine.private import private_directories
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import kernel_pages
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.journal import Journal
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.syscalls import SYS
@@ -254,6 +255,9 @@ def _why_not_frozen(frozen: Frozen) -> str | None:
     """What only the process itself, standing still, can tell. Errors: OSError."""
     if any(thread.group_stop for thread in frozen.threads.values()):
         return "it is stopped"
+    reason = by_asking(frozen, with_timers=False)
+    if reason is not None:
+        return reason
     with frozen.scratch(64) as scratch:
         frozen.call(SYS.prctl, PR_GET_CHILD_SUBREAPER, scratch)
         if any(frozen.read(scratch, 4)):
@@ -383,7 +387,7 @@ def main() -> int:
         answer = {"ok": False, "error": str(CheckpointRefused(options.pid, "it has ended")), "code": CheckpointRefused.exit_code}
     except OSError as error:
         log.warning("checkpoint of %d failed", options.pid, exc_info=True)
-        answer = {"ok": False, "error": f"the checkpoint of process {options.pid} failed: {error}", "code": 1}
+        answer = {"ok": False, "error": f"the checkpoint of process {options.pid} failed: {sentence(error)}", "code": 1}
     print(json.dumps(answer), flush=True)
     return 0 if answer["ok"] else 1
 

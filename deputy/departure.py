@@ -20,6 +20,7 @@ from deputy.report import Report
 from deputy.traced import Replaced
 from engine.precopy import Ahead
 from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.errors import sentence as sentence_of
 from kernel_helpers.seizing import Frozen
 from wire.frames import WireError
 from wire.logs import start_thread
@@ -82,6 +83,8 @@ class Departure:
                 self._begin(self._mosrun)
                 return None
             held, since = self._take_begun(deputy.beginning)
+        if deputy.where == "home" and held is None:
+            leaving.await_alone(deputy.pid)
         if preparation.areas and preparation.ahead is None:
             self._go_ahead()
             return None
@@ -143,7 +146,7 @@ class Departure:
         deputy, target = self._deputy, self._preparation.target
         deputy.wanted = None
         self._preparation.abandon()
-        sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {error}"
+        sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {sentence_of(error)}"
         log.warning("%s", sentence, exc_info=not isinstance(error, (MoveRefused, NotNow, WireError)))
         deputy.answer_failure(self._number, sentence)
         if deputy.where == "home":

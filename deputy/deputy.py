@@ -36,7 +36,7 @@ from deputy.traced import Replaced
 from engine.permission import Owner
 from engine.postcopy import Giver
 from engine.precopy import Progress
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.journal import SUFFIX
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
@@ -438,14 +438,14 @@ class Deputy:
             else:
                 approach.close()
                 self.wanted = None
-                self.answer_failure(number, f"coming home from {was} failed: {error}")
+                self.answer_failure(number, f"coming home from {was} failed: {sentence(error)}")
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)
             approach.close()
             self.wanted, self._retry_home_at = None, time.monotonic() + 0.5
             if number is not None:
-                self.answer_failure(number, f"coming home from {was} failed: {error}")
+                self.answer_failure(number, f"coming home from {was} failed: {sentence(error)}")
             return
         log.info("process %d is home from %s (%s), frozen %.1f ms, %d bytes", self.pid, was, reason, report.frozen_ms, report.size)
         if number is not None:

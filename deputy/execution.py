@@ -31,7 +31,7 @@ from engine.pending import Pending, put
 from engine.permission import may_leave
 from engine.phases import Phases
 from kernel_helpers import account, tracing
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.inject import SIGINFO_SIZE
 from kernel_helpers.numbers import NUMBERS
 from kernel_helpers.seizing import Frozen
@@ -84,7 +84,7 @@ def go_on(deputy: Deputy) -> None:
         return
     except (FarhomeError, OSError) as error:
         log.exception("process %d cannot be held", deputy.pid)
-        deputy._lost(f"could not be left: {error}")
+        deputy._lost(f"could not be left: {sentence(error)}")
         return
     finally:
         deputy.stub, deputy.signals, deputy.go_home_reason = None, None, None
@@ -135,9 +135,9 @@ class Held:
             preparation.abandon()
             if deputy.where != "home":  # it was committed: that copy alone may run
                 self._let_go()
-                deputy._lost(f"could not be reached: {error}")
+                deputy._lost(f"could not be reached: {sentence(error)}")
                 return
-            self.stay(error.reason if isinstance(error, MoveRefused) else str(error))
+            self.stay(error.reason if isinstance(error, MoveRefused) else sentence(error))
             return
         log.info("process %d executes a program on %s, held %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
         if wanted is not None:

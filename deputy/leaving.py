@@ -27,15 +27,16 @@ from engine.capture import capture, inner_tid
 from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
+from engine.peculiar import by_asking
 from engine.pending import put, take
 from engine.permission import may_leave
 from engine.phases import Phases
 from engine.private import private_directories
-from engine.refusal import PRIVATE, passes, why_not, why_not_frozen
+from engine.refusal import PRIVATE, passes, shares_memory, why_not
 from engine.remains import remains
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
@@ -76,7 +77,7 @@ def leave(
         reason = may_leave(deputy.pid, preparation.owners) or why_not(deputy.pid, traced_by=deputy.tree.thread)
         if reason is not None and passes(reason):
             raise NotNow(reason)
-        reason = reason or why_not_frozen(frozen)
+        reason = reason or by_asking(frozen)
         if reason is None and any(thread.group_stop for thread in frozen.threads.values()):
             reason = "it is stopped"
         if reason is not None:
@@ -162,11 +163,21 @@ def _bind(frozen: Frozen) -> None:
             thread.set_options(OPTIONS)
 
 
+def await_alone(pid: int) -> None:
+    """Whose memory is that of a child that is about to execute a program cannot be stopped before. Errors: NotNow, MoveRefused."""
+    reason = shares_memory(pid)
+    if reason is not None:
+        raise NotNow(reason) if passes(reason) else MoveRefused(pid, reason)
+
+
 def _seize(pid: int) -> tuple[Frozen, dict[int, int]]:
     """All threads stopped, and until when those of them wait that are in a call with a deadline."""
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
-    frozen = seize(pid)
+    try:
+        frozen = seize(pid)
+    except TimeoutError as error:
+        raise MoveRefused(pid, f"it cannot be stopped: {sentence(error)}") from error
     name_restarted_calls(frozen, places)
     return frozen, deadlines(frozen, waits)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from deputy.traced import Replaced
-from engine.files import FileMapping, MappedFile, by_mapping, hashes, mappings
+from engine.files import FileMapping, MappedFile, by_mapping, describe, hashes, mappings
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event
@@ -120,7 +120,8 @@ class Mappings:
     def files(self) -> list[MappedFile]:
         """All that the guest has mapped, for another node, as it is now. Errors: OSError."""
         sources = {name: by_mapping(self._pid, mapping.start, mapping.end) for name, mapping in self._now().values()}
-        return [_described(file.path, sources[path]) if path in sources else file for path, file in self._sent.items()]
+        now = {path: describe(path, link) for path, link in sources.items()}
+        return [now.get(path) or file for path, file in self._sent.items()]
 
     def _now(self) -> dict[str, tuple[str, FileMapping]]:
         """By identity: the guest's name, and a mapping of it."""
@@ -267,12 +268,6 @@ def serve(deputy: Deputy, event: Event) -> None:
         raise WireError(f"{deputy.where} asks for a file in a way that is none: {error}") from None
     answer: dict[str, Any] = {"again": True} if deputy.link.still else deputy.mappings.map(deputy.stub, event.tid, arguments)
     deputy.link.send(Control.MAPPED, event.tid, number=number, **answer)
-
-
-def _described(name: str, source: str) -> MappedFile:
-    """Errors: OSError."""
-    with open(source, "rb", buffering=0) as file:
-        return MappedFile(name, os.fstat(file.fileno()).st_size, hashes.hash(file), source)
 
 
 def _check(status: os.stat_result) -> None:

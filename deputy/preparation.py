@@ -191,9 +191,15 @@ class Preparation:
         for file in offered:
             if file.sha256 in wanted:
                 wanted.discard(file.sha256)
-                with file.open() as source:
+                try:
+                    source = file.open()
+                except FileNotFoundError as error:
+                    raise FarhomeError(f"{file.path} cannot be sent: {error.strerror}") from error
+                with source:
                     self.channel.send("content", sha256=file.sha256, size=file.size)
                     self.channel.send_stream(file.size, source.read)
+        for file in offered:
+            file.let_go()
 
     def send_late_files(self, now: list[files.MappedFile]) -> None:
         """Those of the files that the process has mapped now, being frozen, that it mapped after `prepare`."""
@@ -205,6 +211,8 @@ class Preparation:
             self._send_wanted(late)
             self.channel.expect("ready", timeout=30.0)
             self.files += late
+        for file in now:
+            file.let_go()
 
     def check(self) -> None:
         """Raises what went wrong in the worker."""

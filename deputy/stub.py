@@ -25,7 +25,7 @@ from engine.handover import give_descriptor
 from engine.layout import Span
 from engine.mappings import PAGE
 from kernel_helpers import inject, library, syscalls, tracing
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import HomeLink
 from kernel_helpers.seizing import Frozen, find_instruction
@@ -92,7 +92,7 @@ class Stub(Traced):
         except OSError as error:
             stub.undo()
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                raise MoveRefused(frozen.pid, f"it is at a limit of its own ({error})") from error
+                raise MoveRefused(frozen.pid, f"it is at a limit of its own ({sentence(error)})") from error
             raise
         stub._expect_restarts(frozen, deadlines)
         return stub

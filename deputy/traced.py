@@ -138,7 +138,9 @@ class Traced:
     def injecting(self, program: int = 0) -> Iterator[Thread]:
         """A thread (the program's id, or any) that is stopped for injected calls and goes on with what it did. Errors: Replaced,
         TimeoutError, ProcessLookupError."""
-        tid = self.host(program) or self.tids[0]
+        tid = self.host(program) or next(iter(self.tids), 0)
+        if not tid:
+            raise ProcessLookupError(errno.ESRCH, f"stub {self.pid} has ended")
         if self.executed is not None or self.interrupt(tid, 5.0) is None:
             end = time.monotonic() + DEATH_PATIENCE
             while not self.is_replaced() and tid in self.tids and tracing.is_dead(tid) and time.monotonic() < end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -57,20 +58,41 @@ def _unescape(path: str) -> str:
 
 def is_file(mapping: FileMapping) -> bool:
     """Whether it maps a file that can be found by its path. What is mapped but deleted travels in the images."""
-    return bool(mapping.inode and mapping.path) and not mapping.path.startswith(_NO_FILES) and (
+    return bool(mapping.inode) and mapping.path.startswith("/") and not mapping.path.startswith(_NO_FILES) and (
         not mapping.path.endswith(" (deleted)")
     )
 
 
+class Content:
+    """A file that has been opened: what was hashed of it is what is sent, whatever comes to its name, or to where it was mapped."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def open(self) -> BinaryIO:
+        """Once more, from its beginning. Errors: OSError."""
+        if self._descriptor < 0:
+            raise FileNotFoundError(errno.ENOENT, "the file is not held any more")
+        return open(f"/proc/self/fd/{self._descriptor}", "rb", buffering=0)
+
+    def close(self) -> None:
+        """It is not needed any more."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 @dataclass(frozen=True)
 class MappedFile:
-    """A file by its path at home and its content."""
+    """A file by its path at home and its content. held: the file itself, on the node that has it mapped."""
 
     path: str
     size: int
     sha256: str
-    source: str = field(default="", compare=False)
-    """where to read it on the node that has it mapped"""
+    held: Content | None = field(default=None, compare=False, repr=False)
 
     def to_wire(self) -> dict[str, Any]:
         return {"path": os.fsencode(self.path), "size": self.size, "sha256": self.sha256}
@@ -96,11 +118,15 @@ class MappedFile:
         return cls(os.fsdecode(path), size, sha256)
 
     def open(self) -> BinaryIO:
-        """The content, for sending. Errors: OSError."""
-        try:
-            return open(self.source or self.path, "rb", buffering=0)
-        except FileNotFoundError:
-            return open(self.path, "rb", buffering=0)  # unmapped meanwhile
+        """The content, for sending: of the very file that was hashed. Errors: OSError."""
+        if self.held is None:
+            raise FileNotFoundError(errno.ENOENT, f"{self.path} is not mapped any more")
+        return self.held.open()
+
+    def let_go(self) -> None:
+        """It has been sent, or is not wanted."""
+        if self.held is not None:
+            self.held.close()
 
 
 class HashCache:
@@ -161,7 +187,8 @@ def by_mapping(pid: int, start: int, end: int) -> str:
 
 
 def mapped_files(pid: int) -> list[MappedFile]:
-    """All files that the process has mapped, and its program, each once. Errors: ProcessLookupError, OSError."""
+    """All files that the process has mapped, and its program, each once, and held. What it unmaps meanwhile is left out: at the freeze all
+    is asked for again. No name is opened, which its user may have given to another file. Errors: ProcessLookupError, OSError."""
     found: dict[tuple[str, str, int], str] = {}
     for mapping in mappings(pid):
         if is_file(mapping):
@@ -170,23 +197,31 @@ def mapped_files(pid: int) -> list[MappedFile]:
             found.setdefault(key, by_mapping(pid, mapping.start, mapping.end))
     files = []
     for (path, _, inode), link in found.items():
-        file = _describe(path, link) or _describe(path, path, inode)
+        file = describe(path, link, inode)
         if file is not None:
             files.append(file)
     program = os.readlink(f"/proc/{pid}/exe")
     if not program.endswith(" (deleted)") and not any(file.path == program for file in files):
-        file = _describe(program, f"/proc/{pid}/exe")
+        file = describe(program, f"/proc/{pid}/exe")
         if file is not None:
             files.append(file)
     return files
 
 
-def _describe(path: str, source: str, inode: int = 0) -> MappedFile | None:
+def describe(path: str, link: str, inode: int = 0) -> MappedFile | None:
+    """A regular file by one of the links to it in /proc. None: there is none any more, or it is another (inode) or no such file.
+    Errors: OSError."""
     try:
-        with open(source, "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or (inode and status.st_ino != inode):
-                return None
-            return MappedFile(path, status.st_size, hashes.hash(file), source)
+        place = os.open(link, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None  # unmapped (or deleted) meanwhile; what is mapped at the freeze is asked for again then
+        return None
+    try:
+        status = os.fstat(place)
+        if not stat.S_ISREG(status.st_mode) or (inode and status.st_ino != inode):
+            return None
+        held = Content(os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        os.close(place)
+    with held.open() as file:
+        return MappedFile(path, os.fstat(file.fileno()).st_size, hashes.hash(file), held)
+

@@ -31,7 +31,7 @@ from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtra
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
 from engine.pending import is_over
 from engine.postcopy import Taker
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
 from kernel_helpers.seizing import Frozen
@@ -118,7 +118,7 @@ class Refilled:
             _empty(self.stub, self.created, self._kept, self._reserved)
             _take_back(self.stub, self._queued)
         except OSError as error:
-            raise RefillFailed(f"the stub could not be emptied again: {error}", stub_usable=False) from error
+            raise RefillFailed(f"the stub could not be emptied again: {sentence(error)}", stub_usable=False) from error
 
 
 def refill(
@@ -156,7 +156,7 @@ def refill(
         _check_kernel_code(stub, maps, context)
         kept = _keep(stub, maps, merge([*reserved, *filled]))
     except (BadContext, OSError) as error:
-        raise RefillFailed(str(error), stub_usable=not isinstance(error, ProcessLookupError)) from error
+        raise RefillFailed(sentence(error), stub_usable=not isinstance(error, ProcessLookupError)) from error
     except LayoutImpossible as error:
         if type(error) is not LayoutImpossible:
             raise
@@ -189,7 +189,7 @@ def refill(
                 thread.set_extended_state(states[thread_context.tid])
             _queue_pending(context, threads, stub, scratch, queued)
     except OSError as error:
-        reason = f"the process could not be put back together: {error}"
+        reason = f"the process could not be put back together: {sentence(error)}"
         try:
             _empty(stub, created, kept, reserved)
             _take_back(stub, queued)

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
+from engine.peculiar import CPU_TIMER, by_looking
 from engine.permission import THREADS_DIFFER, credentials
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.sharing import who_shares_memory
 
 _DESCRIPTORS = {
     "anon_inode:[io_uring]": "it uses io_uring",
@@ -24,11 +24,11 @@ _DESCRIPTORS = {
 _OWN_PROC = re.compile(
     r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|mem|pagemap|clear_refs)"
 )
+_PF_KTHREAD = 0x200000
+_VFORK = "it shares its memory until process"
 _ITSELF = "it looks at itself through /proc/self/"
 PRIVATE = "it has private directories (mosrun -X)"
 _CAP_SYS_RESOURCE = 24
-_CPU_TIMER = "it has a timer that counts its processor time ({})"
-ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
 _NAMESPACES = {
     "user": "it is in a user namespace of its own",
     "pid": "it is in a pid namespace of its own",
@@ -46,8 +46,8 @@ def why_not(pid: int, traced_by: int | None = None, lasting: bool = False) -> st
 
 
 def passes(reason: str) -> bool:
-    """Whether such a thing mostly is gone in a moment: a file that is read at once and closed."""
-    return reason.startswith(_ITSELF)
+    """Whether such a thing mostly is gone in a moment: a file that is read at once and closed, a child that is about to execute."""
+    return reason.startswith((_ITSELF, _VFORK))
 
 
 def reasons(pid: int, traced_by: int | None = None) -> Iterator[str]:
@@ -102,16 +102,20 @@ def _all(pid: int, traced_by: int | None) -> Iterator[str]:
         yield "it has ended" if status.get("Threads", "1") == "1" else "its main thread has ended"
         return                                   # of such a one nothing more can be read
     if "VmSize" not in status:
-        yield "it is part of the kernel"
+        yield "it is part of the kernel" if is_kernels(pid) else "it has ended"  # it gives up its memory before all else
         return
     yield from _by_status(status, traced_by)
     if len(credentials(pid)) > 1:
         yield THREADS_DIFFER
+    sharing = shares_memory(pid)
+    if sharing is not None:
+        yield sharing
     yield from _by_namespaces(pid)
     yield from _by_program(pid)
     yield from _by_descriptors(pid)
     yield from _by_mappings(pid)
     yield from _by_timers(pid)
+    yield from by_looking(pid)
 
 
 def _printable(text: str) -> str:
@@ -191,7 +195,7 @@ def _has_huge_pages(pid: int) -> bool:
 
 def _by_timers(pid: int) -> Iterator[str]:
     """A timer stays at home with the stub, and there a cpu clock stands still. Those of setitimer(2) are told nowhere: see
-    why_not_frozen()."""
+    engine/peculiar.py."""
     try:
         with open(f"/proc/{pid}/timers", encoding="utf-8") as timers:
             clocks = [int(line.split()[1]) for line in timers if line.startswith("ClockID:")]
@@ -200,17 +204,46 @@ def _by_timers(pid: int) -> Iterator[str]:
             return  # this kernel does not tell
         raise
     if any(clock < 0 for clock in clocks):
-        yield _CPU_TIMER.format("timer_create")
+        yield CPU_TIMER.format("timer_create")
 
 
-def why_not_frozen(frozen: Frozen) -> str | None:
-    """What only the process itself can find out. Errors: OSError."""
-    with frozen.scratch(32) as address:
-        for which in (ITIMER_VIRTUAL, ITIMER_PROF):
-            frozen.call(SYS.getitimer, which, address)
-            if any(frozen.read(address, 32)[16:]):
-                return _CPU_TIMER.format("setitimer")
-    return None
+def shares_memory(pid: int) -> str | None:
+    """Whether another process has the same address space: what is moved of one, or given up, is the other's. One that is about to execute
+    a program (vfork, posix_spawn) has it for a moment. Errors: ProcessLookupError."""
+    other = who_shares_memory(pid)
+    if not other:
+        return None
+    child = other if _parent(other) == pid else pid if _parent(pid) == other else 0
+    if child and _awaits_child(pid if child == other else other):
+        return f"{_VFORK} {child} executes a program (vfork)"
+    return f"it shares its memory with process {other} (clone, CLONE_VM)"
+
+
+def is_kernels(pid: int) -> bool:
+    """Whether it is a thread of the kernel itself; one that is not, and has no memory, is about to end. Errors: FileNotFoundError,
+    ProcessLookupError."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return bool(int(stat.read().rsplit(b")", 1)[1].split()[6]) & _PF_KTHREAD)
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rsplit(b")", 1)[1].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _awaits_child(pid: int) -> bool:
+    """Whether a thread of it stands still as in vfork(2)."""
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/stat", "rb") as stat:
+                if stat.read().rsplit(b")", 1)[1].split()[0] == b"D":
+                    return True
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return False
 
 
 def _by_mapping(mapping: FileMapping) -> str | None:
@@ -224,6 +257,8 @@ def _by_mapping(mapping: FileMapping) -> str | None:
         return "it has huge pages of hugetlbfs mapped"
     if path.startswith(("anon_inode:", "dmabuf:", "/secretmem")):
         return f"it has {path.removesuffix(' (deleted)')} mapped"
+    if mapping.inode and path and not path.startswith("/"):
+        return f"it has {path} mapped"
     if path.startswith("/dev/") and not path.startswith(("/dev/zero", "/dev/shm/")):
         return f"it has the device {path} mapped"
     if is_slots(mapping):

@@ -9,6 +9,15 @@ class FarhomeError(Exception):
     exit_code = 1
 
 
+def sentence(error: BaseException) -> str:
+    """What a user is told of an error: of one of the kernel's its words, without its number."""
+    if isinstance(error, ProcessLookupError):
+        return "it has ended"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return str(error)
+
+
 class MoveRefused(FarhomeError):
     """process {pid} stays at home: {reason}"""
 

@@ -142,6 +142,20 @@ int inject_rseq(int tid, struct rseq_configuration *configuration)
     return ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof *configuration, configuration) < 0 ? -errno : 0;
 }
 
+#ifndef PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG
+#define PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG 0x4211
+#endif
+
+/* Whether system calls of a stopped thread raise SIGSYS as long as it wants that (prctl, PR_SET_SYSCALL_USER_DISPATCH): then no call can be
+ * made in it. Before Linux 6.4 nobody can know. */
+int inject_dispatches(int tid)
+{
+    struct {
+        uint64_t mode, selector, offset, length;
+    } configuration = {0, 0, 0, 0};
+    return !ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, sizeof configuration, &configuration) && configuration.mode;
+}
+
 enum stop { STOP_ELSE, STOP_BEGINS, STOP_ENDS };
 
 /* What a stop for a system call is for; a negative errno. */
@@ -164,15 +178,18 @@ static bool comes_again(uint64_t result)
  * instruction in it; `base` gives the registers that the call does not use (the stack pointer matters to some calls).
  * The thread's registers are changed. After the timeout the call is interrupted and -(INJECT_FAILED + ETIMEDOUT) answered.
  *
- * Without a refuge behind the instruction (refuge.py) it is a single step, and ends in a signal-delivery-stop (its SIGTRAP), so that a
- * later CONT or DETACH may carry a signal. A thread whose tracer dies goes on stepping, and is killed by the next one; so with a refuge
- * (and PTRACE_O_TRACESYSGOOD) it runs from stop to stop for the call, out of which it goes on into the refuge. */
-long inject_call(int tid, uint64_t instruction, int refuge, const struct user_regs_struct *base, int64_t timeout_us,
+ * As a rule it is a single step, and ends in a signal-delivery-stop (its SIGTRAP), so that a later CONT or DETACH may carry a signal. The
+ * kernel forces that SIGTRAP on the thread: were it blocked or ignored, the program's action for it would be gone (signal.c,
+ * force_sig_info_to_task()). So it is not blocked meanwhile, and where it is ignored the call is made `gently`: the thread runs from stop to
+ * stop for the call. So it does with a refuge behind the instruction (refuge.py), out of which it goes on into that: a thread whose
+ * tracer dies goes on stepping, and is killed by the next step. */
+long inject_call(int tid, uint64_t instruction, int gently, const struct user_regs_struct *base, int64_t timeout_us,
                  struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                  uint64_t e, uint64_t f)
 {
     struct user_regs_struct r = *base;
     int status, error, interrupted = 0;
+    bool entered = false;
     r.rip = instruction;
     r.rax = number;
     r.orig_rax = -1; /* no restart of anything */
@@ -180,7 +197,7 @@ long inject_call(int tid, uint64_t instruction, int refuge, const struct user_re
     if ((error = inject_set_registers(tid, &r)))
         return -INJECT_FAILED + error;
     for (int stops = 0; stops < 64; stops++) {
-        if (ptrace(refuge ? PTRACE_SYSCALL : PTRACE_SINGLESTEP, tid, 0, 0))
+        if (ptrace(gently ? PTRACE_SYSCALL : PTRACE_SINGLESTEP, tid, 0, 0))
             return -INJECT_FAILED - errno;
         error = inject_wait(tid, interrupted ? 2000000 : timeout_us, &status);
         if (error == -ETIMEDOUT && !interrupted) {
@@ -198,8 +215,14 @@ long inject_call(int tid, uint64_t instruction, int refuge, const struct user_re
              * (clone, exec). The step is still to come. */
             continue;
         }
-        if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
-            int stop = which_stop(tid);
+        siginfo_t info;
+        if (WSTOPSIG(status) == SIGTRAP && (error = inject_get_signal_info(tid, &info)))
+            return -INJECT_FAILED + error;
+        /* Without PTRACE_O_TRACESYSGOOD, which is the caller's affair, the code tells; and begin and end alternate. */
+        bool is_plain = gently && WSTOPSIG(status) == SIGTRAP && info.si_code == SIGTRAP;
+        if (is_plain || WSTOPSIG(status) == (SIGTRAP | 0x80)) {
+            int stop = is_plain ? (entered ? STOP_ENDS : STOP_BEGINS) : which_stop(tid);
+            entered = !entered;
             if (stop < 0 || (error = inject_get_registers(tid, &r)))
                 return -INJECT_FAILED + (stop < 0 ? stop : error);
             if (stop != STOP_ENDS || r.rip != instruction + 2 || (comes_again(r.rax) && !interrupted))
@@ -209,18 +232,23 @@ long inject_call(int tid, uint64_t instruction, int refuge, const struct user_re
         if (WSTOPSIG(status) == SIGTRAP) {
             if ((error = inject_get_registers(tid, &r)))
                 return -INJECT_FAILED + error;
-            if (r.rip == instruction + 2 && !refuge)
+            if (info.si_code <= 0) { /* somebody has sent it, before */
+                deferred->signal = SIGTRAP;
+                deferred->info = info;
+                if (r.rip != instruction + 2 || gently)
+                    continue;
+            }
+            if (r.rip == instruction + 2 && !gently)
                 return interrupted ? -INJECT_FAILED - ETIMEDOUT : (long)r.rax;
-            if (r.rip != instruction && !refuge)
+            if (r.rip != instruction && !gently)
                 return -INJECT_FAILED - EFAULT;
-            continue; /* a SIGTRAP that was on its way before */
+            continue; /* a trap that was on its way before */
         }
         /* All signals are blocked, so this is SIGSTOP, or a fault's signal: of the call itself, which then never ran, or one
          * that waited before, which the kernel gives out although it is blocked, as soon as SIGTRAP comes behind it
          * (dequeue_synchronous_signal()). That one is dropped: its instruction will be executed, and fault, again. */
         if (WSTOPSIG(status) == SIGSEGV || WSTOPSIG(status) == SIGILL || WSTOPSIG(status) == SIGBUS ||
             WSTOPSIG(status) == SIGFPE || WSTOPSIG(status) == SIGSYS) {
-            siginfo_t info;
             if ((error = inject_get_registers(tid, &r)) || (error = inject_get_signal_info(tid, &info)))
                 return -INJECT_FAILED + error;
             if (WSTOPSIG(status) != SIGSYS &&
@@ -233,6 +261,38 @@ long inject_call(int tid, uint64_t instruction, int refuge, const struct user_re
             return -INJECT_FAILED + error;
     }
     return -INJECT_FAILED - ELOOP;
+}
+
+/* Brings a stopped thread to a stop at which a signal can be given to it, by one of ours that it does not get. Blocks all other signals.
+ * 0, or a negative errno. */
+int inject_reach_signal_stop(int pid, int tid, struct deferred_signal *deferred)
+{
+    int status, error = inject_set_signal_mask(tid, ~(1ull << (SIGTRAP - 1)));
+
+    if (error)
+        return error;
+    if (syscall(SYS_tgkill, pid, tid, SIGTRAP))
+        return -errno;
+    for (int stops = 0; stops < 64; stops++) {
+        if ((error = inject_continue(tid, 0)) || (error = inject_wait(tid, 2000000, &status)))
+            return error;
+        if (!WIFSTOPPED(status))
+            return -ESRCH;
+        if (status >> 16)
+            continue; /* a trap that was waiting */
+        siginfo_t info;
+        if ((error = inject_get_signal_info(tid, &info)))
+            return error;
+        if (WSTOPSIG(status) == SIGTRAP && info.si_code == SI_TKILL && info.si_pid == getpid())
+            return 0;
+        if (WSTOPSIG(status) == SIGTRAP && info.si_code > 0)
+            continue;
+        deferred->signal = WSTOPSIG(status);
+        deferred->info = info;
+        if (WSTOPSIG(status) == SIGTRAP)
+            return 0; /* one that waited: ours is none beside it */
+    }
+    return -ELOOP;
 }
 
 /* Bytes moved, possibly fewer than asked when a later page is missing. */

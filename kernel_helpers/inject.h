@@ -16,7 +16,7 @@ struct deferred_signal {
     siginfo_t info;
 };
 
-long inject_call(int tid, uint64_t instruction, int refuge, const struct user_regs_struct *base, int64_t timeout_us,
+long inject_call(int tid, uint64_t instruction, int gently, const struct user_regs_struct *base, int64_t timeout_us,
                  struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                  uint64_t e, uint64_t f);
 /* One of several calls, as the batch of refuge.py reads it. */

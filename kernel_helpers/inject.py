@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kernel_helpers import library, refuge
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.syscalls import SYS, U64, Registers, is_ended_by_stop, normalise_restart, signed
-from kernel_helpers.tracing import is_void
+from kernel_helpers.tracing import is_void, signal_state
 
 PTRACE_O_TRACESYSGOOD = 1
 PTRACE_O_TRACEEXEC = 1 << 4
@@ -26,7 +26,10 @@ EVENT_STOP = 128
 SIGINFO_SIZE = 128
 _FAULTS = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 _FAILED = 100000
+_libc = ctypes.CDLL(None, use_errno=True)
 _ALL_SIGNALS = U64
+_TRAP = 5
+_ALL_BUT_TRAP = U64 & ~(1 << _TRAP - 1)
 _EXTENDED_STATE_ROOM = 16384  # AMX makes it 11 kB
 
 
@@ -69,7 +72,7 @@ def functions() -> ctypes.CDLL:
         ("inject_listen", i, [i]),
         ("inject_continue", i, [i, long]),
         ("inject_step", i, [i]),
-        ("inject_detach", i, [i, long]),
+        ("inject_detach", i, [i, long]), ("inject_dispatches", i, [i]), ("inject_reach_signal_stop", i, [i, i, pointer]),
         ("inject_set_options", i, [i, long]),
         ("inject_get_registers", i, [i, pointer]),
         ("inject_set_registers", i, [i, pointer]),
@@ -123,6 +126,7 @@ class Thread:
         self._is_in_call = False  # its last stop is the end of an injected call
         self._can_inject_signal = False  # which is a signal-delivery-stop
         self._blocked = False  # all signals are, for injected calls
+        self._ignores_trap: bool | None = None  # SIGTRAP, which a single step would undo
         self.rseq_section: tuple[int, bytes] | None = None  # where, and the pointer that stood there
 
     # -- stopping
@@ -195,7 +199,7 @@ class Thread:
         mask = ctypes.c_uint64()
         check(native.inject_get_signal_mask(self.tid, ctypes.byref(mask)), f"signal mask of {self.tid}")
         self.signal_mask = mask.value
-        self._blocked = False
+        self._blocked, self._ignores_trap = False, None
         # An injected call moves the instruction pointer out of a restartable sequence, and the kernel then clears the
         # pointer to it. Kept and put back, so that the sequence is aborted properly when the thread goes on.
         self.rseq_section = None
@@ -240,11 +244,23 @@ class Thread:
         """Whether it waits in one if we die while it makes a call."""
         return bool(self.companions)
 
+    @property
+    def is_gentle(self) -> bool:
+        """Whether its calls are not made by single steps (inject.c). Errors: ProcessLookupError."""
+        if not self.has_refuge and self._ignores_trap is None:
+            self._ignores_trap = bool(signal_state(self.pid, self.tid).ignored >> _TRAP - 1 & 1)
+        return self.has_refuge or bool(self._ignores_trap)
+
+    def dispatches(self) -> bool:
+        """Whether its system calls are its own affair (PR_SET_SYSCALL_USER_DISPATCH), so that none can be made in it."""
+        return bool(functions().inject_dispatches(self.tid))
+
     def _block(self) -> None:
         if not self._blocked:
             if self.has_refuge:
                 self._take_refuge()
-            check(functions().inject_set_signal_mask(self.tid, _ALL_SIGNALS), f"signal mask of {self.tid}")
+            mask = _ALL_SIGNALS if self.is_gentle else _ALL_BUT_TRAP
+            check(functions().inject_set_signal_mask(self.tid, mask), f"signal mask of {self.tid}")
             self._blocked = True
 
     def _take_refuge(self) -> None:
@@ -259,20 +275,26 @@ class Thread:
         TimeoutError, the call having been interrupted).
         """
         self.block_signals()
+        acts_on_trap = number == SYS.rt_sigaction and args[:1] == (_TRAP,) and any(args[1:2]) and not self.has_refuge
+        if acts_on_trap:
+            self._ignores_trap = True  # from within the call on, perhaps: its own step would undo it
         deferred = Deferred()
         padded = [argument & U64 for argument in args] + [0] * (6 - len(args))
         result: int = functions().inject_call(
-            self.tid, self.instruction, self.has_refuge, ctypes.byref(self.registers), int(self.call_timeout * 1e6),
+            self.tid, self.instruction, self.is_gentle, ctypes.byref(self.registers), int(self.call_timeout * 1e6),
             ctypes.byref(deferred), number, *padded,
         )  # fmt: skip
         self._keep_deferred(deferred)
         if result <= -_FAILED:
             check(result, f"{NAMES.get(number, number)} in {self.tid}")
         self._has_stepped()
+        if acts_on_trap:
+            self._ignores_trap = None
+            self._blocked = False  # with another mask
         return result
 
     def _has_stepped(self) -> None:
-        self._is_in_call, self._can_inject_signal = True, not self.has_refuge
+        self._is_in_call, self._can_inject_signal = True, not self.is_gentle
 
     def calls(self, wanted: Sequence[tuple[int, ...]], room: int) -> list[int]:
         """call() for each of them (number, then arguments); with a refuge without a stop in between. room: an address at which 64 bytes
@@ -390,9 +412,11 @@ class Thread:
     def _prepare_signal(self, signal: int) -> int:
         signal = signal or self.pending_signal
         if signal and not self._can_inject_signal:
-            # A signal can only be given at a signal-delivery-stop; the step of an injected call ends in one.
-            self.companions = ()
-            self.call(SYS.gettid)
+            # A signal can only be given at a signal-delivery-stop.
+            deferred = Deferred()
+            check(functions().inject_reach_signal_stop(self.pid, self.tid, ctypes.byref(deferred)), f"a stop of {self.tid} for a signal")
+            if deferred.signal and not is_void(deferred.signal, self.pid, self.tid):
+                _libc.syscall(SYS.tgkill, self.pid, self.tid, deferred.signal)  # it waited itself
             self._write_back()
         if is_void(signal, self.pid, self.tid):
             signal = 0  # what comes from now on the kernel sees to: this is the stop that it is given at

@@ -15,6 +15,7 @@ from kernel_helpers.stream import Connection, lent
 from kernel_helpers.syscalls import Registers
 
 Span = tuple[int, int]
+_HIGHEST = (1 << 47) - 4096
 
 
 class _Range(ctypes.Structure):
@@ -81,7 +82,7 @@ class Splicer:
 
     def __init__(self, thread: Thread, pipe: int, inside: int, room: int) -> None:
         self._thread = thread
-        self._state = _Splicer(thread.tid, pipe, inside, 0, thread.has_refuge, 0, thread.instruction, room, thread.registers)
+        self._state = _Splicer(thread.tid, pipe, inside, 0, thread.is_gentle, 0, thread.instruction, room, thread.registers)
 
     @property
     def bytes(self) -> int:
@@ -105,7 +106,8 @@ def _native() -> ctypes.CDLL:
         ("farhome_pages_send", i, [i, pointer, size, pointer, i, pointer, pointer, i, pointer]),
         ("farhome_pages_receive", i, [i, pointer, size, pointer, i, pointer, pointer, pointer, i]),
         ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
-        ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
+        ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_guards", ctypes.c_int64, [i, u64, u64, pointer, size]),
+        ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
         ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
         ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
     )
@@ -224,6 +226,18 @@ def page_runs(pid: int, areas: Sequence[Span], most: int, history: History | Non
         return [(run.address, run.address + run.length) for run in runs[: count.value]]
     finally:
         _native().farhome_runs_free(runs)
+
+
+def guards(pid: int, most: int = 1 << 16) -> list[Span]:
+    """Where it has guards in its memory (MADV_GUARD_INSTALL), at most so many; none where the kernel does not tell. Errors: OSError."""
+    found = (ctypes.c_uint64 * (2 * most))()
+    count = _check(_native().farhome_pages_guards(pid, 0, _HIGHEST, found, most), f"guards of process {pid}")
+    return list(zip(found[0 : 2 * count : 2], found[1 : 2 * count : 2], strict=True))
+
+
+def has_guards(pid: int) -> bool:
+    """Whether it has any. Errors: OSError."""
+    return bool(guards(pid, 1))
 
 
 def own_bytes(pid: int, start: int, end: int) -> int:

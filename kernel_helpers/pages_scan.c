@@ -31,6 +31,7 @@ struct scan_argument {
 #define IS_PRESENT (1u << 3)
 #define IS_SWAPPED (1u << 4)
 #define IS_ZERO_PAGE (1u << 5)
+#define IS_GUARD (1u << 8) /* Linux 6.16 */
 #define PAGEMAP_PRESENT (1ull << 63)
 #define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
@@ -135,6 +136,39 @@ int open_proc(int pid, const char *name, int flags)
 	snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
 	int fd = open(path, flags | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
+}
+
+/* Where a process has guards (MADV_GUARD_INSTALL) in [start, end): start and end of each run into spans. Returns how many runs, at most
+ * room; 0 also where the kernel does not tell; -errno. */
+int64_t farhome_pages_guards(int pid, uint64_t start, uint64_t end, uint64_t (*spans)[2], size_t room)
+{
+	struct scan_region regions[SCAN_REGIONS];
+	size_t count = 0;
+	int pagemap = open_proc(pid, "pagemap", O_RDONLY), result = 0;
+
+	if (pagemap < 0)
+		return pagemap;
+	while (start < end && count < room && result >= 0) {
+		struct scan_argument argument = {
+			.size = sizeof argument, .start = start, .end = end, .vec = (uintptr_t)regions,
+			.vec_len = room - count < SCAN_REGIONS ? room - count : SCAN_REGIONS,
+			.category_mask = IS_GUARD, .return_mask = IS_GUARD,
+		};
+		result = ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &argument);
+		if (result < 0)
+			result = errno == EINVAL || errno == ENOTTY || errno == EOPNOTSUPP ? 0 : -errno;
+		else if (argument.walk_end <= start)
+			result = -EIO;
+		for (int i = 0; i < result; i++, count++) {
+			if (count && spans[count - 1][1] == regions[i].start)
+				spans[--count][1] = regions[i].end;
+			else
+				spans[count][0] = regions[i].start, spans[count][1] = regions[i].end;
+		}
+		start = argument.walk_end > start ? argument.walk_end : end;
+	}
+	close(pagemap);
+	return result < 0 ? result : (int64_t)count;
 }
 
 static int count_bytes(void *context, uint64_t start, uint64_t end, bool written)

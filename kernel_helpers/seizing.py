@@ -18,6 +18,7 @@ from kernel_helpers.journal import Journal, Signals
 from kernel_helpers.numbers import NAMES
 
 RED_ZONE = 128
+DISPATCHES = "its system calls are dispatched to itself (PR_SET_SYSCALL_USER_DISPATCH)"
 WALL = 0x40000000
 
 
@@ -280,17 +281,20 @@ def seize(pid: int, options: int = 0, timeout: float = 5.0) -> Frozen:
 
     Errors: ProcessLookupError (no such process, or a zombie), PermissionError (traced by somebody else, or not ours
     to trace), TimeoutError (a thread is in an uninterruptible sleep; such a thread cannot be detached from, only the
-    end of the tracer sets it free), MoveRefused (not a 64-bit program).
+    end of the tracer sets it free), MoveRefused (not a 64-bit program, or no call can be made in it).
     """
     deadline = time.monotonic() + timeout
     threads: dict[int, Thread] = {}
     ending: set[int] = set()
+    rounds = 0
     try:
         while new := [tid for tid in _threads_of(pid) if tid not in threads and tid not in ending]:
+            rounds += 1
             for tid in sorted(new, key=lambda tid: tid != pid):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    raise TimeoutError(errno.ETIMEDOUT, f"process {pid} makes threads faster than they can be stopped")
+                    why = "makes threads faster than they can be stopped" if rounds > 2 else "has more threads than can be stopped in time"
+                    raise TimeoutError(errno.ETIMEDOUT, f"process {pid} {why} ({len(threads)} have been)")
                 try:
                     threads[tid] = Thread.seize(tid, pid, options, remaining)
                 except (ProcessLookupError, PermissionError):
@@ -301,6 +305,8 @@ def seize(pid: int, options: int = 0, timeout: float = 5.0) -> Frozen:
             raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended, or its main thread has")
         if any(thread.registers.cs != 0x33 for thread in threads.values()):
             raise MoveRefused(pid, "it is a 32-bit program")
+        if any(thread.dispatches() for thread in threads.values()):
+            raise MoveRefused(pid, DISPATCHES)
         return Frozen(pid, threads)
     except BaseException:
         for thread in threads.values():

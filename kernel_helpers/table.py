@@ -305,6 +305,9 @@ def documentation() -> str:
         for variant in row.variants:
             lines.append(f"| ↳ {variant.note} | {words[variant.class_]} "
                          f"| {' '.join(a.word for a in variant.arguments)} | |")
+    from kernel_helpers import settings  # only make needs this file alone
+
+    lines += settings.documentation()
     return "\n".join(lines) + "\n"
 
 

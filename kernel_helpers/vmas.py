@@ -23,6 +23,9 @@ BITS = {
     "mg": 31, "dp": 40,
 }  # fmt: skip
 """Names in smaps -> bits of vm_flags (include/linux/mm.h)."""
+_MAY_BE_SEALED = 1 << 42 | 1 << 63
+"""VM_SEALED since Linux 6.17, and before; what else they may mean, smaps tells."""
+_KERNELS_OWN = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]")
 MOST = 1 << 20
 _PAGE = 4096
 _PRIVATE_ANONYMOUS, _NORESERVE, _FIXED, _DROPPABLE_ANONYMOUS = 0x22, 0x4000, 0x10, 0x28
@@ -84,29 +87,54 @@ def layout() -> _Layout | None:
 
 def flags(pid: int, room: int = 4096) -> dict[Span, frozenset[str]] | None:
     """Of each mapping, the names in BITS that it has. None: it cannot be told this way. Errors: OSError."""
+    return _read(_own_program(), pid, room) if layout() is not None else None
+
+
+def _own_program() -> int:
+    """Where there is a layout. Errors: OSError."""
     global _program
     where = layout()
-    if where is None:
-        return None
+    assert where is not None
     with _opening:
         if _program is None or _program[0] != os.getpid():
             _program = os.getpid(), _check(_native().farhome_vmas_open(ctypes.byref(where)), "a program over mappings")
-        program = _program[1]
-    return _read(program, pid, room)
+        return _program[1]
 
 
 def _read(program: int, pid: int, room: int) -> dict[Span, frozenset[str]]:
+    return {(vma.start, vma.end): _names(vma.flags) for vma in _raw(program, pid, room)}
+
+
+def _raw(program: int, pid: int, room: int) -> Sequence[_Vma]:
     found = (_Vma * room)()
     count = _native().farhome_vmas_read(program, pid, ctypes.byref(found), room)
     if count == -7 and room < MOST:  # E2BIG
-        return _read(program, pid, room * 4)
+        return _raw(program, pid, room * 4)
     _check(count, f"mappings of process {pid}")
-    return {(vma.start, vma.end): _names(vma.flags) for vma in found[:count]}
+    return found[:count]
 
 
 @functools.cache
 def _names(bits: int) -> frozenset[str]:
     return frozenset(name for name, bit in BITS.items() if bits >> bit & 1)
+
+
+def is_sealed(pid: int) -> bool:
+    """Whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
+    if layout() is not None:
+        if not any(vma.flags & _MAY_BE_SEALED for vma in _raw(_own_program(), pid, 4096)):
+            return False
+    elif tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) < (6, 10):
+        return False
+    header = ""
+    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
+        for line in smaps:
+            first = line.split(" ", 1)[0]
+            if not first.endswith(":"):
+                header = line
+            elif first == "VmFlags:" and "sl" in line.split() and not header.rstrip().endswith(_KERNELS_OWN):
+                return True
+    return False
 
 
 def has_pages(pid: int, spans: Sequence[Span]) -> list[bool]:

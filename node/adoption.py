@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.peculiar import ask
 from engine.permission import Owner, may_leave
-from engine.refusal import only_poured, reasons
+from engine.refusal import is_kernels, only_poured, reasons
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node import process
 from node.control import Client, NotPermitted
@@ -66,7 +67,10 @@ def candidate(pid: int, client: Client, supervisors: Mapping[int, str]) -> HomeP
     if stat.state in "ZX":
         raise MoveRefused(pid, "it has ended")
     if not identity.has_memory:
-        raise MoveRefused(pid, "it is part of the kernel")
+        try:
+            raise MoveRefused(pid, "it is part of the kernel" if is_kernels(pid) else "it has ended")
+        except (FileNotFoundError, ProcessLookupError):
+            raise NoSuchProcess(f"there is no such process ({pid})") from None
     if pid == 1:
         raise MoveRefused(pid, "it is the first process of this node, on which all others hang")
     if pid == client.pid:
@@ -159,6 +163,12 @@ def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list
 def _reasons(pid: int, owners: Sequence[Owner]) -> list[str]:
     beyond = may_leave(pid, owners)
     found = [*([beyond] if beyond is not None else []), *reasons(pid)]
+    if not found:
+        try:
+            asked = ask(pid)
+        except MoveRefused as refusal:
+            asked = refusal.reason
+        found += [asked] if asked is not None else []
     stat = process.read_stat(pid)
     if stat is not None and stat.state == "T":
         found.append("it is stopped")

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ EXIT_TIMEOUT = 5.0
 RESUME_POLL = 0.2
 ORPHAN_TIME = 1.0
 """Seconds after which a process is looked at whose deputy has gone without a word."""
+KEPT_STATUSES = 64
 UNSEEN = "while no mosd ran"
 """The reason of a move that no daemon has heard of."""
 
@@ -73,6 +75,8 @@ class Deputies:
         self._moves = moves
         self._deputies: dict[int, Program] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended_with: OrderedDict[int, int | None] = OrderedDict()
+        """Status of programs that have ended, by process id: a child's deputy is its parent's, which alone is ours to wait for."""
         self._told: set[int] = set()
         """Processes of whose end their deputy has told; a deputy that goes without a word has died."""
         self.mender = Mender(paths.deputies, recall)
@@ -210,6 +214,8 @@ class Deputies:
         deputy = self._deputies.pop(pid, None)
         self._paths.remove_images(str(pid))
         self.mender.start(pid)
+        if deputy is not None:
+            self._spawn(self._note_end(deputy))
         if pid in self._told:
             self._told.discard(pid)
             return
@@ -263,11 +269,24 @@ class Deputies:
             except ProcessLookupError:
                 pass
 
+    async def _note_end(self, deputy: Program) -> None:
+        """For the processes of its tree that have no deputy of their own."""
+        status = await deputy.status(ORPHAN_TIME)
+        if status is not None:
+            self._ended_with[deputy.pid] = status
+            while len(self._ended_with) > KEPT_STATUSES:
+                self._ended_with.popitem(last=False)
+
     async def _died_with_it(self, known: HomeProcess, entry: HomeProcess, deputy: Program | None) -> bool:
         """Whether a process has ended, or must, since its deputy has died at work. known: what is known of it by now."""
         if process.is_alive(entry.pid, entry.starttime):
             return known.where != HOME
         status = None if deputy is None else await deputy.status(0.0)
+        if status is None and deputy is not None:
+            stat = process.read_stat(deputy.pid)
+            if stat is not None and stat.state not in "ZX":
+                return False  # it goes on, for others of its tree
+            status = self._ended_with.get(deputy.pid)
         return status not in (0, None) if known.where == HOME else status != 0
 
     async def restore(self) -> None:

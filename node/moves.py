@@ -19,6 +19,7 @@ from balancer.admission import retry_after
 from balancer.cost import MoveCost
 from engine.permission import Owner
 from kernel_helpers.errors import MoveRefused
+from kernel_helpers.errors import sentence as sentence_of
 from node import process
 from node.config import Config
 from node.deputies import ENDED, EXIT_TIMEOUT, MOVE_TIMEOUT, SLOWEST, Deputies, abort
@@ -210,7 +211,7 @@ class Mover:
             else:
                 report = await self._send(entry, target, runnable, slowdown, manner)
         except (PeerError, ProgramError, OSError, MoveRefused) as error:
-            sentence = error.reason if isinstance(error, MoveRefused) else str(error)
+            sentence = error.reason if isinstance(error, MoveRefused) else sentence_of(error)
             if deputy is not None and isinstance(error, ProgramError):
                 await self.deputies.last_word(entry, deputy)
             left = self._registry.get(pid)

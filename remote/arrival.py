@@ -26,7 +26,7 @@ from engine.store import FileStore
 from engine.vessel import Vessel, become
 from kernel_helpers import filter as call_filter
 from kernel_helpers import tracing
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.filter import RET_NOTIFY
 from kernel_helpers.link import AwayLink
 from kernel_helpers.pages import PageRange, receive_own_pages
@@ -186,7 +186,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         decision = await_decision(remote, talk, lambda: _must_live(threads))
     except BaseException as error:
         # At once: it may be about to say commit. Nothing runs here.
-        is_told = isinstance(error, (FarhomeError, OSError, WireError)) and _refuse(talk, str(error))
+        is_told = isinstance(error, (FarhomeError, OSError, WireError)) and _refuse(talk, sentence(error))
         if userfaultfd >= 0:
             os.close(userfaultfd)
         if source is not talk:

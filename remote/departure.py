@@ -20,7 +20,7 @@ from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.layout import Span
 from engine.phases import Phases
 from engine.vessel import obstacle
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.pages import send_own_pages
 from remote.guest import Guest
 from wire import channel, frames
@@ -79,7 +79,7 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
             raise WireError(f"unknown request {operation!r}")
     except (FarhomeError, OSError) as error:
         log.warning("departure failed: %s", error, exc_info=True)
-        talk.send("refused", reason=str(error))
+        talk.send("refused", reason=sentence(error))
 
 
 def _directory(remote: Remote) -> Path:

@@ -39,6 +39,37 @@ def test_all_mapped_files_and_the_program_are_found() -> None:
         process.communicate()
 
 
+def test_what_was_hashed_is_sent_whatever_becomes_of_the_name(tmp_path: Path) -> None:
+    """The process unmaps the file, and its user puts a link to another in its place: neither that nor anything by name is opened."""
+    path, secret = tmp_path / "mapped", tmp_path / "secret"
+    path.write_bytes(CONTENT)
+    secret.write_bytes(b"of root alone".ljust(len(CONTENT)))
+    source = (
+        f"import mmap,os\nf=open({str(path)!r},'rb');m=mmap.mmap(f.fileno(),0,prot=1,flags=2);f.close()\nprint(1,flush=True);input()\n"
+        f"m.close();os.rename({str(path)!r},{str(path)!r}+'.old');os.symlink({str(secret)!r},{str(path)!r});print(1,flush=True);input()"
+    )
+    process = subprocess.Popen(["/usr/bin/python3", "-c", source], stdin=-1, stdout=-1)
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = next(file for file in mapped_files(process.pid) if file.path == str(path))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        with found.open() as sent:
+            assert sent.read() == CONTENT
+        assert str(path) not in [file.path for file in mapped_files(process.pid)]
+        found.let_go()
+        with pytest.raises(FileNotFoundError):
+            found.open()
+        with pytest.raises(FileNotFoundError):
+            MappedFile.from_wire(found.to_wire()).open()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_replaced_file_is_hashed_as_it_is_mapped(tmp_path: Path) -> None:
     """What is mapped counts, not what has come to that path since; a deleted one travels in the images instead."""
     path = tmp_path / "mapped"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.refusal import why_not, why_not_frozen
+from engine.peculiar import by_asking
+from engine.refusal import why_not
 from kernel_helpers import seizing
 
 PRELUDE = """
@@ -90,7 +91,7 @@ def test_a_timer_that_counts_processor_time_is_found_when_it_stands_still(which:
     with python(f"signal.setitimer(signal.ITIMER_{which}, 1000)") as pid:
         assert why_not(pid) is None
         with seizing.seize(pid) as frozen:
-            found = why_not_frozen(frozen)
+            found = by_asking(frozen)
     assert found == ("it has a timer that counts its processor time (setitimer)" if reason else None)
 
 

@@ -1,0 +1,120 @@
+"""What a program has set about itself that no move carries (kernel_helpers/settings.table). Most of it only the process can tell, which
+has to stand still for that."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
+from kernel_helpers import vmas
+from kernel_helpers.pages import has_guards
+from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.settings import Setting, settings
+from kernel_helpers.syscalls import SYS, U64
+
+ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
+CPU_TIMER = "it has a timer that counts its processor time ({})"
+_SLOT = 64
+_PAGE = 4096
+_PRIVATE_ANONYMOUS = 0x22
+
+
+def by_looking(pid: int) -> Iterator[str]:
+    """What /proc tells. Errors: OSError (FileNotFoundError, ProcessLookupError: it has ended)."""
+    rows = [row for row in settings() if row.fate == "stays"]
+    for row in rows:
+        if row.read.startswith("file "):
+            with open(f"/proc/{pid}/{row.read.split()[1]}", encoding="ascii") as file:
+                if row.is_set(int(file.read(), 16)):
+                    yield row.words
+    patterns = [(re.compile(row.pattern, re.MULTILINE), row.words) for row in rows if row.pattern]
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{tid}/status", encoding="utf-8", errors="replace") as status:
+                text = status.read()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        yield from (words for pattern, words in patterns if pattern.search(text))
+    if vmas.is_sealed(pid):
+        yield _words("mseal")
+    if has_guards(pid):
+        yield _words("madvise(MADV_GUARD_INSTALL)")
+
+
+def by_asking(frozen: Frozen, with_timers: bool = True) -> str | None:
+    """What only the process itself can find out: the first. with_timers: also those of setitimer(2) that count processor time. Errors:
+    OSError."""
+    rows = [row for row in settings() if row.fate == "stays" and row.read.startswith("call ")]
+    timers = (ITIMER_VIRTUAL, ITIMER_PROF) if with_timers else ()
+    with frozen.scratch(_SLOT * (len(rows) + len(timers)) * 2) as address:
+        places = [address + _SLOT * number for number in range(len(rows) + len(timers))]
+        frozen.write(address, bytes(_SLOT * len(places)))
+        calls: list[tuple[int, ...]] = [(SYS.getitimer, which, place) for which, place in zip(timers, places, strict=False)]
+        calls += [_call(row, place) for row, place in zip(rows, places[len(timers) :], strict=True)]
+        results = frozen.leader.calls(calls, address + _SLOT * len(places))
+        memory = frozen.read(address, _SLOT * len(places))
+    for number in range(len(timers)):
+        if any(memory[_SLOT * number + 16 : _SLOT * number + 32]):
+            return CPU_TIMER.format("setitimer")
+    for number, row in enumerate(rows, len(timers)):
+        result, at = results[number], _SLOT * number
+        if result < 0:
+            continue  # this kernel, or processor, has no such thing
+        size = _size(row)
+        if row.is_set(int.from_bytes(memory[at : at + size], "little") if size and result == 0 else result & U64):
+            return row.words
+    return _words("mlockall(MCL_FUTURE)") if _locks_all(frozen) else None
+
+
+def ask(pid: int) -> str | None:
+    """The same of a process that runs, and runs on; it stands still meanwhile. Errors: OSError, MoveRefused."""
+    places = waiting_places(pid)
+    waits = timed_waits(pid, places)
+    frozen = seize(pid)
+    ends: dict[int, int] = {}
+    try:
+        name_restarted_calls(frozen, places)
+        ends = deadlines(frozen, waits)
+        return by_asking(frozen)
+    finally:
+        shorten(frozen, ends)
+        frozen.detach()
+
+
+def _call(row: Setting, place: int) -> tuple[int, ...]:
+    """Number and arguments."""
+    _, name, *words = row.read.split()
+    return SYS[name], *(place if word.startswith("@") else int(word, 0) for word in words), *([0] * (5 - len(words)))
+
+
+def _size(row: Setting) -> int:
+    """Bytes of memory that the call writes, and that are the value; 0: its result is."""
+    memory = [int(word[1:]) for word in row.read.split() if word.startswith("@")]
+    return memory[0] if memory and memory[0] <= 8 else 0
+
+
+def _locks_all(frozen: Frozen) -> bool:
+    """Whether what it maps is locked (mlockall(2), MCL_FUTURE): the kernel shows it on such a mapping alone."""
+    before = _locked(frozen.pid)
+    try:
+        page = frozen.call(SYS.mmap, 0, _PAGE, 0, _PRIVATE_ANONYMOUS, U64, 0)
+    except OSError:
+        return False
+    locked = _locked(frozen.pid)
+    frozen.call(SYS.munmap, page, _PAGE)
+    return locked > before
+
+
+def _locked(pid: int) -> int:
+    """kB."""
+    with open(f"/proc/{pid}/status", "rb") as status:
+        return next((int(line.split()[1]) for line in status if line.startswith(b"VmLck:")), 0)
+
+
+def _words(name: str) -> str:
+    return next(row.words for row in settings() if row.name == name)
+
+
+__all__ = ["CPU_TIMER", "ask", "by_asking", "by_looking"]

@@ -1,0 +1,116 @@
+"""What a program has set about itself and no move carries is named before anything is tried, and the program does not notice the look."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.peculiar import ask
+from engine.refusal import passes, reasons
+from kernel_helpers.errors import MoveRefused
+from kernel_helpers.settings import parse, settings
+from tests.programs.build import program
+
+SECONDS = 2
+
+
+@contextmanager
+def peculiar(how: str, seconds: float = SECONDS) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([str(program("peculiar")), how, str(seconds)], stdout=-1) as child:
+        try:
+            assert child.stdout is not None
+            line = child.stdout.readline()
+            if not line and child.wait(10) == 77:
+                pytest.skip(f"this machine has no {how}")
+            assert line == b"ready\n"
+            yield child
+            assert child.wait(30) == 0, "it is not what it was"
+        finally:
+            child.kill()
+
+
+def why(pid: int) -> list[str]:
+    """As moscheck has it."""
+    found = list(reasons(pid))
+    if not found:
+        try:
+            asked = ask(pid)
+        except MoveRefused as refusal:
+            asked = refusal.reason
+        found = [asked] if asked else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("dispatch", "PR_SET_SYSCALL_USER_DISPATCH"),
+        ("tsc", "PR_SET_TSC"),
+        ("speculation", "PR_SET_SPECULATION_CTRL"),
+        ("mdwe", "PR_SET_MDWE"),
+        ("ldt", "modify_ldt"),
+        ("cpuid", "ARCH_SET_CPUID"),
+        ("personality", "READ_IMPLIES_EXEC"),
+        ("seal", "mseal"),
+        ("future", "MCL_FUTURE"),
+        ("user", "its threads have different rights"),
+        ("clone", "it shares its memory with process"),
+    ],
+)
+def test_what_no_move_carries_is_named(how: str, words: str) -> None:
+    with peculiar(how) as child:
+        found = why(child.pid)
+        assert len(found) == 1, found
+        assert words in found[0]
+        assert not passes(found[0])
+
+
+@pytest.mark.parametrize("how", ["trap", "ignored"])
+def test_actions_for_traps_outlive_many_looks(how: str) -> None:
+    with peculiar(how, 4) as child:
+        for _ in range(50):
+            assert why(child.pid) == []
+
+
+def test_the_two_that_share_memory_in_a_vfork_wait_for_the_new_program() -> None:
+    with peculiar("vfork") as child:
+        time.sleep(0.3)
+        (inner,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        for pid in (child.pid, int(inner)):
+            found = list(reasons(pid))
+            assert f"it shares its memory until process {inner} executes a program (vfork)" in found
+            assert passes(found[-1]) or passes(found[0])
+
+
+def test_ordinary_processes_share_no_memory_with_their_children() -> None:
+    with subprocess.Popen(["sh", "-c", "echo ready; sleep 5; true"], stdout=-1) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            assert why(child.pid) == []
+        finally:
+            child.kill()
+
+
+OPTIONS = re.compile(r"^#\s*define\s+((?:PR_(?:SET_|LOCK_|CAPBSET_DROP|CAP_AMBIENT|TASK_PERF_EVENTS_DISABLE|MCE_KILL\b|MPX_ENABLE|"
+                     r"SCHED_CORE\b|PAC_(?:RESET|SET)|SVE_SET|SME_SET|RISCV_\w*SET|PPC_SET)\w*))\s+\S+", re.MULTILINE)  # fmt: skip
+NO_OPTIONS = re.compile(r"PR_SET_(MM_|VMA_|PTRACER_)|PR_SCHED_CORE_|PR_MCE_KILL_|PR_CAP_AMBIENT_|PR_S[VM]E_SET_VL_ONEXEC")
+
+
+def test_every_option_that_sets_something_has_a_row() -> None:
+    header = Path("/usr/include/linux/prctl.h").read_text()
+    names = {name for name in OPTIONS.findall(header) if not NO_OPTIONS.match(name)}
+    assert len(names) > 25
+    assert names <= {row.name for row in settings()}, names - {row.name for row in settings()}
+
+
+def test_a_row_without_sense_is_named() -> None:
+    for wrong in ("PR_X | - | - | gone | words", "PR_X | - | - | stays |", "PR_X | -"):
+        with pytest.raises(ValueError, match="line 2"):
+            parse(f"# a comment\n{wrong}\n")

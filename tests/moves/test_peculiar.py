@@ -1,0 +1,75 @@
+"""What a program has set about itself: it goes along, or the process stays at home and says why; what is set away takes it home."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.running import Running
+from tests.moves.cluster import HOME, Cluster, until
+
+pytestmark = pytest.mark.timeout(150)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("dispatch", "PR_SET_SYSCALL_USER_DISPATCH"),
+        ("tsc", "PR_SET_TSC"),
+        ("mdwe", "PR_SET_MDWE"),
+        ("seal", "mseal"),
+        ("future", "MCL_FUTURE"),
+        ("user", "its threads have different rights"),
+        ("clone", "it shares its memory with process"),
+    ],
+)
+def test_what_cannot_be_carried_stays_says_why_and_notices_nothing(cluster: Cluster, how: str, words: str) -> None:
+    with Running(cluster, "peculiar", f"{how} 12") as one:
+        until("it is ready", lambda: "ready" in one.said)
+        said = cluster.home.run("moscheck", str(one.pid)).stdout
+        assert words in said, said
+        for _ in range(3):
+            move = one.move("n2")
+            assert not move.done
+            assert words in move.said
+        assert one.end() == "ready\nstatus 0\n"
+
+
+@pytest.mark.parametrize("how", ["trap", "ignored"])
+def test_the_action_for_traps_goes_along(cluster: Cluster, how: str) -> None:
+    with Running(cluster, "peculiar", f"{how} 12") as one:
+        until("it is ready", lambda: "ready" in one.said)
+        for target in ("n2", "n3", HOME, "n2"):
+            one.moved(target)
+        assert one.end() == "ready\nstatus 0\n"
+
+
+@pytest.mark.parametrize("how", ["seal", "future", "mdwe", "dispatch"])
+def test_what_is_set_away_takes_it_home(cluster: Cluster, how: str) -> None:
+    with Running(cluster, "peculiar", f"{how} 0 late") as one:
+        until("it is ready", lambda: "ready" in one.said)
+        one.moved("n2")
+        (one.directory / "go").touch()
+        until("it has come home and is what it is to be", lambda: "set" in one.said and one.where() == HOME, seconds=30)
+        assert not one.move("n2").done
+        (one.directory / "end").touch()
+        assert one.end() == "ready\nset\nstatus 0\n"
+
+
+def test_a_child_of_vfork_is_waited_for(cluster: Cluster) -> None:
+    with Running(cluster, "peculiar", "'vfork and on' 2") as one:
+        until("it is ready", lambda: "ready" in one.said)
+        one.moved("n2")  # when the child has executed
+        one.moved(HOME)
+        (one.directory / "end").touch()
+        assert one.end() == "ready\nstatus 0\n"
+
+
+def test_a_child_of_vfork_that_stays_is_named(cluster: Cluster) -> None:
+    with Running(cluster, "peculiar", "vfork 14") as one:
+        until("it is ready", lambda: "ready" in one.said)
+        until("both are listed", lambda: len(cluster.processes(one.job)) == 2)
+        child = next(row["pid"] for row in cluster.processes(one.job) if row["pid"] != one.pid)
+        move = cluster.migrate(child, HOME, "n2")
+        assert not move.done
+        assert f"until process {child} executes a program (vfork)" in move.said
+        assert one.end() == "ready\nstatus 0\n"
