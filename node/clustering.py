@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 SIGNED_PERIOD = 30.0
 """Seconds between two times that those who can sign tell one another whom they have let in."""
 HANDOVER_TIMEOUT = 10.0
+TOLD = 3000
+"""Records that are told at once, the newest: what a message has room for."""
 
 log = logging.getLogger("mosd.cluster")
 
@@ -143,7 +145,8 @@ class Clustering:
             self._keys.signed.take(Record(name, serial, key_digest, float(one["since"]), float(one["until"])))
 
     def _signed(self) -> dict[str, bytes]:
-        told = json.dumps([asdict(record) for record in self._keys.signed.all()]).encode()
+        newest = sorted(self._keys.signed.all(), key=lambda record: record.since, reverse=True)[:TOLD]
+        told = json.dumps([asdict(record) for record in newest]).encode()
         signature = self._keys.authority_private_key().sign(b"farhome signed\0" + told, ec.ECDSA(hashes.SHA256()))
         return {"signed": told, "signature": signature}
 

@@ -92,12 +92,13 @@ class Removals:
             if not isinstance(name, str) or not isinstance(second, int) or not isinstance(signature, bytes) or len(signature) > LONGEST:
                 raise ValueError("that is no list of removed nodes")
             told.append((name, second, signature))
-        news = self._take(authority, told)
+        news = self._take(authority, told, strictly=True)
         if news:
             self._write()
         return news
 
-    def _take(self, authority: x509.Certificate, lines: list[Line]) -> set[str]:
+    def _take(self, authority: x509.Certificate, lines: list[Line], strictly: bool = False) -> set[str]:
+        """strictly: nothing is looked at any more after a line that no authority has signed, of which no honest node has one."""
         key, news = authority.public_key(), set()
         assert isinstance(key, ec.EllipticCurvePublicKey)
         for name, second, signature in lines:
@@ -108,6 +109,8 @@ class Removals:
                 check_name(name)
                 key.verify(signature, _statement(authority, name, second), ec.ECDSA(hashes.SHA256()))
             except (InvalidSignature, ValueError):
+                if strictly:
+                    raise ValueError(f"no authority has signed that {name[:64]!r} was removed") from None
                 log.warning("who says that %.64r was removed has no signature of the authority: it counts for nothing", name)
                 continue
             self._lines[name] = name, second, signature
