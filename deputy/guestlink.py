@@ -238,6 +238,13 @@ class GuestLink:
             assert deputy.signals is not None
             fields = unpack(event.data)
             deputy.signals.stop_by(int(fields["number"]), int(fields["continued"]) if "continued" in fields else None)
+        elif event.kind == Control.TAKEN:
+            assert deputy.signals is not None
+            fields = unpack(event.data)
+            if fields.get("late"):
+                self.send(Control.OVERRUNS, event.tid, overruns=deputy.signals.overruns(int(fields["timer"])))
+            else:
+                deputy.signals.taken(int(fields["timer"]))
         elif event.kind == Control.BLOCKS:
             assert deputy.signals is not None
             deputy.signals.blocks({int(tid): int(mask) for tid, mask in unpack(event.data)["masks"]})

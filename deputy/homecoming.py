@@ -15,6 +15,7 @@ from engine.context import Context, ThreadContext, with_pending
 from engine.pending import settled
 from engine.phases import Phases
 from engine.refill import RefillFailed, refill
+from engine.ticks import merged
 from kernel_helpers import syscalls
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.syscalls import SYS, Registers
@@ -67,7 +68,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                     frozen.call(SYS.munmap, start, end - start)
                 approach.spent()
             phases.done("stop the stub")
-            context = _with_restarts(with_pending(context, settled(pending + deputy.signals.held())), stub)
+            context = _with_restarts(with_pending(context, settled(merged(pending + deputy.signals.held()))), stub)
             try:
                 refilled = refill(frozen, context, talk.connection, stub.reserved, names=deputy.mappings.names(), filled=filled,
                                   taker=approach.taker if approach is not None else None)  # fmt: skip

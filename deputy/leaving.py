@@ -113,6 +113,8 @@ def leave(
     frozen.end_journal()
     guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
     deputy.be_away(stub, guest_link, mappings)
+    assert deputy.signals is not None
+    deputy.signals.note(preparation.waiting)
     if preparation.ahead is not None:
         deputy.is_followed(preparation.ahead.owed, preparation.giver)
         preparation.giver = None  # it is the deputy's now

@@ -224,6 +224,11 @@ class Preparation:
         self._decider, action = decide(self._decider, word)
         return action
 
+    @property
+    def waiting(self) -> Pending:
+        """The signals that went with the commit."""
+        return self._pending
+
     def commit(self, pending: Pending) -> None:
         """From here on the process is the target's. Errors: OSError, WireError: it has not been said, and is not."""
         assert self.channel is not None

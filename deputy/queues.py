@@ -29,7 +29,7 @@ _POLL_CODES = range(1, 7)
 _OWN_CODES = frozenset({signal.SIGCHLD, signal.SIGTRAP, signal.SIGSYS, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 _OF_A_CALL = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _OF_A_DESCRIPTOR = frozenset({signal.SIGIO, signal.SIGURG})
-PATIENCE = 1.0
+PATIENCE = 10.0
 """Seconds for a stopped thread to stop once more; and for a signal that was put back to come."""
 
 

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from deputy.queues import Queues
 from deputy.stub import Stub, say_on_terminal
+from deputy.timers import Ticks
 from engine.pending import Pending
+from engine.ticks import ALARM, overruns_of
 from kernel_helpers import tracing
+from kernel_helpers.syscalls import SYS
 from kernel_helpers.tracing import Cause, Stop
 from wire.control import Control
 
@@ -51,6 +54,7 @@ class StubSignals:
         """How many of those the guest knew of when it last came to a node."""
         self._unborn: set[int] = set()
         self._queues = Queues(stub, self.handle)
+        self._ticks = Ticks(stub)
         stub.on_stop = self.handle
 
     def poll(self) -> None:
@@ -58,12 +62,23 @@ class StubSignals:
         self._look()
         for tid, target in self._stub.link.signallers():
             # The program goes on when it has sent itself a signal, or stopped a timer; at home it would have got what came by then.
-            begun = time.monotonic()
+            begun, timer = time.monotonic(), self._timer_of(tid)
+            if timer is not None:
+                self._ticks.let_in()
             while self._stub.tids and self._stub.executed is None and self._may_come(target, time.monotonic() - begun):
                 time.sleep(0.0001)  # the kernel wakes a thread of the stub for it: no descriptor tells of that
                 self._look()
             self._look()
+            if timer is not None:
+                self._send_ticks(self._ticks.take_kept(timer))
             self._stub.link.told(tid)
+
+    def _timer_of(self, tid: int) -> int | None:
+        """Which timer the call of a thread (the program's id) sets or stops."""
+        standing = self._stub.link.standing(tid)
+        if standing.number in (SYS.timer_settime, SYS.timer_delete):
+            return int(standing.first) & 0xFFFFFFFF
+        return ALARM if standing.number in (SYS.alarm, SYS.setitimer) else None
 
     def _look(self) -> None:
         if self._stub.executed is None:
@@ -137,6 +152,9 @@ class StubSignals:
         if directed is None:
             return
         self._continued += number == signal.SIGCONT
+        if self._ticks.keeps(stop.tid, directed, info):
+            self._proceed(stop.tid)
+            return
         if self._held is not None:
             self._held.append((directed, info))
             self._proceed(stop.tid)
@@ -173,8 +191,39 @@ class StubSignals:
             self._held, self._carried = [], self._continued
 
     def held(self) -> Pending:
-        """What was kept since hold()."""
-        return list(self._held or [])
+        """What was kept since hold(), and the ticks that wait for the guest to take those before them."""
+        return list(self._held or []) + self._ticks.kept()
+
+    def note(self, pending: Pending) -> None:
+        """These wait for the guest where it is."""
+        self._ticks.note(pending)
+
+    def taken(self, timer: int) -> None:
+        """The guest has taken the last tick of that timer."""
+        kept = self._ticks.taken(timer)
+        if kept is not None:
+            self._send_ticks([kept])
+
+    def overruns(self, timer: int) -> int:
+        """The guest is about to take a tick of that timer, which has waited. How often it has expired since; that is told by it."""
+        self._ticks.let_in()
+        begun = time.monotonic()
+        self._look()
+        while self._stub.tids and self._stub.executed is None and self._may_come(0, time.monotonic() - begun):
+            time.sleep(0.0001)  # as in poll()
+            self._look()
+        self._look()
+        kept = self._ticks.take_kept(timer)
+        self._ticks.forget(timer)
+        self._ticks.let_in()  # what came just now had its thread block it once more
+        return sum(1 + overruns_of(info) for _, info in kept)
+
+    def _send_ticks(self, ticks: Pending) -> None:
+        if self._held is not None:
+            self._held += ticks
+            return
+        for tid, info in ticks:
+            self._pass_on(tid, info)
 
     def let_go(self) -> None:
         """Sends what was kept to the guest where it is now."""

@@ -7,6 +7,7 @@ import signal
 import struct
 
 from engine.capture import inner_tid, pending_signals
+from engine.ticks import timer_of
 from kernel_helpers import tracing
 from kernel_helpers.inject import SIGINFO_SIZE, check, comes_again
 from kernel_helpers.seizing import Frozen
@@ -21,10 +22,10 @@ _ALL = (1 << 64) - 1
 def take(frozen: Frozen) -> Pending:
     """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
     the freeze itself had caught on its way to a handler. Errors: OSError."""
-    taken = _in_hand(frozen)
+    taken, wanted = _in_hand(frozen), _ALL
     shared = list(pending_signals(frozen.pid, True))
     with frozen.scratch(8 + 16 + SIGINFO_SIZE) as address:
-        frozen.write(address, struct.pack("<QQQ", _ALL, 0, 0))
+        frozen.write(address, struct.pack("<QQQ", wanted, 0, 0))
         for thread in frozen.threads.values():
             tid = inner_tid(frozen.pid, thread.tid)
             while (number := thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)) > 0:
@@ -38,6 +39,9 @@ def take(frozen: Frozen) -> Pending:
                     tid_of_signal = tid
                 taken.append((tid_of_signal, info))
                 frozen.note_signals(taken)
+                if timer_of(info) is not None:  # with which it begins anew, and may have sent another: that is for later
+                    wanted &= ~(1 << (number - 1))
+                    frozen.write(address, struct.pack("<Q", wanted))
             if number not in (-errno.EAGAIN, -errno.EINTR):
                 check(number, f"rt_sigtimedwait in {thread.tid}")
     return taken

@@ -37,6 +37,7 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
     threads: dict[int, Thread] = {}
     taken: list[tuple[int, bytes]] = []
     try:
+        guest.signals.ask_no_more()
         for tid in guest.threads:
             tracing.interrupt(tid)
         for tid in parked:

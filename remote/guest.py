@@ -97,6 +97,7 @@ class Guest:
         if pending:
             with seccomp_suspended(self.frozen):
                 put(self.frozen, pending)
+            self.signals.note(pending)
         frozen, self.frozen = self.frozen, None
         for thread in frozen.threads.values():
             thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
@@ -264,6 +265,8 @@ class Guest:
             self.births.born(event.tid, int(born["thread"]), bool(born["again"]))
         elif event.kind == Control.SNAPSHOT:
             self.own_proc.answered(event)
+        elif event.kind == Control.OVERRUNS:
+            self.signals.overruns(event.tid, int(unpack(event.data)["overruns"]))
         elif event.kind == Control.THREAD_EXITED:
             self.link.answer(event.tid, proceed=True)
         else:

@@ -10,8 +10,11 @@ import signal
 import struct
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.pending import Pending
+from engine.ticks import overrun, timer_of
 from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.link import Event
 from kernel_helpers.tracing import Stop
@@ -26,12 +29,22 @@ DOOR_PATIENCE = 0.005
 """Seconds for a call that was made to be taken."""
 LOOK_PERIOD, LOOK_AGAIN = 0.05, 2.0
 """Seconds: how often, and for how long after a signal, threads are looked at that wait in a call and might not have heard of it."""
+LATE = 0.05
+"""Seconds after which a timer's signal may tell of more overruns than when it was sent."""
 LIMIT_PERIOD = 0.25
 """Seconds between looks whether the limit on processor time was met."""
 
 _COOKIE = struct.Struct("<iiiiiiQ")
 """Head of a siginfo_t with si_code SI_QUEUE: signo, errno, code, pad, pid, uid, value."""
 _COOKIE_MARK = 0x6661_7268 << 32
+
+
+@dataclass(frozen=True)
+class _Tick:
+    """A timer's signal; since when it has been on its way (time.monotonic()), 0: for longer."""
+
+    number: int
+    since: float
 
 
 class GuestSignals:
@@ -45,6 +58,11 @@ class GuestSignals:
         self._looked = 0.0
         self._signalled: float | None = None
         self._continued: int | None = None
+        self._ticks_looked = 0.0
+        self._ticks: dict[int, _Tick] = {}
+        """signals of timers that the guest has not taken, by timer"""
+        self._asked: dict[int, tuple[int, bytes]] = {}
+        """threads (ours) that stand in a stop until home has told how often their timer has expired: signal and siginfo"""
 
     def deliver(self, event: Event) -> None:
         """A signal of home. Errors: ProcessLookupError."""
@@ -73,7 +91,9 @@ class GuestSignals:
         pid = self._guest.pid
         state = tracing.signal_state(pid, host or pid)
         ends_stops = number == signal.SIGCONT and any(state.has(stop) for stop in tracing.STOPPING)
+        self.note([(0, info)], waits=state.is_blocked(number))
         if state.is_ignored(number) and not state.is_blocked(number) and not ends_stops:
+            self._taken(info)
             return
         # One that we could queue as it is gets a cookie, too: its sender's pid would be lost, for we are outside of the guest's pid
         # namespace (signal.c, send_signal_locked).
@@ -87,6 +107,45 @@ class GuestSignals:
         self._signalled = time.monotonic()
         self._ask_back()
 
+    def note(self, pending: Pending, waits: bool = True) -> None:
+        """These wait for the guest, or are about to. waits: nobody takes them soon."""
+        for _, info in pending:
+            timer = timer_of(info)
+            if timer is not None:
+                self._ticks[timer] = _Tick(tracing.signal_number(info), time.monotonic() if not waits else 0.0)
+
+    def overruns(self, tid: int, times: int) -> None:
+        """The thread (the program's id) that is about to take a tick: how often its timer has expired since."""
+        host = self._guest.host_tid(tid)
+        number, info = self._asked.pop(host or 0, (0, b""))
+        if host is not None and number:
+            info = overrun(info, times)
+            tracing.set_signal_info(host, info)
+            self._deliver(host, number)
+
+    def ask_no_more(self) -> None:
+        """Threads that wait for home's word go on without it."""
+        asked, self._asked = self._asked, {}
+        for host, (number, _) in asked.items():
+            self._deliver(host, number)
+
+    def _taken(self, info: bytes) -> None:
+        """A signal is not on its way to the guest any more: if it was a timer's, home may send the next."""
+        timer = timer_of(info)
+        if timer is not None and self._ticks.pop(timer, None) is not None:
+            self._guest.link.send(Control.TAKEN, 0, pack(timer=timer))
+
+    def _look_for_ticks(self) -> None:
+        """Ticks that are gone without having been taken: the program has come to ignore them."""
+        states = []
+        for tid in self._guest.threads:
+            with suppress(ProcessLookupError):
+                states.append(tracing.signal_state(self._guest.pid, tid))
+        for timer, tick in list(self._ticks.items()):
+            if states and not any(state.has(tick.number) for state in states):
+                del self._ticks[timer]
+                self._guest.link.send(Control.TAKEN, 0, pack(timer=timer))
+
     def true_info(self, info: bytes) -> bytes:
         """What home's kernel said of a signal that was queued with a cookie."""
         return self._infos.get(_cookie(info), info)
@@ -98,11 +157,14 @@ class GuestSignals:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing has to be looked for."""
-        return not self.is_limited and self._signalled is None
+        return not self.is_limited and self._signalled is None and not self._ticks
 
     def look(self) -> None:
         """Once in each turn of the loop."""
         now = time.monotonic()
+        if self._ticks and now - self._ticks_looked > LOOK_PERIOD:
+            self._ticks_looked = now
+            self._look_for_ticks()
         if (self.is_limited and now - self._looked > LIMIT_PERIOD) or (self._signalled is not None and now - self._looked > LOOK_PERIOD):
             # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing. And a signal of home
             # may have come when a call had been taken from its thread and was not yet on its way home: nobody asked for it back.
@@ -182,7 +244,20 @@ class GuestSignals:
             finally:
                 guest.link.release()
             return
-        if state.is_caught(number):
+        timer = timer_of(true)
+        tick = self._ticks.get(timer) if timer is not None else None
+        if tick is not None and time.monotonic() - tick.since > LATE and state.is_caught(number):
+            self._ticks.pop(timer or 0, None)
+            self._asked[tid] = (number, true)
+            guest.link.send(Control.TAKEN, guest.program_tid(tid), pack(timer=timer, late=True))
+            return
+        self._taken(true)
+        self._deliver(tid, number)
+
+    def _deliver(self, tid: int, number: int) -> None:
+        """The thread, in a signal-delivery-stop, goes on with the signal."""
+        guest = self._guest
+        if tracing.signal_state(guest.pid, tid).is_caught(number):
             guest.door.handled(tid)
             guest.link.abandon(guest.program_tid(tid))
         tracing.proceed(tid, number)

@@ -52,6 +52,8 @@ class Control(IntEnum):
     one of the node's own; shared: others have its position, too; neither: it stays home's alone"""
     POSITIONED = 53
     """the answer to POSITION: number, serial; position; -1: it is not what it was"""
+    OVERRUNS = 54
+    """to tid, which is about to take a tick: overruns, how often that timer has expired since"""
     EXECUTED = 42
     """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
@@ -99,6 +101,8 @@ class Control(IntEnum):
     """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
     BLOCKS = 76
     """the answer to a SIGNAL that asks: masks: pairs of each thread that is in a call and what it blocks"""
+    TAKEN = 77
+    """the guest has taken the last tick of a timer: timer (engine/ticks.py); late: it had waited, and its thread tid waits for OVERRUNS"""
     OVER = 75
     """what the new program takes over: pending, used (as in FROZEN), ignored"""
 
