@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from balancer.formats import format_days, format_hours, format_seconds, format_size
 from balancer.lending import OTHERS, Borrower, class_of
-from balancer.policy import LendingPolicy, LendingState
+from balancer.policy import ENGINES, LendingPolicy, LendingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,10 @@ def _what(policy: LendingPolicy, state: LendingState) -> list[Line]:
         lines.append(Line("cpu share", f"up to {100 * policy.cpu_share:g}% of the processors"))
     weight = "only what nobody else wants" if policy.weight == "idle" else "a twentieth of the weight of the owner's programs"
     lines.append(Line("weight", weight))
+    if policy.engines != ENGINES:
+        lines.append(Line("engines", f"only {', '.join(sorted(policy.engines))}"))
+    if policy.administration is not None:
+        lines.append(Line("administration", f"its own is {', '.join(sorted(policy.administration))}"))
     return lines
 
 

@@ -17,6 +17,13 @@ from balancer.values import Table
 __all__ = ["LendingPolicy", "LendingState", "format_size"]
 
 WEIGHTS = ("low", "idle")
+ENGINES = frozenset({"pour", "criu"})
+IDS = (0x7800_0000, 0x7FFD_FFFF)
+"""From which guests have their ids: below 2**31, and beyond what systemd gives to containers (to 0x6FFFFFFF) and SSSD to domains (to
+2000200000)."""
+MOST_TASKS = 4096
+MEMORY_SHARE = 0.75
+"""Of the machine's memory, for all guests together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,9 @@ class LendingState:
 @dataclass(frozen=True, slots=True)
 class LendingPolicy:
     """What is lent, to whom and when; None is without limit. Memory and disk in bytes, hours in minutes of the day, idle_after in seconds,
-    cores in processors; cpu_share is of all that the node has."""
+    cores in processors; cpu_share is of all that the node has, and memory_share what guests may never exceed. max_tasks: processes and
+    threads of a tree of guests. ids: first and last that guests may have on the node, None: they have those of home. administration:
+    homes of the same owner, None is all."""
 
     enabled: bool = True
     max_guests: int | None = None
@@ -52,6 +61,11 @@ class LendingPolicy:
     cores: float | None = None
     cpu_share: float = 1.0
     weight: str = "low"
+    max_tasks: int = MOST_TASKS
+    memory_share: float = MEMORY_SHARE
+    ids: tuple[int, int] | None = IDS
+    engines: frozenset[str] = ENGINES
+    administration: frozenset[str] | None = None
     borrowers: Borrowers = field(default_factory=Borrowers)
     deny: Denied = field(default_factory=Denied)
     classes: tuple[GuestClass, ...] = ()
@@ -75,6 +89,11 @@ class LendingPolicy:
             cores=table.number("cores", 0, 4096),
             cpu_share=table.share("cpu_share", default.cpu_share) or default.cpu_share,
             weight=table.choice("weight", WEIGHTS, default.weight),
+            max_tasks=table.count("max_tasks", default.max_tasks, 1) or default.max_tasks,
+            memory_share=table.share("memory_share", default.memory_share) or default.memory_share,
+            ids=_ids(table),
+            engines=_engines(table),
+            administration=table.names("administration"),
             borrowers=Borrowers.from_table(table),
             deny=Denied.from_table(table.table("deny")),
             classes=classes_from(table),
@@ -87,6 +106,10 @@ class LendingPolicy:
         )
         table.close()
         return policy
+
+    def is_own(self, home: str) -> bool:
+        """Whether that node is of the owner's own administration."""
+        return self.administration is None or home in self.administration
 
     @property
     def watches_owner(self) -> bool:
@@ -192,3 +215,26 @@ class LendingPolicy:
             elif (minute >= start and weekday in self.days) or (minute < end and (weekday - 1) % 7 in self.days):
                 return True
         return False
+
+
+def _ids(table: Table) -> tuple[int, int] | None:
+    """Errors: Mistake."""
+    text = table.text("ids", f"{IDS[0]}-{IDS[1]}")
+    if text == "none":
+        return None
+    first, dash, last = text.partition("-")
+    if not dash or not first.isdigit() or not last.isdigit() or not 1 << 16 <= int(first) < int(last) < 1 << 32:
+        raise table.wrong("ids", f'must be "FIRST-LAST", numbers from {1 << 16} on, or "none"')
+    if int(last) - int(first) < 1 << 17:
+        raise table.wrong("ids", f"must hold {1 << 17} numbers at least, for a tree of guests has more than {1 << 16}")
+    return int(first), int(last)
+
+
+def _engines(table: Table) -> frozenset[str]:
+    """Errors: Mistake."""
+    engines = table.names("engines")
+    if engines is None:
+        return ENGINES
+    if not engines or engines - ENGINES:
+        raise table.wrong("engines", "must be a list of pour and criu")
+    return engines

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from engine import images
+from engine import images, inspection
 from engine.forkcopy import Copy
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.library import build_directory
@@ -201,11 +201,9 @@ def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) ->
 
 
 def restore(directory: Path, sandbox: Place, pid: int, timeout: float = 120.0) -> int:
-    """Restores process `pid` from images, group-stopped, no instruction of it executed, in a sandbox that was created
-    with images=directory. Returns its id in our pid namespace. Errors: FarhomeError; nothing of it is left then."""
-    wanted = images.thread_ids(directory)
-    if pid not in wanted:
-        raise FarhomeError(f"the images hold process {wanted[0]}, not {pid}")
+    """Restores process `pid` from images, which are looked at and written anew first, group-stopped, no instruction of it executed, in a
+    sandbox that was created with images=directory. Returns its id in our pid namespace. Errors: FarhomeError; nothing of it is left."""
+    wanted = inspection.inspect(directory, pid)
     images.fit_limits(directory, pid)
     options = ["restore", "-o", "restore.log", *_COMMON, "--leave-stopped", "-d", "-D", IMAGES_INSIDE]
     if sandbox.has_own_ids:

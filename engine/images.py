@@ -21,10 +21,14 @@ except ImportError:
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from pycriu.images.core_pb2 import core_entry, task_kobj_ids_entry
 from pycriu.images.fdinfo_pb2 import file_entry
+from pycriu.images.fs_pb2 import fs_entry
+from pycriu.images.ghost_file_pb2 import ghost_file_entry
 from pycriu.images.inventory_pb2 import inventory_entry
+from pycriu.images.memfd_pb2 import memfd_inode_entry
 from pycriu.images.mm_pb2 import mm_entry
 from pycriu.images.pagemap_pb2 import pagemap_entry, pagemap_head
 from pycriu.images.pstree_pb2 import pstree_entry
+from pycriu.images.remap_file_path_pb2 import remap_file_path_entry
 from pycriu.images.seccomp_pb2 import seccomp_entry
 
 CAP_SYS_ADMIN = 21
@@ -35,8 +39,9 @@ _RLIMITS_OF_MEMORY = (resource.RLIMIT_STACK, resource.RLIMIT_AS, resource.RLIMIT
 
 _COMMON = struct.pack("<I", magic.by_name["IMG_COMMON"])
 _SIZE = struct.Struct("<I")
-_KINDS = {"CORE": core_entry, "FILES": file_entry, "MM": mm_entry, "PSTREE": pstree_entry, "SECCOMP": seccomp_entry}
-_KINDS |= {"PAGEMAP": pagemap_entry, "IDS": task_kobj_ids_entry, "INVENTORY": inventory_entry}
+KINDS = {"CORE": core_entry, "FILES": file_entry, "MM": mm_entry, "PSTREE": pstree_entry, "SECCOMP": seccomp_entry}
+KINDS |= {"PAGEMAP": pagemap_entry, "IDS": task_kobj_ids_entry, "INVENTORY": inventory_entry, "FS": fs_entry}
+KINDS |= {"MEMFD_INODE": memfd_inode_entry, "REMAP_FPATH": remap_file_path_entry, "GHOST_FILE": ghost_file_entry}
 _FIRST = {"PAGEMAP": pagemap_head}
 """Of kinds whose first entry is another one."""
 
@@ -45,12 +50,21 @@ Entry = Any
 
 
 def load(path: Path, kind: str) -> list[Entry]:
-    """The entries of an image of a kind (of _KINDS). Errors: FarhomeError when it is none."""
+    """The entries of an image of a kind (of KINDS). Errors: FarhomeError when it is none."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise FarhomeError(f"{path.name} is no image of a process: {error}") from error
     return parse(data, kind, path.name)
+
+
+def first(path: Path, kind: str) -> list[Entry]:
+    """The first entry of an image after which other bytes come (of a file's content). Errors: FarhomeError, OSError."""
+    with path.open("rb") as file:
+        data = file.read(1 << 16)
+    begin = len(_header(kind)) + _SIZE.size
+    size = _SIZE.unpack_from(data, begin - _SIZE.size)[0] if len(data) >= begin else 0
+    return parse(data[: begin + size], kind, path.name)
 
 
 def parse(data: bytes, kind: str, name: str) -> list[Entry]:
@@ -65,7 +79,7 @@ def parse(data: bytes, kind: str, name: str) -> list[Entry]:
             at += _SIZE.size
             if at + size > len(data):
                 raise ValueError("it is cut off")
-            entry = _FIRST.get(kind, _KINDS[kind]) if not entries else _KINDS[kind]
+            entry = _FIRST.get(kind, KINDS[kind]) if not entries else KINDS[kind]
             entries.append(entry.FromString(data[at : at + size]))
             at += size
         return entries
@@ -129,7 +143,7 @@ def strip(directory: Path) -> None:
     for path in directory.glob("core-*.img"):
         image = load(path, "CORE")
         for entry in image:
-            _strip_core(entry)
+            strip_core(entry)
         store(path, "CORE", image)
     # CRIU would give the process a time namespace in which its clocks go on where they stood at the dump. They must be those of
     # its home, where its absolute time-outs are kept.
@@ -142,7 +156,7 @@ def strip(directory: Path) -> None:
     for path in directory.glob("ids-*.img"):
         image = load(path, "IDS")
         for entry in image:
-            _same_namespaces(entry, namespaces)
+            same_namespaces(entry, namespaces)
         store(path, "IDS", image)
     seccomp = directory / "seccomp.img"
     if seccomp.exists():
@@ -165,8 +179,8 @@ def strip(directory: Path) -> None:
         store(files, "FILES", image)
 
 
-def _same_namespaces(entry: Entry, root: Entry) -> None:
-    """CRIU makes those that are not the root's."""
+def same_namespaces(entry: Entry, root: Entry) -> None:
+    """No namespace is made: CRIU makes those that are not the root's."""
     for field in entry.DESCRIPTOR.fields:
         if field.name.endswith("_ns_id"):
             entry.ClearField(field.name)
@@ -174,7 +188,8 @@ def _same_namespaces(entry: Entry, root: Entry) -> None:
                 setattr(entry, field.name, getattr(root, field.name))
 
 
-def _strip_core(entry: Entry) -> None:
+def strip_core(entry: Entry) -> None:
+    """What strip() does to a thread."""
     thread = entry.thread_core
     _clear(thread, "seccomp_mode", "seccomp_filter", "pdeath_sig")
     if thread.HasField("creds"):

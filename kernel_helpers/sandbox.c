@@ -193,6 +193,8 @@ static int run(char **arguments)
     if (child < 0)
         sandbox_fail("fork");
     if (!child) {
+        if (strcmp(pid, "0") && uid != -2)
+            sandbox_offer_to_oom_killer();
         /* Whoever runs inside has no more rights than root inside. */
         if (users >= 0 && setns(users, CLONE_NEWUSER))
             sandbox_fail("the users of the sandbox");

@@ -35,6 +35,9 @@ void sandbox_enter_cgroup(int fd);
 int sandbox_create(char **cgroups);
 int sandbox_try(void);
 
+/* Where memory is short, guests end before anything of the node's own: the caller is one, and what it starts. */
+void sandbox_offer_to_oom_killer(void);
+
 /* Of the user namespace that the caller is in, and has all capabilities of. */
 void sandbox_become_root(void);
 

@@ -106,6 +106,14 @@ void sandbox_become_root(void)
         sandbox_fail("becoming root of the sandbox");
 }
 
+void sandbox_offer_to_oom_killer(void)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "1000", 4) != 4)
+        sandbox_fail("oom_score_adj");
+    close(fd);
+}
+
 static void write_map(pid_t pid, const char *which, const char *lines)
 {
     char path[64];
@@ -180,6 +188,7 @@ static void be_first(const struct requests *q, int up, int go, const int *groups
     char ok;
     if (read(go, &ok, 1) != 1)
         _exit(125); /* the keeper has said why */
+    sandbox_offer_to_oom_killer(); /* while its file is ours */
     if (q->uids)
         sandbox_become_root();
     sandbox_die_with_parent(); /* after that: a change of credentials clears it */

@@ -14,17 +14,21 @@
 #define MOVE_MOUNT_F_EMPTY_PATH 4
 #endif
 
+/* They belong to who the root does: CRIU makes files there that have lost their names. */
 static int make_parents(const char *path)
 {
     char copy[4096];
+    struct stat root;
     if (path[0] != '/' || strlen(path) >= sizeof copy) {
         errno = EINVAL;
         return -1;
     }
+    if (stat("/", &root))
+        return -1;
     strcpy(copy, path);
     for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        if (mkdir(copy, 0755) && errno != EEXIST)
+        if (!mkdir(copy, 0755) ? chown(copy, root.st_uid, root.st_gid) : errno != EEXIST)
             return -1;
         *slash = '/';
     }
@@ -63,8 +67,8 @@ static void make_directory(const char *path)
 
 void sandbox_make_root(const struct requests *q)
 {
-    char options[64];
-    snprintf(options, sizeof options, "mode=0755,size=%s", q->size);
+    char options[128];
+    snprintf(options, sizeof options, "mode=0755,size=%s,uid=%u,gid=%u", q->size, q->root, q->root);
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
         sandbox_fail("making mounts private");
     /* Any directory will do to stack the new root on; every system has this one. */

@@ -1,9 +1,10 @@
 """Guests' control groups: every guest in one of its own under `farhome/guests`, so that the owner can bound and see them.
 
-Version 1 hierarchies, the unified one, and both at once (hybrid) occur; a group is made in each that there is. Nothing here
-takes memory away from a guest by force: a kill for want of memory would be one that it had not seen at home. What is above
+Version 1 hierarchies, the unified one, and both at once (hybrid) occur; a group is made in each that there is. What is above
 the policy's max_memory is throttled (memory.high) where the kernel can, or reclaimed first when memory is short (version 1, which knows
-a soft limit only), and sent away by the daemon.
+a soft limit only), and sent away by the daemon: a kill for want of memory would be one that a guest had not seen at home. It comes all
+the same where all guests together have so much that the owner's programs would be killed instead (memory.max). How many processes and
+threads a tree of guests may have (pids.max) is bounded always; one more is then made at home.
 
 Nothing but guests is in these groups: who supervises them must answer while they stand still. While they send guests away
 because the owner is back they have a group of their own beside, `farhome-remotes`: that is not to be felt either.
@@ -22,7 +23,7 @@ from node import kernelfiles
 TOP = "farhome"
 BASE = f"{TOP}/guests"
 REMOTES = "farhome-remotes"
-CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer")
+CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
 PERIOD_US = 20_000
 """Of the cpu quota: short, so that who is held back is slow evenly, and a move that begins then need not wait long for its guest."""
 NANOSECONDS, MICROSECONDS = 1e-9, 1e-6
@@ -43,12 +44,15 @@ log = logging.getLogger("mosd.cgroups")
 @dataclass(frozen=True)
 class Bounds:
     """Of all guests together. processors: None is no limit; is_idle: they get only what nobody else wants (SCHED_IDLE); is_prompt: what
-    they may have they get at once; memory in bytes, above which the kernel reclaims (None: no limit)."""
+    they may have they get at once; memory in bytes, above which the kernel reclaims (None: no limit), most_memory above which it kills;
+    tasks: processes and threads."""
 
     processors: float | None = None
     is_idle: bool = False
     memory: int | None = None
     is_prompt: bool = False
+    most_memory: int | None = None
+    tasks: int | None = None
 
 
 def hierarchies(mounts: str = "/proc/self/mounts") -> dict[str, Path]:
@@ -75,9 +79,18 @@ def _counters(directories: Iterable[Path]) -> Iterator[tuple[Path, float]]:
 def _handed_on(directory: Path) -> set[str]:
     """Controllers that a group of version 2 has and can hand on to those below it; none in version 1."""
     try:
-        return {"cpu", "memory"} & set((directory / "cgroup.controllers").read_text().split())
+        return {"cpu", "memory", "pids"} & set((directory / "cgroup.controllers").read_text().split())
     except OSError:
         return set()
+
+
+def most_tasks() -> int:
+    """Processes and threads that all guests together may have: half of what the kernel has room for."""
+    try:
+        most = int(Path("/proc/sys/kernel/threads-max").read_text())
+    except (OSError, ValueError):
+        most = 1 << 15
+    return max(512, most) // 2
 
 
 def _write(path: Path, value: str) -> bool:
@@ -134,6 +147,7 @@ class GuestGroups:
             if (top / "cpu.max").exists():
                 _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
         self._bound_memory(TOP, bounds.memory)
+        self._bound_hard(TOP, bounds.most_memory, bounds.tasks)
 
     def hold_back_remotes(self, pids: Iterable[int]) -> None:
         """Gives those who supervise guests less of the processors than the owner's programs have, from now on."""
@@ -158,6 +172,16 @@ class GuestGroups:
     def bound_memory(self, key: str, most: int | None) -> None:
         """Bounds the memory of one guest, besides that of all together; None: without limit."""
         self._bound_memory(f"{BASE}/{key}", most)
+
+    def bound_tasks(self, key: str, most: int) -> None:
+        """Bounds how many processes and threads a tree of guests may have."""
+        self._bound_hard(f"{BASE}/{key}", None, most)
+
+    def _bound_hard(self, name: str, memory: int | None, tasks: int | None) -> None:
+        for directory in self.directories(name):
+            for file, most in (("memory.max", memory), ("memory.limit_in_bytes", memory), ("pids.max", tasks)):
+                if most is not None and (directory / file).exists():
+                    _write(directory / file, str(most))
 
     def _bound_memory(self, name: str, most: int | None) -> None:
         for directory in self.directories(name):

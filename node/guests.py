@@ -18,6 +18,7 @@ from balancer.policy import LendingPolicy, LendingState
 from node.census import Census
 from node.cgroups import GuestGroups
 from node.config import Config
+from node.foundation import why_no_user_namespaces
 from node.guest import Guest, Surroundings, amount, recorded, requested
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller
@@ -71,6 +72,8 @@ class Guests:
         self._expelling: set[str] = set()
         self._leaving: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._kernel_refuses: str | None = None
+        """why it makes no user namespace; empty: it does, None: it has not been asked"""
         self.groups = GuestGroups()
         self.census = Census(paths, self.groups, cluster)
         self.stillness = Stillness(self.groups)
@@ -143,6 +146,8 @@ class Guests:
     async def _why_not(self, guest: Guest) -> str | None:
         """Why the policy does not admit a guest, when those have gone that make room for it."""
         borrower = self.census.borrower(guest)
+        if not self._policy().is_own(guest.home) and (reason := self._why_no_ids()):
+            return f"{reason}, and so the node takes guests of its own administration alone, which {guest.home} is not of"
         refusal = self._policy().admits(borrower, guest.memory, self.state())
         going = self._policy().makes_room(borrower, guest.memory, self.state()) if refusal else []
         if not going:
@@ -151,6 +156,14 @@ class Guests:
         reason = f"{self._config().name} has a guest of a higher class"
         await asyncio.gather(*(self.expel(key, reason, ROOM_TIMEOUT) for key in going))
         return self._policy().admits(borrower, guest.memory, self.state())
+
+    def _why_no_ids(self) -> str | None:
+        """Why guests have the user ids of their homes, as any account here that has the same; None: they have ids of their own."""
+        if self._policy().ids is None:
+            return "its owner does not let guests have user ids of their own"
+        if self._kernel_refuses is None:
+            self._kernel_refuses = why_no_user_namespaces()
+        return f"its kernel gives guests no user ids of their own ({self._kernel_refuses})" if self._kernel_refuses else None
 
     async def _clear_stale(self, key: str) -> None:
         old = self._remotes.get(key)
@@ -180,7 +193,9 @@ class Guests:
         if (counted := self.groups.cpu(key)) is not None:
             self._alone[key] = counted
         self.groups.put_first(key, True)
-        self.groups.bound_memory(key, self.census.kind(guest, self._policy()).max_memory)
+        policy = self._policy()
+        self.groups.bound_memory(key, self.census.kind(guest, policy).max_memory)
+        self.groups.bound_tasks(key, policy.max_tasks)
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(write_end, secret)
@@ -190,6 +205,7 @@ class Guests:
                 *self._programs.remote, "--home", guest.home, "--pid", str(guest.pid), "--socket", str(path),
                 "--secret-fd", str(read_end), "--address", config.address, "--node", config.name,
                 "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
+                "--ids", "none" if self._why_no_ids() else "{}-{}".format(*policy.ids or ()), "--engines", ",".join(sorted(policy.engines)),
                 "--images", str(paths.images), "--cache", str(paths.cache),
                 *(["--pki", str(paths.pki), "--direct-after", str(config.mfs.direct_after)] if config.mfs.is_direct else []),
                 *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
@@ -297,6 +313,7 @@ class Guests:
         for guest in self._guests.values():
             if guest.group == guest.key:
                 self.groups.bound_memory(guest.key, self.census.kind(guest, self._policy()).max_memory)
+                self.groups.bound_tasks(guest.key, self._policy().max_tasks)
 
     def here(self) -> list[str]:
         """Keys of all guests that have a remote."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from balancer.owner import AT_ONCE, OwnerState, Sight, Stage, step
 from balancer.policy import LendingPolicy
-from node import sampling
+from node import cgroups, sampling
 from node.cgroups import Bounds
 from node.guest import Surroundings
 from node.guests import Guests
@@ -271,6 +271,8 @@ class Lending:
             bounds = Bounds(most, not is_prompt, policy.max_memory, is_prompt)
         else:
             bounds = Bounds(policy.processors(cores), policy.weight == "idle", policy.max_memory)
+        most_memory = int(policy.memory_share * sampling.memory()[1])
+        bounds = replace(bounds, most_memory=most_memory, tasks=cgroups.most_tasks())
         if bounds != self._bounds:
             self._bounds = bounds
             self._guests.groups.bound(bounds)

@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--announced", type=int, default=0, help="bytes of memory that the guest was said to have")
     made.add_argument("--lent-disk", type=int, default=LIMIT, help="bytes of the disk that all files of homes may take")
     made.add_argument("--plain", action="store_true", help="its connections need not be encrypted, if the other side agrees")
+    made.add_argument("--engines", default="criu,pour", help="by which processes may come")
     return made
 
 
@@ -62,7 +63,7 @@ def tree(words: Sequence[str]) -> Tree:
         arguments.home, arguments.pid, arguments.socket, secret, arguments.address, arguments.node, arguments.link_timeout,
         arguments.interception, arguments.cgroup, arguments.images, arguments.cache, arguments.pki, arguments.plain,
         arguments.direct_after, arguments.own_files, arguments.ids, arguments.root_counts, arguments.announced,
-        arguments.lent_disk,
+        arguments.lent_disk, frozenset(arguments.engines.split(",")),
     )  # fmt: skip
     return Tree(options)
 

@@ -113,6 +113,9 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
+        engine = "criu" if request.get("engine") == "criu" else "pour"
+        if engine not in remote.options.engines:
+            raise FarhomeError(f"{remote.options.node} takes no process by engine {engine}: its owner has left it out ([lend] engines)")
         files = _fetch(talk, store, request)
         phases.done("files")
         if left is not None:
@@ -124,7 +127,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             sandbox = _sandbox(remote, key, files, clocks, request, directory)
         assert sandbox is not None
         phases.done("sandbox")
-        if request.get("engine") != "criu":
+        if engine != "criu":
             vessel = Vessel.board(sandbox.vessel(pid))
             frozen = vessel.frozen
             phases.done("vessel")
@@ -151,6 +154,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
                     userfaultfd = precopy.userfaultfd_or_none(frozen)
             phases.done("seal")
         else:
+            if "criu" not in remote.options.engines:
+                raise FarhomeError(f"{remote.options.node} takes no images of CRIU: its owner has left them out ([lend] engines)")
             if vessel is not None:
                 vessel.forgo()
                 end_traced(vessel.frozen.pid, list(vessel.frozen.threads))

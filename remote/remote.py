@@ -71,6 +71,8 @@ class Options:
     """bytes of memory that the guest was said to have"""
     lent_disk: int = LIMIT
     """bytes of the disk that all files of homes may take"""
+    engines: frozenset[str] = frozenset({"pour", "criu"})
+    """by which the owner lets guests come"""
 
 
 class Remote:
