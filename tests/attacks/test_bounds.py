@@ -38,7 +38,7 @@ int main(int count, char **words)
             return 0;
         }
         if (!child)
-            for (;;)
+            for (close(1), close(2);;)
                 pause();
     }
     puts("no end");

@@ -109,18 +109,26 @@ def _fill(entry: Entry, path: tuple[str, ...]) -> None:
         entry = getattr(entry, name)
         entry = entry[0] if hasattr(entry, "extend") else entry
     field = entry.DESCRIPTOR.fields_by_name[path[-1]]
-    values = {field.CPPTYPE_STRING: b"x" if field.type == field.TYPE_BYTES else "x", field.CPPTYPE_BOOL: True}
     several = hasattr(getattr(entry, path[-1]), "extend")
     if field.message_type is not None:
         part = getattr(entry, path[-1]).add() if several else getattr(entry, path[-1])
         part.SetInParent()
-        for inner in part.DESCRIPTOR.fields:
-            if inner.message_type is None and not hasattr(getattr(part, inner.name), "extend"):
-                setattr(part, inner.name, _value(inner))
+        _complete(part)
     elif several:
-        getattr(entry, path[-1]).append(values.get(field.cpp_type, _value(field)))
+        getattr(entry, path[-1]).append(_value(field))
     else:
         setattr(entry, path[-1], _value(field))
+
+
+def _complete(entry: Entry) -> None:
+    """Fills what a message must have."""
+    for field in entry.DESCRIPTOR.fields:
+        if field.is_required:
+            if field.message_type is None:
+                setattr(entry, field.name, _value(field))
+            else:
+                getattr(entry, field.name).SetInParent()
+                _complete(getattr(entry, field.name))
 
 
 def _value(field: Entry) -> object:
