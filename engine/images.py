@@ -149,8 +149,8 @@ def strip(directory: Path) -> None:
     # its home, where its absolute time-outs are kept.
     for path in directory.glob("timens-*.img"):
         path.unlink()
-    # Nor one of users (a guest that hops has been in one): where it arrives it is in one already, and in all others.
-    for path in directory.glob("userns-*.img"):
+    # Nor one of users, nor control groups (a guest that hops has been in both): where it arrives it is in others already.
+    for path in (*directory.glob("userns-*.img"), *directory.glob("cgroup.img")):
         path.unlink()
     namespaces = load(directory / "inventory.img", "INVENTORY")[0].root_ids
     for path in directory.glob("ids-*.img"):

@@ -266,6 +266,7 @@ def _look(read: Mapping[str, list[Entry]], kinds: Mapping[str, str], pid: int) -
             if entries[0].HasField("tc") != (name == f"core-{pid}.img"):
                 raise FarhomeError(f"{name} is not that of a thread")
             entries[0].thread_core.sched_nice = max(0, entries[0].thread_core.sched_nice)
+            entries[0].thread_core.cg_set = read["inventory.img"][0].root_cg_set
             images.strip_core(entries[0])
     files = {entry.id: entry for entry in read["files.img"]}
     for number in (read[f"fs-{pid}.img"][0].cwd_id, read[f"fs-{pid}.img"][0].root_id):
