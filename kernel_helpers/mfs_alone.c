@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST 512
-
 struct waiting {
 	struct mfs_request request;
 	pthread_t thread;
@@ -20,7 +18,6 @@ struct waiting {
 
 _Thread_local bool mfs_may_wait;
 static struct waiting *waiting;
-static unsigned waiting_count;
 static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int mfs_open_patiently(int node, int flags)
@@ -47,9 +44,9 @@ static void *wait_alone(void *argument)
 			*at = own->next;
 			break;
 		}
-	waiting_count--;
 	pthread_mutex_unlock(&waiting_lock);
 	mfs_thread_end();
+	mfs_place_give(session->owner, MFS_WAITERS, 1);
 	free(own->reply);
 	free(own);
 	session->busy--;
@@ -60,12 +57,15 @@ static void *wait_alone(void *argument)
 int mfs_alone_begin(struct mfs_request *request)
 {
 	size_t size = request->in->len;
+	if (!mfs_place_take(request->session->owner, MFS_WAITERS))
+		return -EAGAIN;
 	struct waiting *own = malloc(sizeof *own + size + 1);
 	int result = 0;
 
 	if (own)
 		own->reply = malloc(MFS_FRAME_MOST); /* as much as any may have; of what is not used there is no memory */
 	if (!own || !own->reply) {
+		mfs_place_give(request->session->owner, MFS_WAITERS, 1);
 		free(own);
 		return -ENOMEM;
 	}
@@ -80,16 +80,16 @@ int mfs_alone_begin(struct mfs_request *request)
 	request->session->threads++;
 	request->session->busy++;
 	pthread_mutex_lock(&waiting_lock);
-	if (waiting_count >= MOST || pthread_create(&own->thread, NULL, wait_alone, own)) {
+	if (pthread_create(&own->thread, NULL, wait_alone, own)) {
 		result = -EAGAIN;
 	} else {
 		pthread_detach(own->thread);
-		waiting_count++;
 		own->next = waiting;
 		waiting = own;
 	}
 	pthread_mutex_unlock(&waiting_lock);
 	if (result) {
+		mfs_place_give(request->session->owner, MFS_WAITERS, 1);
 		request->session->busy--;
 		request->session->threads--;
 		free(own->reply);

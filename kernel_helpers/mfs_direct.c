@@ -18,6 +18,7 @@
 #define TOKEN 32    /* characters */
 #define KEPT 30000  /* ms for which a token may be looked up */
 #define MOST 4096
+#define MOST_EACH 1024 /* for one peer */
 
 struct message {
 	char token[TOKEN];
@@ -58,6 +59,16 @@ static bool take(struct message *message, int *fd)
 	return size >= 0;
 }
 
+/* Under `lock`: deposits for that peer. */
+static unsigned count_of(const char *peer)
+{
+	unsigned found = 0;
+
+	for (const struct deposit *one = deposits; one; one = one->next)
+		found += !strcmp(one->about.peer, peer);
+	return found;
+}
+
 /* Under `lock`. */
 static void empty_mailbox(void)
 {
@@ -65,10 +76,10 @@ static void empty_mailbox(void)
 	int fd;
 
 	while (take(&message, &fd)) {
-		struct deposit *fresh = fd >= 0 && count < MOST ? malloc(sizeof *fresh) : NULL;
+		message.peer[MFS_NAME_MOST - 1] = 0;
+		struct deposit *fresh = fd >= 0 && count < MOST && count_of(message.peer) < MOST_EACH ? malloc(sizeof *fresh) : NULL;
 		if (fresh) {
 			*fresh = (struct deposit){.about = message, .fd = fd, .until = mfs_now() + KEPT, .next = deposits};
-			fresh->about.peer[MFS_NAME_MOST - 1] = 0;
 			deposits = fresh;
 			count++;
 		} else if (fd >= 0) {

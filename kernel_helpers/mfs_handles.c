@@ -40,8 +40,11 @@ int mfs_handles_begin(struct mfs_handles *handles, struct mfs_table *table, cons
 		return -ENOMEM;
 	pthread_mutex_init(&handles->lock, NULL);
 	handles->used = handles->records[0].used && handles->records[0].used <= MOST ? handles->records[0].used : 1;
+	handles->peer = table->peer;
 	for (uint32_t index = 1; index < handles->used; index++) {
 		const struct mfs_opened *record = &handles->records[index];
+		if (record->node)
+			mfs_place_count(handles->peer, MFS_OPEN_FILES, 1);
 		if (!record->node)
 			handles->free[handles->free_count++] = index;
 		else if ((uint32_t)record->node < MFS_NODES && mfs_is_for_writing((uint32_t)record->flags))
@@ -60,9 +63,12 @@ static void drop(struct mfs_file *file)
 
 void mfs_handles_end(struct mfs_handles *handles)
 {
-	for (uint32_t index = 1; index < handles->used; index++)
+	for (uint32_t index = 1; index < handles->used; index++) {
 		if (handles->files[index])
 			drop(handles->files[index]);
+		if (handles->records[index].node)
+			mfs_place_give(handles->peer, MFS_OPEN_FILES, 1);
+	}
 	munmap(handles->records, MOST * sizeof(struct mfs_opened));
 	munmap(handles->files, MOST * sizeof *handles->files);
 	munmap(handles->free, MOST * sizeof *handles->free);
@@ -85,11 +91,12 @@ uint64_t mfs_handle_enter(struct mfs_handles *handles, int fd, uint64_t node, in
 {
 	struct mfs_file *file = new_file(fd, node);
 	uint32_t index = 0;
+	bool may = file && mfs_place_take(handles->peer, MFS_OPEN_FILES);
 
 	pthread_mutex_lock(&handles->lock);
-	if (file && handles->free_count)
+	if (may && handles->free_count)
 		index = handles->free[--handles->free_count];
-	else if (file && handles->used < MOST)
+	else if (may && handles->used < MOST)
 		handles->records[0].used = (index = handles->used++) + 1;
 	if (index) {
 		handles->files[index] = file;
@@ -101,6 +108,8 @@ uint64_t mfs_handle_enter(struct mfs_handles *handles, int fd, uint64_t node, in
 	pthread_mutex_unlock(&handles->lock);
 	if (index)
 		return number;
+	if (may)
+		mfs_place_give(handles->peer, MFS_OPEN_FILES, 1);
 	close(fd);
 	if (file) {
 		file->fd = -1;
@@ -216,6 +225,7 @@ uint64_t mfs_handle_release(struct mfs_handles *handles, uint64_t number)
 		handles->files[index] = NULL;
 		handles->records[index].node = 0;
 		handles->records[index].sequence++;
+		mfs_place_give(handles->peer, MFS_OPEN_FILES, 1);
 		handles->free[handles->free_count++] = index;
 	}
 	pthread_mutex_unlock(&handles->lock);

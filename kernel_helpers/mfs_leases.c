@@ -30,11 +30,8 @@ struct mfs_lease {
 	struct mfs_lease *next, **from;
 };
 
-unsigned mfs_leases_most = 16384;
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mfs_lease *all, **of_descriptor;
-static unsigned count;
 static pid_t breaker;
 
 /* Under `lock`. */
@@ -49,7 +46,7 @@ static void release(struct mfs_lease *lease)
 	if (lease->whole)
 		mfs_give_up_lease(lease->fd); /* the file itself stays open */
 	close(lease->fd); /* and whoever waits goes on */
-	count--;
+	mfs_place_give(lease->session->owner, MFS_LEASES, 1);
 	atomic_fetch_sub(&lease->session->counters->leases, 1);
 	free(lease);
 }
@@ -90,14 +87,14 @@ bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t
 	bool held = lease && !lease->breaking;
 	if (held && until > lease->until)
 		lease->until = until;
-	bool full = count >= mfs_leases_most;
 	pthread_mutex_unlock(&lock);
-	if (lease || full)
+	if (lease || !mfs_place_take(session->owner, MFS_LEASES))
 		return held;
 	bool whole = node->writer;
 	int fd = lease_on(session, node, whole);
 	struct mfs_lease *fresh = fd >= 0 ? malloc(sizeof *fresh) : NULL;
 	if (!fresh) {
+		mfs_place_give(session->owner, MFS_LEASES, 1);
 		if (fd >= 0)
 			close(fd);
 		return false;
@@ -112,11 +109,11 @@ bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t
 		if (all)
 			all->from = &fresh->next;
 		all = node->lease = of_descriptor[fd] = fresh;
-		count++;
 		atomic_fetch_add(&session->counters->leases, 1);
 	}
 	pthread_mutex_unlock(&lock);
 	if (!held) {
+		mfs_place_give(session->owner, MFS_LEASES, 1);
 		close(fd);
 		free(fresh);
 	}

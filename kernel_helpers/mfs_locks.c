@@ -7,7 +7,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@ struct owner {
 	uint64_t node, owner, handle;
 	int fd;
 	unsigned pins;
+	unsigned ranges; /* that it may have by now; no more, anyway */
 	bool dropped;
 	struct owner *next;
 };
@@ -22,14 +25,17 @@ struct owner {
 struct mfs_locks {
 	pthread_mutex_t lock;
 	struct owner *owners;
+	struct mfs_peer *peer;
 };
 
-struct mfs_locks *mfs_locks_new(void)
+struct mfs_locks *mfs_locks_new(struct mfs_peer *peer)
 {
 	struct mfs_locks *locks = calloc(1, sizeof *locks);
 
-	if (locks)
+	if (locks) {
 		pthread_mutex_init(&locks->lock, NULL);
+		locks->peer = peer;
+	}
 	return locks;
 }
 
@@ -40,6 +46,7 @@ static void unpin(struct mfs_locks *locks, struct owner *owner)
 	pthread_mutex_unlock(&locks->lock);
 	if (last) {
 		close(owner->fd); /* and its locks are gone */
+		mfs_place_give(locks->peer, MFS_LOCKERS, 1);
 		free(owner);
 	}
 }
@@ -133,13 +140,21 @@ static struct owner *get_owner(struct mfs_locks *locks, uint64_t node, const str
 		pthread_mutex_unlock(&locks->lock);
 		if (found)
 			break;
+		if (!mfs_place_take(locks->peer, MFS_LOCKERS))
+			return errno = ENOLCK, NULL;
 		int fd = open_for_locks(file); /* may wait for a lease; nobody is to wait for us meanwhile */
-		if (fd < 0 || !(fresh = malloc(sizeof *fresh)))
-			return NULL;
+		if (fd < 0 || !(fresh = malloc(sizeof *fresh))) {
+			int reason = errno;
+			mfs_place_give(locks->peer, MFS_LOCKERS, 1);
+			if (fd >= 0)
+				close(fd);
+			return errno = reason, NULL;
+		}
 		*fresh = (struct owner){.node = node, .owner = asked->owner, .fd = fd, .pins = 1};
 	}
 	if (fresh) {
 		close(fresh->fd);
+		mfs_place_give(locks->peer, MFS_LOCKERS, 1);
 		free(fresh);
 	}
 	return found;
@@ -182,6 +197,38 @@ long mfs_getlk(struct mfs_request *request)
 	return sizeof *reply;
 }
 
+/* How many it has, as the kernel tells. */
+static unsigned count_ranges(int fd)
+{
+	char path[64], line[256];
+	unsigned count = 0;
+
+	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+	FILE *about = fopen(path, "re");
+	while (about && fgets(line, sizeof line, about))
+		count += !strncmp(line, "lock:", 5);
+	if (about)
+		fclose(about);
+	return count;
+}
+
+/* Whether it may have one more: each lock, and each that is given up in part, may make one. */
+static bool may_have_range(struct mfs_locks *locks, struct owner *owner, const struct fuse_lk_in *asked)
+{
+	bool is_all = !asked->lk.start && asked->lk.end >= INT64_MAX;
+
+	pthread_mutex_lock(&locks->lock);
+	if (is_all)
+		owner->ranges = 0;
+	else if (owner->ranges >= mfs_ranges_most)
+		owner->ranges = count_ranges(owner->fd);
+	bool may = is_all || owner->ranges < (asked->lk.type == F_UNLCK ? mfs_ranges_most + mfs_ranges_most / 2 : mfs_ranges_most);
+	if (may)
+		owner->ranges++;
+	pthread_mutex_unlock(&locks->lock);
+	return may;
+}
+
 /* Waits, if it may, until it is interrupted. */
 static long take(int fd, const struct fuse_lk_in *asked, bool wait)
 {
@@ -206,7 +253,7 @@ static long set_lock(struct mfs_request *request, bool wait)
 		return asked ? -errno : -EINVAL;
 	if (!(asked->lk_flags & FUSE_LK_FLOCK)) {
 		owner = get_owner(session->locks, request->in->nodeid, asked, file->fd);
-		result = owner ? 0 : -errno;
+		result = owner ? may_have_range(session->locks, owner, asked) ? 0 : -ENOLCK : -errno;
 	}
 	if (!result)
 		result = request->interrupted ? -EINTR : take(owner ? owner->fd : file->fd, asked, wait && request->alone);

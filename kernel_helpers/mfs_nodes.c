@@ -14,12 +14,27 @@
 #include <unistd.h>
 
 #define MAGIC 0x6d66736e6f646531ull
+#define FEW 64 /* descriptors of nodes that a table may have however many there are in all */
 
 unsigned mfs_nodes_open_most = 100000;
+static atomic_int open_in_all; /* nodes that have a descriptor, of all tables */
 
 uint32_t mfs_inode_bucket(uint64_t device, uint64_t inode)
 {
 	return (uint32_t)((inode * 0x9e3779b97f4a7c15ull ^ device * 0xc2b2ae3d27d4eb4full) >> 40) & (MFS_BUCKETS - 1);
+}
+
+/* Under the table's lock. */
+static void have_open(struct mfs_table *table, int more)
+{
+	table->open += (uint32_t)more;
+	open_in_all += more;
+}
+
+/* Whether descriptors are to be given up that file handles can replace. */
+static bool has_many_open(const struct mfs_table *table)
+{
+	return table->open > mfs_nodes_open_most || (table->open > FEW && (unsigned)open_in_all > 2 * mfs_nodes_open_most);
 }
 
 static uint32_t *handle_chain(struct mfs_table *table, uint32_t index)
@@ -58,12 +73,13 @@ static void unlink_from(struct mfs_table *table, uint32_t index)
 		*at = table->nodes[index].next_by_handle;
 }
 
-int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
+int mfs_table_begin(struct mfs_table *table, struct mfs_peer *peer, const char *path, bool *resumed)
 {
 	size_t size = (size_t)MFS_NODES * sizeof(struct mfs_record);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 	memset(table, 0, sizeof *table);
+	table->peer = peer;
 	if (fd < 0)
 		return -errno;
 	if (ftruncate(fd, (off_t)size)) {
@@ -93,6 +109,8 @@ int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed)
 		table->nodes[index].fd = -1;
 		if (table->records[index].lookups) {
 			link_in(table, index);
+			mfs_place_count(peer, MFS_KNOWN_FILES, 1);
+			mfs_place_count(peer, MFS_HELD_FILES, !table->records[index].handle_size);
 		} else {
 			table->nodes[index].next = table->free;
 			table->free = index;
@@ -105,9 +123,15 @@ void mfs_table_end(struct mfs_table *table)
 {
 	if (table->events >= 0)
 		close(table->events);
-	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++)
-		if (table->records[index].lookups && table->nodes[index].fd >= 0)
+	have_open(table, -(int)table->open);
+	for (uint32_t index = MFS_ROOT + 1; index < table->used; index++) {
+		if (!table->records[index].lookups)
+			continue;
+		if (table->nodes[index].fd >= 0)
 			close(table->nodes[index].fd);
+		mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
+		mfs_place_give(table->peer, MFS_HELD_FILES, !table->records[index].handle_size);
+	}
 	munmap(table->records, (size_t)MFS_NODES * sizeof(struct mfs_record));
 	munmap(table->nodes, MFS_NODES * sizeof(struct mfs_node));
 	free(table->buckets);
@@ -144,7 +168,7 @@ struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id)
 	pthread_mutex_lock(&table->lock);
 	if (fd >= 0 && node->fd < 0) {
 		node->fd = fd;
-		table->open++;
+		have_open(table, 1);
 		fd = -1;
 	}
 	bool is_open = node->fd >= 0;
@@ -161,6 +185,8 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	struct mfs_record *record = &table->records[index];
 
 	unlink_from(table, index);
+	mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
+	mfs_place_give(table->peer, MFS_HELD_FILES, !record->handle_size);
 	mfs_lease_drop(&table->nodes[index], false);
 	mfs_stop_watching(table, index);
 	table->nodes[index].until = 0;
@@ -168,7 +194,7 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	if (table->nodes[index].fd >= 0) {
 		close(table->nodes[index].fd);
 		table->nodes[index].fd = -1;
-		table->open--;
+		have_open(table, -1);
 	}
 	record->sequence++;
 	table->nodes[index].next = table->free;
@@ -203,14 +229,14 @@ dev_t mfs_node_device(struct mfs_table *table, struct mfs_node *node)
 /* Gives up descriptors that file handles can replace. */
 static void give_up_descriptors(struct mfs_table *table)
 {
-	for (uint32_t tried = 0; table->open > mfs_nodes_open_most && tried < 64; tried++) {
+	for (uint32_t tried = 0; has_many_open(table) && tried < 64; tried++) {
 		uint32_t index = table->hand = table->hand + 1 < table->used ? table->hand + 1 : MFS_ROOT + 1;
 		struct mfs_node *node = &table->nodes[index];
 		if (!table->records[index].lookups || node->pins || node->marked || node->watched || node->lease || node->fd < 0 || !table->records[index].handle_size)
 			continue;
 		close(node->fd);
 		node->fd = -1;
-		table->open--;
+		have_open(table, -1);
 	}
 }
 
@@ -238,24 +264,35 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 		}
 		if (is_same(record, &fresh)) {
 			table->nodes[index].fd = fd;
-			table->open++;
+			have_open(table, 1);
 			fd = -1;
 			break;
 		}
 	}
 	if (!index) {
-		index = table->free;
-		if (index)
+		if (!has_handle)
+			mfs_take_handle(&fresh, fd);
+		bool may = mfs_place_take(table->peer, MFS_KNOWN_FILES);
+		if (may && !fresh.handle_size && !mfs_place_take(table->peer, MFS_HELD_FILES)) {
+			mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
+			may = false;
+		}
+		index = may ? table->free : 0;
+		if (!may)
+			; /* as if there were no number left */
+		else if (index)
 			table->free = table->nodes[index].next;
 		else if (table->used < MFS_NODES)
 			table->records[0].lookups = (index = table->used++) + 1;
 		if (!index) {
+			if (may) {
+				mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
+				mfs_place_give(table->peer, MFS_HELD_FILES, !fresh.handle_size);
+			}
 			pthread_mutex_unlock(&table->lock);
 			close(fd);
 			return errno = ENFILE, 0;
 		}
-		if (!has_handle)
-			mfs_take_handle(&fresh, fd);
 		fresh.sequence = table->records[index].sequence;
 		table->records[index] = fresh;
 		table->nodes[index].fd = fd;
@@ -263,14 +300,14 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 		table->nodes[index].changed = table->nodes[index].foreign = 0;
 		table->nodes[index].recalled = 0;
 		table->nodes[index].writer = 0;
-		table->open++;
+		have_open(table, 1);
 		fd = -1;
 		link_in(table, index);
 	}
 	table->records[index].lookups++;
 	table->nodes[index].named = stat->st_nlink && export != MFS_DIRECT;
 	uint64_t id = index | (uint64_t)table->records[index].sequence << 32;
-	if (table->open > mfs_nodes_open_most)
+	if (has_many_open(table))
 		give_up_descriptors(table);
 	pthread_mutex_unlock(&table->lock);
 	if (fd >= 0)

@@ -62,7 +62,6 @@ void mfs_pages_resume(struct mfs_session *session);
 /* Now and then: what is open for a while is watched, whoever has filled its pages. */
 void mfs_pages_look(struct mfs_session *session);
 
-extern unsigned mfs_leases_most;
 int mfs_leases_begin(void);
 /* Whether there is a lease on the file, for as long as a promise that is made now. */
 bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t id);

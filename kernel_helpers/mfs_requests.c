@@ -176,10 +176,12 @@ void mfs_session_add_thread(struct mfs_session *session)
 	pthread_t thread;
 
 	session->threads++;
-	if (pthread_create(&thread, NULL, work, session))
+	if (pthread_create(&thread, NULL, work, session)) {
+		mfs_place_give(session->owner, MFS_THREADS, 1);
 		session->threads--;
-	else
+	} else {
 		pthread_detach(thread);
+	}
 }
 
 void mfs_step_down(struct mfs_request *request)
@@ -227,6 +229,7 @@ static void *work(void *argument)
 	mfs_session_break(session);
 	free(frame);
 	free(buffer);
+	mfs_place_give(session->owner, MFS_THREADS, 1);
 	session->threads--;
 	return NULL;
 }

@@ -33,6 +33,7 @@ struct mfs_turn {
 
 struct mfs_session {
 	char peer[MFS_NAME_MOST];
+	struct mfs_peer *owner;  /* the same, and what it has of us */
 	uint8_t id[MFS_SESSION];
 	struct mfs_stream in, out;
 	struct mfs_turn turn;    /* to read from `in` */
@@ -140,7 +141,7 @@ void mfs_alone_interrupt(struct mfs_request *request);
 void mfs_alone_look(void);
 /* Ends its connections; its threads end then. */
 void mfs_session_break(struct mfs_session *session);
-/* One more thread that takes requests. */
+/* One more thread that takes requests, for which there is a place (MFS_THREADS). */
 void mfs_session_add_thread(struct mfs_session *session);
 /* The peer has obeyed all notifications up to that number. */
 void mfs_session_settle(struct mfs_session *session, uint64_t number);

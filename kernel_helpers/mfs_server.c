@@ -8,6 +8,7 @@
  *   --root-of NAME                 a node whose root is root here as well; `*`: each
  *   --plain                        no encryption, if the other side does not want it either
  *   --quiet MS                     for so long nobody else must have changed what a peer may remember
+ *   --bound WHAT=ALL/EACH          what all peers, and each of them, may have at a time (mfs_places.c)
  *
  * Started by mosd, as root; ends with it (when its standard input does). Complaints go to standard error, a line each. */
 #define _GNU_SOURCE
@@ -34,7 +35,6 @@
 #define LOOK 250       /* ms */
 #define ACCEPTED 16    /* connections that are taken at once: fewer than one address has places, so that who has come can speak */
 #define DESCRIPTORS 32768 /* for which there is room from the beginning */
-#define SHOWN 256      /* sessions whose figures are shown */
 
 const char *mfs_run_directory;
 bool mfs_encrypts = true;
@@ -46,7 +46,7 @@ struct mfs_counters *mfs_counters_take(const char *peer)
 {
 	struct mfs_counters *found = NULL;
 
-	for (int i = 0; i < SHOWN && !found; i++)
+	for (int i = 0; i < MFS_SESSIONS_MOST && !found; i++)
 		if (!counters[i].peer[0])
 			found = &counters[i];
 	if (found) {
@@ -59,7 +59,7 @@ struct mfs_counters *mfs_counters_take(const char *peer)
 static int begin_counters(void)
 {
 	char path[4096];
-	const size_t size = SHOWN * sizeof *counters;
+	const size_t size = MFS_SESSIONS_MOST * sizeof *counters;
 
 	snprintf(path, sizeof path, "%s/server.figures", mfs_run_directory);
 	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -152,8 +152,7 @@ static void begin_process(void)
 	getrlimit(RLIMIT_NOFILE, &limit);
 	if (limit.rlim_cur / 4 < mfs_nodes_open_most)
 		mfs_nodes_open_most = (unsigned)(limit.rlim_cur / 4);
-	if (limit.rlim_cur / 4 < mfs_leases_most)
-		mfs_leases_most = (unsigned)(limit.rlim_cur / 4);
+	mfs_places_begin((unsigned)(limit.rlim_cur < 1u << 30 ? limit.rlim_cur : 1u << 30));
 	/* As long as there is one thread, the table of descriptors grows at once; afterwards each time takes many milliseconds. */
 	int high = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, limit.rlim_cur > DESCRIPTORS ? DESCRIPTORS - 1 : (int)limit.rlim_cur - 1);
 	if (high >= 0)
@@ -202,7 +201,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{"listen", 1, 0, 'l'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'}, {"run", 1, 0, 'r'}, {"export", 1, 0, 'e'},
 		{"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'}, {"root-of", 1, 0, 'R'}, {"plain", 0, 0, 'P'},
-		{"quiet", 1, 0, 'q'}, {0},
+		{"quiet", 1, 0, 'q'}, {"bound", 1, 0, 'b'}, {0},
 	};
 	const char *address = NULL, *port = "7227", *pki = NULL, *what;
 	char *paths[MFS_EXPORTS], skeleton[4096], why[512];
@@ -221,6 +220,10 @@ int main(int argc, char **argv)
 			break;
 		case 'R': mfs_root_count(strcmp(optarg, "*") ? optarg : NULL); break;
 		case 'P': mfs_encrypts = false; break;
+		case 'b':
+			if (!mfs_places_bound(optarg))
+				return mfs_fail(optarg, EINVAL);
+			break;
 		case 'q': mfs_quiet = atoi(optarg); break;
 		case 'e':
 		case 'o':

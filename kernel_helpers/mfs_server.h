@@ -8,6 +8,7 @@
  *   mfs_promises.c     what peers may remember
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
  *   mfs_passing.c      large data, from where the kernel has it
+ *   mfs_places.c       what a peer may have of all this
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_direct.c       files that processes of ours have open, read where those are
  *   mfs_identity.c     acting as the caller
@@ -42,7 +43,7 @@ void mfs_ledger_note(struct mfs_ledger *ledger, const struct mfs_request *reques
 
 /* ---- locks ---- */
 
-struct mfs_locks *mfs_locks_new(void);
+struct mfs_locks *mfs_locks_new(struct mfs_peer *peer);
 void mfs_locks_drop_owner(struct mfs_locks *locks, uint64_t node, uint64_t owner);
 void mfs_locks_drop_handle(struct mfs_locks *locks, uint64_t handle);
 void mfs_locks_drop_all(struct mfs_locks *locks);

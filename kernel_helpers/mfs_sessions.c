@@ -116,10 +116,17 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	pthread_mutex_init(&session->watching, NULL);
 	pthread_cond_init(&session->is_settled, NULL);
 	session->root_counts = mfs_root_counts(peer);
+	session->owner = mfs_peer_keep(peer);
+	if (!session->owner || !mfs_place_take(session->owner, MFS_SESSIONS)) {
+		if (session->owner)
+			mfs_peer_let_go(session->owner);
+		free(session);
+		return NULL;
+	}
 	session->counters = mfs_counters_take(peer);
-	session->locks = mfs_locks_new();
+	session->locks = mfs_locks_new(session->owner);
 	path_of(session, "nodes", path, sizeof path);
-	int result = session->counters && session->locks ? mfs_table_begin(&session->table, path, resumed) : -ENOMEM;
+	int result = session->counters && session->locks ? mfs_table_begin(&session->table, session->owner, path, resumed) : -ENOMEM;
 	path_of(session, "files", path, sizeof path);
 	if (!result)
 		result = mfs_handles_begin(&session->handles, &session->table, path);
@@ -128,6 +135,11 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 		result = -errno;
 	if (result) {
 		mfs_log("no session for %s: %s", peer, strerror(-result));
+		if (session->counters)
+			session->counters->peer[0] = 0;
+		mfs_place_give(session->owner, MFS_SESSIONS, 1);
+		mfs_peer_let_go(session->owner);
+		free(session->locks);
 		free(session);
 		return NULL;
 	}
@@ -170,6 +182,7 @@ static void start(struct mfs_session *session)
 	mfs_pages_resume(session);
 	session->held = false;
 	mfs_turn_end(session);
+	mfs_place_count(session->owner, MFS_THREADS, 1); /* without one it would hang */
 	mfs_session_add_thread(session);
 }
 
@@ -226,6 +239,8 @@ static void *tidy_up(void *argument)
 	free(session->locks);
 	mfs_handles_end(&session->handles);
 	mfs_table_end(&session->table);
+	mfs_place_give(session->owner, MFS_SESSIONS, 1);
+	mfs_peer_let_go(session->owner);
 	free(session);
 	return NULL;
 }

@@ -9,6 +9,36 @@
 #include <sys/stat.h>
 #include "mfs_exports.h"
 
+/* ---- what peers may have (mfs_places.c) ---- */
+
+#define MFS_SESSIONS_MOST 1024
+
+enum mfs_place {
+	MFS_SESSIONS,    /* mounts that it has of this node, or had not long ago */
+	MFS_OPEN_FILES,
+	MFS_KNOWN_FILES, /* that its kernel has a number for; */
+	MFS_HELD_FILES,  /* of these, those whose descriptor cannot be given up */
+	MFS_LOCKERS,     /* processes with locks on a file */
+	MFS_WAITERS,     /* requests that wait for others */
+	MFS_THREADS,
+	MFS_LEASES,
+	MFS_PLACES,
+};
+
+struct mfs_peer;
+
+/* By how many descriptors this process may have, unless a bound was given before: "NAME=ALL/EACH", "ranges=EACH". Whether that is one. */
+void mfs_places_begin(unsigned descriptors);
+bool mfs_places_bound(const char *text);
+/* The peer of that name, until it is let go as often; NULL: there are too many. */
+struct mfs_peer *mfs_peer_keep(const char *name);
+void mfs_peer_let_go(struct mfs_peer *peer);
+/* One more, if it may have one; some more, that it has anyway; some less. */
+bool mfs_place_take(struct mfs_peer *peer, enum mfs_place what);
+void mfs_place_count(struct mfs_peer *peer, enum mfs_place what, unsigned count);
+void mfs_place_give(struct mfs_peer *peer, enum mfs_place what, unsigned count);
+extern unsigned mfs_ranges_most; /* locks that a process may have on a file */
+
 /* ---- nodes ---- */
 
 #define MFS_NODES (1u << 21)
@@ -50,9 +80,10 @@ struct mfs_table {
 	uint32_t *buckets, *handle_buckets;
 	uint32_t used, free, open, hand, marked;
 	int events;              /* mfs_watch_open() */
+	struct mfs_peer *peer;
 };
 
-int mfs_table_begin(struct mfs_table *table, const char *path, bool *resumed);
+int mfs_table_begin(struct mfs_table *table, struct mfs_peer *peer, const char *path, bool *resumed);
 void mfs_table_end(struct mfs_table *table);
 /* The node of that number, pinned, its fd open. NULL: errno tells. */
 struct mfs_node *mfs_node_get(struct mfs_table *table, uint64_t id);
@@ -97,6 +128,7 @@ struct mfs_handles {
 	struct mfs_opened *records; /* mapped: what outlives the server */
 	uint32_t used, free_count;
 	uint32_t *free;
+	struct mfs_peer *peer;
 };
 
 /* The table's nodes that are open for writing are told so. */

@@ -76,7 +76,7 @@ void mfs_turn_give(struct mfs_session *session, unsigned long long number)
 {
 	if (!mfs_turn_goes_on(session, number))
 		return;
-	bool is_alone = !session->turn.waiting && session->threads < THREADS_MOST;
+	bool is_alone = !session->turn.waiting && session->threads < THREADS_MOST && mfs_place_take(session->owner, MFS_THREADS);
 	mfs_turn_end(session);
 	if (is_alone)
 		mfs_session_add_thread(session);

@@ -113,6 +113,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	signal(SIGPIPE, SIG_IGN);
 	setrlimit(RLIMIT_NOFILE, &open_files);
 	mfs_nodes_open_most = 512;
+	mfs_places_begin(4096);
 	mkdir(EXPORT "/out", 0777);
 	chmod(EXPORT "/out", 0777);
 	mkdir(EXPORT "/fixed", 0755);

@@ -23,9 +23,9 @@ class Served:
 
     def __init__(
         self, base: Path, exports: Sequence[Path | str], read_only: Sequence[Path] = (), hide: Sequence[Path | str] = (), quiet: int = 0,
-        root: bool = True,
+        root: bool = True, bounds: Sequence[str] = (),
     ) -> None:
-        """root: whether n2's root is root on n1."""
+        """root: whether n2's root is root on n1; bounds: of what peers may have, smaller than as a rule."""
         self.base = base
         self.port = free_port()
         self.own, self.others = KeyStore(base / "n1"), KeyStore(base / "n2")
@@ -37,8 +37,15 @@ class Served:
         self._arguments += [str(word) for path in read_only for word in ("--read-only", path)]
         self._arguments += [str(word) for path in hide for word in ("--hide", path)]
         self._arguments += ["--root-of", "n2"] if root else []
+        self._arguments += [word for bound in bounds for word in ("--bound", bound)]
         self._arguments += ["--quiet", str(quiet)] if quiet else []
         self.start()
+
+    def keys(self, name: str) -> KeyStore:
+        """Of one more node of the cluster."""
+        keys, key = KeyStore(self.base / name), new_key()
+        keys.install(key, self.own.sign(self.own.request(key, name), name), self.own.authority_certificate.read_bytes())
+        return keys
 
     def start(self, *more: str) -> None:
         """(Again.)"""
