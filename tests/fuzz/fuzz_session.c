@@ -5,15 +5,14 @@
 #include "link.h"
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-static void require(int holds) {
-    if (!holds)
-        abort();
-}
+/* Ends with the line that says what does not hold. */
+#define require(holds) ((holds) ? (void)0 : (fprintf(stderr, "line %d: %s (%s)\n", __LINE__, #holds, strerror(errno)), abort()))
 
 /* Reads the body, as any handler. */
 static int take(void *owner, struct session *session, const struct frame *frame) {
