@@ -14,9 +14,9 @@ int guest_read(int tid, uint64_t address, void *to, size_t length) {
     return process_vm_readv(tid, &here, 1, &there, 1, 0) == (ssize_t)length ? 0 : -EFAULT;
 }
 
-int begins(int tid, uint64_t address) {
+int begins(const struct marshalled *m, int tid, uint64_t address) {
     char byte;
-    return !guest_read(tid, address, &byte, 1);
+    return !guest_read(tid, address, &byte, 1) || (m->room && guest_room_grows(m->room, tid, address));
 }
 
 uint64_t fault(uint64_t address) { return address >> 47 ? address : FAULT_ADDRESS; }
@@ -91,14 +91,17 @@ void point(struct marshalled *m, uint32_t where, uint32_t offset) {
     relocate(m, where);
 }
 
-void add_out(struct marshalled *m, uint32_t offset, uint32_t length, const struct call_argument *rule) {
+void add_ruled(struct marshalled *m, struct out out) {
     int error = grow((void **)&m->outs, &m->outs_room, m->call.outs + 1, sizeof(struct out), OUTS_LIMIT);
-    if (error) {
+    if (error)
         m->failed = error;
-        return;
-    }
-    m->outs[m->call.outs++] = (struct out){.offset = offset, .length = length, .rule = rule ? rule->rule : OUT_FULL,
-                                           .scale = rule ? rule->rule_scale : 1, .add = rule ? rule->rule_add : 0};
+    else
+        m->outs[m->call.outs++] = out;
+}
+
+void add_out(struct marshalled *m, uint32_t offset, uint32_t length, const struct call_argument *rule) {
+    add_ruled(m, (struct out){.offset = offset, .length = length, .rule = rule ? rule->rule : OUT_FULL,
+                              .scale = rule ? rule->rule_scale : 1, .add = rule ? rule->rule_add : 0});
 }
 
 void add_segment(struct marshalled *m, uint64_t address, uint32_t length) {
@@ -106,7 +109,54 @@ void add_segment(struct marshalled *m, uint64_t address, uint32_t length) {
     if (error)
         m->failed = error;
     else
-        m->segments[m->segments_count++] = (struct segment){address, length, m->call.outs - 1};
+        m->segments[m->segments_count++] = (struct segment){address, length, m->call.outs - 1, 0, 0};
+}
+
+int has_room(struct marshalled *m, int tid, uint64_t address, uint64_t length) {
+    if (!length || !m->room)
+        return 1;
+    enum room room = guest_room_look(m->room, &m->seen, tid, address, length);
+    if (room == ROOM_PART)
+        m->failed = -ENOTSUP;
+    return room != ROOM_NONE;
+}
+
+void wants_room(struct marshalled *m, int tid, uint64_t address, uint64_t length) {
+    if (!has_room(m, tid, address, length))
+        m->failed = -ENOTSUP;
+}
+
+static int by_address(const void *one, const void *other) {
+    const struct segment *a = one, *b = other;
+    return a->address < b->address ? -1 : a->address > b->address;
+}
+
+static int overlaps(const struct segment *a, const struct segment *b) {
+    return a->length && b->length && a->address < b->address + b->length && b->address < a->address + a->length;
+}
+
+int results_overlap(const struct marshalled *m) {
+    const struct segment *s = m->segments;
+    uint32_t count = m->segments_count;
+    int yes = 0;
+    if (count <= 8) {
+        for (uint32_t i = 1; i < count; i++)
+            for (uint32_t j = 0; j < i; j++)
+                yes |= overlaps(&s[i], &s[j]);
+        return yes;
+    }
+    struct segment *sorted = malloc(count * sizeof *sorted);
+    if (!sorted)
+        return 1;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (s[i].length)
+            sorted[used++] = s[i];
+    qsort(sorted, used, sizeof *sorted, by_address);
+    for (uint32_t i = 1; i < used; i++)
+        yes |= overlaps(&sorted[i - 1], &sorted[i]);
+    free(sorted);
+    return yes;
 }
 
 int64_t copy_in(struct marshalled *m, int tid, uint64_t address, uint64_t length) {

@@ -47,6 +47,7 @@ struct away {
     struct session *session;
     struct account *account;    /* not ours; NULL: nothing is added */
     struct direct *direct;      /* not ours; NULL: no file is direct */
+    struct guest_room *room;
     uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
     struct hub *hub;
     int listener;               /* the hub's */

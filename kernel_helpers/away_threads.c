@@ -53,6 +53,7 @@ int away_add_thread(struct away *a, int host_tid, int tid) {
     t->host_tid = host_tid;
     t->tid = tid;
     t->calls = 1;
+    t->m.room = a->room;
     a->threads[a->count] = t;
     __atomic_store_n(&a->count, a->count + 1, __ATOMIC_RELEASE);
     /* The list has it: the analyzer of gcc 12 forgets what was stored through a pointer when an atomic operation follows. */
@@ -82,13 +83,16 @@ static void free_away(struct away *a) {
         free(a->threads[i]);
     }
     free(a->threads);
+    guest_room_free(a->room);
     free(a->results);
     free(a);
 }
 
 static struct away *new_away(const int *host_tids, const int *tids, unsigned count, int event_fd) {
     struct away *a = calloc(1, sizeof *a);
-    if (!a || !(a->threads = calloc(THREADS_LIMIT, sizeof *a->threads))) {
+    if (!a || !(a->room = guest_room_new()) || !(a->threads = calloc(THREADS_LIMIT, sizeof *a->threads))) {
+        if (a)
+            guest_room_free(a->room);
         free(a);
         return NULL;
     }

@@ -37,7 +37,7 @@ static long futex(uint32_t *word, int operation, uint32_t value) {
     return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
 }
 
-static uint32_t out_length(const struct out *out, int64_t value, int suspended) {
+static uint32_t out_length(const struct home_thread *t, const struct out *out, int64_t value, int suspended) {
     int failed = value < 0 && value >= -4095;
     if (out->rule == OUT_ALWAYS)
         return out->length;
@@ -46,6 +46,12 @@ static uint32_t out_length(const struct out *out, int64_t value, int suspended) 
     if (out->rule == OUT_FULL)
         return out->length;
     uint64_t length = (uint64_t)value * out->scale + out->add;
+    if (out->rule == OUT_MESSAGE) {
+        uint32_t got = 0;
+        if (out->scale < value)
+            memcpy(&got, data_of(t) + out->add, sizeof got);
+        length = got;
+    }
     return length < out->length ? length : out->length;
 }
 
@@ -64,7 +70,7 @@ static struct outgoing *make_reply(struct home *h, struct home_thread *t, int64_
     }
     size_t bytes = 0;
     for (uint32_t i = 0; i < outs; i++)
-        bytes += lengths[i] = out_length(&t->outs[i], value, flags & REPLY_SUSPENDED);
+        bytes += lengths[i] = out_length(t, &t->outs[i], value, flags & REPLY_SUSPENDED);
     if (bytes) {
         unsigned char *body = malloc(bytes), *at = body;
         if (!body) {
@@ -321,6 +327,8 @@ int home_take_call(void *owner, struct session *session, const struct frame *fra
     uint64_t total = 0;
     for (uint32_t i = 0; i < call.outs; i++) {
         if (t->outs[i].offset > call.area || t->outs[i].length > call.area - t->outs[i].offset)
+            goto nonsense;
+        if (t->outs[i].rule == OUT_MESSAGE && (call.area < 4 || t->outs[i].add > call.area - 4))
             goto nonsense;
         total += t->outs[i].length;
     }

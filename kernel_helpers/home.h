@@ -69,7 +69,7 @@ static inline uint64_t size(struct home *h) { return slot_offset(h->count); }
 /* Where the stub has the data area of a thread's slot. */
 static inline uint64_t data_in_stub(struct home *h, struct home_thread *t) { return h->stub + slot_offset(t->index) + SLOT_HEADER; }
 
-static inline unsigned char *data_of(struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
+static inline unsigned char *data_of(const struct home_thread *t) { return (unsigned char *)t->slot + SLOT_HEADER; }
 
 /* ---- home.c ---- */
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "guest_room.h"
 #include "slot.h"
 #include "stream.h"
 
@@ -24,12 +25,12 @@ struct frame {
     uint64_t acknowledged;  /* all the other side's frames up to this one have arrived */
 };
 
-enum out_rule { OUT_FULL = 0, OUT_ALWAYS = 1, OUT_RETURNED = 2 };
+enum out_rule { OUT_FULL = 0, OUT_ALWAYS = 1, OUT_RETURNED = 2, OUT_MESSAGE = 3 };
 
 struct out {                /* a range of the data area that the call writes */
     uint32_t offset, length;
     uint16_t rule, scale;
-    uint32_t add;           /* OUT_RETURNED: scale * ret + add bytes */
+    uint32_t add;           /* OUT_RETURNED: scale * ret + add bytes; OUT_MESSAGE: if scale < ret, the u32 at this offset of the area says */
 };
 
 struct call {               /* followed by relocations[], outs[], the image */
@@ -71,13 +72,20 @@ enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_E
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
              SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
              SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS,
-             SHAPE_TERMINAL };
+             SHAPE_TERMINAL, SHAPE_PART, SHAPE_MSG_PART, SHAPE_MMSG_PART };
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
+
+/* When the kernel writes: after an effect that it does not take back, so that room for it is seen to before; or (LATE) only when there
+ * was none, and says EFAULT if it cannot; or (QUIET) it does not say so. */
+enum writes { WRITES_AFTER, WRITES_LATE, WRITES_QUIET };
+enum records { RECORDS_NONE, RECORDS_DIRENT, RECORDS_DIRENT64 };
 
 struct call_argument {
     uint8_t shape, size_kind, size_argument, rule;
     uint16_t rule_scale, rule_add;
     uint32_t size_scale, size_add;
+    uint16_t size_least, size_most;     /* bounds of the size; 0: none */
+    uint8_t writes, records;
 };
 struct call_entry { uint8_t class, count; struct call_argument arguments[6]; };
 struct call_variant { uint8_t argument, also; uint64_t mask, value, also_mask, also_value; struct call_entry entry; };
@@ -139,7 +147,7 @@ uint64_t session_statistic(struct session *session, int which);
 
 /* ---- marshalling (marshal.c) ---- */
 
-struct segment { uint64_t address; uint32_t length; uint32_t out; };
+struct segment { uint64_t address; uint32_t length; uint32_t out; uint8_t writes, records; };
 
 struct marshalled {         /* one per guest thread, reused */
     struct call call;
@@ -147,6 +155,9 @@ struct marshalled {         /* one per guest thread, reused */
     struct out *outs; uint32_t outs_room;
     struct segment *segments; uint32_t segments_count, segments_room;
     unsigned char *image; size_t image_room;
+    unsigned char *kept; size_t kept_room;      /* what was sent of the outs that lie in the image, one after the other */
+    struct guest_room *room;    /* not ours; NULL: what is written to is not looked at */
+    struct room_seen seen;
     uint64_t signal_mask; int has_mask;
     int failed;
 };
@@ -160,7 +171,8 @@ const char *marshal_path(const struct marshalled *m, const struct call_entry *en
 int marshal_rename(struct marshalled *m, const struct call_entry *entry, const char *path);
 /* Makes the frame of it; the image goes along. */
 struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid);
-/* Copies results to the guest. 0, or -EFAULT. `lengths[outs]`, `data` as in the REPLY. */
+/* Copies results to the guest: of memory that was sent, too, what home's kernel has changed, and nothing else. 0, or -EFAULT.
+ * `lengths[outs]`, `data` as in the REPLY. */
 int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths, unsigned char *data);
 void marshal_free(struct marshalled *m);
 

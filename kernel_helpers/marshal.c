@@ -70,6 +70,10 @@ static int buffer_size(const struct call_argument *a, const uint64_t arguments[6
     if (x > SLOT_DATA)
         return -E2BIG;
     *size = x * a->size_scale + a->size_add;
+    if (a->size_least && *size < a->size_least)
+        *size = a->size_least;
+    if (a->size_most && *size > a->size_most)
+        *size = a->size_most;
     return *size > SLOT_DATA ? -E2BIG : 0;
 }
 
@@ -91,12 +95,14 @@ static int64_t copy_vector(struct marshalled *m, int tid, uint64_t address, uint
     return at;
 }
 
-enum traffic { SENT, RETURNED, BOTH_WAYS };
+static const struct out returned = {.rule = OUT_RETURNED, .scale = 1};
 
-/* The memory behind the vector at `at` of the image (copied above): sent, or written as far as the call returns, or both
- * ways as a whole. It lies in one piece, as the kernel fills it. A part that cannot be read becomes FAULT_ADDRESS. */
-static void vector(struct marshalled *m, int tid, uint32_t at, uint64_t count, uint64_t total, enum traffic traffic) {
-    static const struct call_argument returned = {.rule = OUT_RETURNED, .rule_scale = 1};
+enum traffic { SENT, RETURNED, BOTH_WAYS };     /* BOTH_WAYS: what comes back is perhaps not all that the call says it has got */
+
+/* The memory behind the vector at `at` of the image (copied above): sent, or written as far as `rule` says, or both. It lies in one
+ * piece, as the kernel fills it. A part that cannot be read, or written, becomes FAULT_ADDRESS. */
+static void vector(struct marshalled *m, int tid, uint32_t at, uint64_t count, uint64_t total, enum traffic traffic,
+                   struct out rule) {
     struct iovec there[VECTOR_LIMIT];
     if (!count)
         return;
@@ -110,13 +116,19 @@ static void vector(struct marshalled *m, int tid, uint32_t at, uint64_t count, u
         struct iovec here = {m->image + data, total};
         readable = process_vm_readv(tid, &here, 1, there, count, 0) == (ssize_t)total;
     }
-    if (traffic != SENT)
-        add_out(m, data, total, traffic == RETURNED ? &returned : NULL);
+    if (traffic != SENT) {
+        rule.offset = data;
+        rule.length = total;
+        add_ruled(m, rule);
+    }
     for (uint64_t i = 0, offset = data; i < count && !m->failed; i++) {
         uint32_t where = at + i * sizeof(struct iovec);
         uint64_t address = (uint64_t)there[i].iov_base, length = there[i].iov_len;
-        if (!length || readable || !guest_read(tid, address, m->image + offset, length))
+        int fits = traffic == SENT || has_room(m, tid, address, length);
+        if (!length || (fits && (readable || !guest_read(tid, address, m->image + offset, length))))
             point(m, where, offset);
+        else if (fits && begins(m, tid, address))
+            m->failed = -ENOTSUP;
         else
             set_u64(m, where, fault(address));
         if (traffic != SENT)
@@ -131,14 +143,14 @@ static void nested(struct marshalled *m, int tid, uint32_t where, uint64_t lengt
     memcpy(&address, m->image + where, 8);
     if (!address)
         return;
-    int64_t at = copy_in(m, tid, address, length);
+    int64_t at = back && !has_room(m, tid, address, length) ? -2 : copy_in(m, tid, address, length);
     if (at == -2)
         set_u64(m, where, fault(address));
     if (at < 0)
         return;
     point(m, where, at);
     if (back && length) {
-        add_out(m, at, length, NULL);
+        add_ruled(m, (struct out){.offset = at, .length = length, .rule = OUT_ALWAYS});
         add_segment(m, address, length);
     }
 }
@@ -146,7 +158,6 @@ static void nested(struct marshalled *m, int tid, uint32_t where, uint64_t lengt
 /* The struct xattr_args at `at` of the image, `size` bytes of it. Its value is as long as it says, and never longer than
  * XATTR_SIZE_MAX; home's kernel says so of a longer one before it looks, or writes no more. */
 static void attribute(struct marshalled *m, int tid, uint32_t at, uint64_t size, int out) {
-    static const struct call_argument returned = {.rule = OUT_RETURNED, .rule_scale = 1};
     uint64_t address;
     uint32_t length;
     if (size < 16)
@@ -164,7 +175,7 @@ static void attribute(struct marshalled *m, int tid, uint32_t at, uint64_t size,
         return;
     point(m, at, value);
     if (length) {
-        add_out(m, value, length, &returned);
+        add_ruled(m, (struct out){.offset = value, .length = length, .rule = OUT_RETURNED, .scale = 1});
         add_segment(m, address, length);
     }
 }
@@ -186,8 +197,9 @@ static void notification(struct marshalled *m, int tid, uint32_t at) {
         nested(m, tid, at + offsetof(struct sigevent, sigev_value), NOTIFY_COOKIE, 0);
 }
 
-/* The struct msghdr at `at` of the image, which the guest has at `address`. */
-static void message(struct marshalled *m, int tid, uint32_t at, uint64_t address, enum traffic traffic) {
+/* The struct msghdr at `at` of the image, which the guest has at `address`. `rule`: how much of its buffers comes back. */
+static void message(struct marshalled *m, int tid, uint32_t at, uint64_t address, enum traffic traffic,
+                    struct out rule) {
     int out = traffic != SENT;
     struct msghdr h;
     memcpy(&h, m->image + at, sizeof h);
@@ -206,31 +218,72 @@ static void message(struct marshalled *m, int tid, uint32_t at, uint64_t address
         return;
     if (h.msg_iovlen)
         point(m, at + offsetof(struct msghdr, msg_iov), iov);
-    vector(m, tid, iov, h.msg_iovlen, total, traffic);
+    vector(m, tid, iov, h.msg_iovlen, total, traffic, rule);
     if (!out)
         return;
+    wants_room(m, tid, address + offsetof(struct msghdr, msg_namelen), offsetof(struct msghdr, msg_flags) + 4 - offsetof(struct msghdr, msg_namelen));
     static const struct { uint32_t offset, length; } fields[] = {
         {offsetof(struct msghdr, msg_namelen), 4}, {offsetof(struct msghdr, msg_controllen), 8},
         {offsetof(struct msghdr, msg_flags), 4}};
     for (unsigned i = 0; i < 3; i++) {
-        add_out(m, at + fields[i].offset, fields[i].length, NULL);
+        add_ruled(m, (struct out){.offset = at + fields[i].offset, .length = fields[i].length, .rule = OUT_ALWAYS});
         add_segment(m, address + fields[i].offset, fields[i].length);
     }
 }
 
-static int64_t message_vector(struct marshalled *m, int tid, uint64_t address, uint64_t count, int out) {
+/* Whether a message would be put where the header of one is: the kernel reads each when its turn has come. */
+static int into_headers(const struct marshalled *m, uint64_t address, uint32_t at, uint64_t size) {
+    for (uint32_t i = 0; i < m->segments_count; i++) {
+        const struct segment *s = &m->segments[i];
+        uint32_t offset = m->outs[s->out].offset;
+        if (s->length && s->address < address + size && address < s->address + s->length && (offset < at || offset >= at + size))
+            return 1;
+    }
+    return 0;
+}
+
+static int64_t message_vector(struct marshalled *m, int tid, uint64_t address, uint64_t count, enum traffic traffic) {
     if (count > VECTOR_LIMIT)
         count = VECTOR_LIMIT;   /* as the kernel does */
     int64_t at = copy_in(m, tid, address, count * sizeof(struct mmsghdr));
+    if (at == -2 && begins(m, tid, address))
+        m->failed = -ENOTSUP;   /* those that can be read are sent, or filled */
+    if (at >= 0)
+        wants_room(m, tid, address, count * sizeof(struct mmsghdr));
     for (uint64_t i = 0; at >= 0 && i < count && !m->failed; i++) {
         uint32_t header = at + i * sizeof(struct mmsghdr);
-        /* How much each message got is behind msg_len: too fine for a rule, so all of its buffer travels both ways. */
-        message(m, tid, header, address + i * sizeof(struct mmsghdr), out ? BOTH_WAYS : SENT);
         uint32_t length_at = header + offsetof(struct mmsghdr, msg_len);
+        struct out got = {.rule = OUT_MESSAGE, .scale = i, .add = length_at};
+        message(m, tid, header, address + i * sizeof(struct mmsghdr), traffic, got);
         add_out(m, length_at, 4, NULL);
         add_segment(m, address + (length_at - at), 4);
     }
+    if (at >= 0 && !m->failed && traffic != SENT && into_headers(m, address, at, count * sizeof(struct mmsghdr)))
+        m->failed = -ENOTSUP;
     return at;
+}
+
+static enum traffic traffic_of(int shape) {
+    switch (shape) {
+    case SHAPE_IOV_OUT:
+    case SHAPE_MSG_OUT:
+    case SHAPE_MMSG_OUT:
+        return RETURNED;
+    case SHAPE_MSG_PART:
+    case SHAPE_MMSG_PART:
+        return BOTH_WAYS;
+    }
+    return SENT;
+}
+
+/* A result at `at` of the area, which the table describes. */
+static void add_written(struct marshalled *m, const struct call_argument *a, uint32_t at, uint64_t address, uint64_t size) {
+    add_out(m, at, size, a);
+    add_segment(m, address, size);
+    if (!m->failed) {
+        m->segments[m->segments_count - 1].writes = a->writes;
+        m->segments[m->segments_count - 1].records = a->records;
+    }
 }
 
 static void set_offset(struct marshalled *m, int i, int64_t at) {
@@ -258,8 +311,10 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         return;
     case SHAPE_MASK:
         m->call.arguments[i] = 0;
-        if (address && !guest_read(tid, address, &m->signal_mask, 8))
+        if (address && arguments[i + 1] == sizeof m->signal_mask && !guest_read(tid, address, &m->signal_mask, 8))
             m->has_mask = 1;
+        else if (address)
+            m->call.arguments[i] = fault(address);      /* EINVAL by its length, or EFAULT */
         return;
     }
     if (!address)
@@ -280,17 +335,24 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         return;
     case SHAPE_MASK6: {
         uint64_t pair[2];
-        m->call.arguments[i] = 0;
-        if (!guest_read(tid, address, pair, 16) && pair[0] && !guest_read(tid, pair[0], &m->signal_mask, 8))
-            m->has_mask = 1;
+        at = copy_in(m, tid, address, sizeof pair);
+        set_offset(m, i, at);
+        if (at < 0)
+            return;
+        memcpy(pair, m->image + at, sizeof pair);
+        m->has_mask = pair[0] && pair[1] == sizeof m->signal_mask && !guest_read(tid, pair[0], &m->signal_mask, 8);
+        set_u64(m, at, !pair[0] || m->has_mask ? 0 : fault(pair[0]));
         return;
     }
     case SHAPE_MSG_IN:
     case SHAPE_MSG_OUT:
+    case SHAPE_MSG_PART:
         at = copy_in(m, tid, address, sizeof(struct msghdr));
         set_offset(m, i, at);
+        if (at == -2 && begins(m, tid, address))
+            m->failed = -ENOTSUP;
         if (at >= 0)
-            message(m, tid, at, address, a->shape == SHAPE_MSG_OUT ? RETURNED : SENT);
+            message(m, tid, at, address, traffic_of(a->shape), returned);
         return;
     }
     error = buffer_size(a, arguments, tid, &size);
@@ -308,6 +370,12 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         return;
     }
     switch (a->shape) {
+    case SHAPE_PART:
+        if (a->writes == WRITES_AFTER && !has_room(m, tid, address, size)) {
+            set_offset(m, i, -2);
+            return;
+        }
+        /* fall through */
     case SHAPE_IN:
     case SHAPE_IN_PLACE:
     case SHAPE_INOUT:
@@ -317,7 +385,7 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
     case SHAPE_XATTR_OUT:
         at = copy_in(m, tid, address, size);
         set_offset(m, i, at);
-        if (at == -2 && begins(tid, address))
+        if (at == -2 && begins(m, tid, address))
             m->failed = -ENOTSUP;
         if (at < 0)
             return;
@@ -328,8 +396,9 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         else if (a->shape == SHAPE_TIMEX && memcmp(m->image + at, no_modes, sizeof no_modes))
             m->failed = -ENOTSUP;
         else if (a->shape != SHAPE_IN && size) {
-            add_out(m, at, size, a);
-            add_segment(m, address, size);
+            if (a->shape != SHAPE_PART && a->writes == WRITES_AFTER)
+                wants_room(m, tid, address, size);
+            add_written(m, a, at, address, size);
             if (a->shape == SHAPE_IN_PLACE) {
                 m->call.place = address;
                 m->call.place_argument = i;
@@ -338,23 +407,22 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         }
         return;
     case SHAPE_OUT:
-        at = behind_room(m, address, size);
+        at = a->writes != WRITES_AFTER || has_room(m, tid, address, size) ? behind_room(m, address, size) : -2;
         set_offset(m, i, at);
-        if (at >= 0 && size) {
-            add_out(m, at, size, a);
-            add_segment(m, address, size);
-        }
+        if (at >= 0 && size)
+            add_written(m, a, at, address, size);
         return;
     case SHAPE_IOV_IN:
     case SHAPE_IOV_OUT:
         at = copy_vector(m, tid, address, size, &total);
         set_offset(m, i, at);
         if (at >= 0)
-            vector(m, tid, at, size, total, a->shape == SHAPE_IOV_IN ? SENT : RETURNED);
+            vector(m, tid, at, size, total, traffic_of(a->shape), returned);
         return;
     case SHAPE_MMSG_IN:
     case SHAPE_MMSG_OUT:
-        set_offset(m, i, message_vector(m, tid, address, size, a->shape == SHAPE_MMSG_OUT));
+    case SHAPE_MMSG_PART:
+        set_offset(m, i, message_vector(m, tid, address, size, traffic_of(a->shape)));
         return;
     }
 }
@@ -384,10 +452,13 @@ int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, 
     m->call = (struct call){.sequence = m->call.sequence, .number = number, .place_argument = NO_PLACE};
     memcpy(m->call.arguments, arguments, entry->count * sizeof *arguments);    /* registers beyond hold anything */
     m->segments_count = 0;
+    m->seen.end = 0;
     m->failed = m->has_mask = 0;
     for (int i = 0; i < entry->count && !m->failed; i++)
         if (entry->arguments[i].shape != SHAPE_NUMBER)
             marshal_argument(m, tid, &entry->arguments[i], i, arguments);
+    if (!m->failed && m->room && results_overlap(m))
+        m->failed = -ENOTSUP;
     if (!m->failed)
         finish(m);
     return m->failed;
@@ -421,9 +492,31 @@ int marshal_rename(struct marshalled *m, const struct call_entry *entry, const c
     return 0;
 }
 
+/* Of the outs that lie in the image, what is sent: by that it is known what home's kernel has changed. 0, or -ENOMEM. */
+static int keep_sent(struct marshalled *m) {
+    size_t needed = 0;
+    for (uint32_t i = 0; i < m->call.outs; i++)
+        if (m->outs[i].offset < m->call.image)
+            needed += m->outs[i].length;
+    if (needed > m->kept_room) {
+        void *fresh = realloc(m->kept, needed);
+        if (!fresh)
+            return -ENOMEM;
+        m->kept = fresh;
+        m->kept_room = needed;
+    }
+    unsigned char *at = m->kept;
+    for (uint32_t i = 0; i < m->call.outs; i++)
+        if (m->outs[i].offset < m->call.image && m->outs[i].length) {
+            memcpy(at, m->image + m->outs[i].offset, m->outs[i].length);
+            at += m->outs[i].length;
+        }
+    return 0;
+}
+
 struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid) {
     size_t relocations = m->call.relocations * sizeof *m->relocations, outs = m->call.outs * sizeof *m->outs;
-    struct outgoing *o = outgoing_new(FRAME_CALL, tid, sizeof m->call + relocations + outs);
+    struct outgoing *o = keep_sent(m) ? NULL : outgoing_new(FRAME_CALL, tid, sizeof m->call + relocations + outs);
     if (!o)
         return NULL;
     unsigned char *at = outgoing_head(o);
@@ -440,40 +533,11 @@ struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid) {
     return o;
 }
 
-int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths, unsigned char *data) {
-    struct iovec here[64], there[64];
-    uint32_t segment = 0;
-    int count = 0;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < m->call.outs; i++) {
-        uint64_t left = lengths[i];
-        for (; segment < m->segments_count && m->segments[segment].out == i; segment++) {
-            uint64_t part = left < m->segments[segment].length ? left : m->segments[segment].length;
-            left -= part;
-            if (!part)
-                continue;
-            if (count == 64) {
-                if (guest_memory_writev(tid, here, count, there, count) != (ssize_t)bytes)
-                    return -EFAULT;
-                count = bytes = 0;
-            }
-            here[count] = (struct iovec){data, part};
-            there[count++] = (struct iovec){(void *)m->segments[segment].address, part};
-            data += part;
-            bytes += part;
-        }
-        if (left)               /* of a reply without any bytes there is no data */
-            data += left;
-    }
-    if (count && guest_memory_writev(tid, here, count, there, count) != (ssize_t)bytes)
-        return -EFAULT;
-    return 0;
-}
-
 void marshal_free(struct marshalled *m) {
     free(m->relocations);
     free(m->outs);
     free(m->segments);
     free(m->image);
+    free(m->kept);
     memset(m, 0, sizeof *m);
 }

@@ -56,6 +56,9 @@ class Shape(IntEnum):
     TIMEX = 20
     STRINGS = 21
     TERMINAL = 22
+    PART = 23
+    MSG_PART = 24
+    MMSG_PART = 25
 
 
 class SizeKind(IntEnum):
@@ -74,6 +77,24 @@ class Rule(IntEnum):
     FULL = 0
     ALWAYS = 1
     RETURNED = 2
+    MESSAGE = 3
+    """of a message: what its msg_len says"""
+
+
+class Writes(IntEnum):
+    """When the kernel writes: after an effect that it does not take back; only when there was none; or saying nothing if it cannot."""
+
+    AFTER = 0
+    LATE = 1
+    QUIET = 2
+
+
+class Records(IntEnum):
+    """Whether an out buffer is one of directory entries, between which the kernel writes nothing."""
+
+    NONE = 0
+    DIRENT = 1
+    DIRENT64 = 2
 
 
 @dataclass(frozen=True)
@@ -87,6 +108,10 @@ class Argument:
     rule: Rule = Rule.FULL
     rule_scale: int = 1
     rule_add: int = 0
+    size_least: int = 0
+    size_most: int = 0
+    writes: Writes = Writes.AFTER
+    records: Records = Records.NONE
 
 
 @dataclass(frozen=True)
@@ -122,14 +147,17 @@ class Row:
 
 
 _CLASSES = {name.lower().replace("_", "-"): member for name, member in Class.__members__.items()}
-_VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT}
-_SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "sigmask": Shape.MASK,
+_VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT,
+            "mmsgpart": Shape.MMSG_PART}
+_SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "msgpart": Shape.MSG_PART, "sigmask": Shape.MASK,
            "sigmask6": Shape.MASK6, "zero": Shape.ZERO, "text": Shape.TEXT, "event": Shape.EVENT,
            "strings": Shape.STRINGS, "terminal": Shape.TERMINAL}
-_TIMEX = "inout(208,always)"
+_TIMEX = "inout(208)"
 _STRUCTURES = {"xattrin": Shape.XATTR_IN, "xattrout": Shape.XATTR_OUT, "program": Shape.PROGRAM}
-_SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?$")
+_SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?"
+                   r"(?:(?P<bound>[<>])(?P<limit>\d+))?$")
 _RULE = re.compile(r"ret(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
+_RECORDS = {"names": Records.DIRENT, "names64": Records.DIRENT64}
 _HOW = {"@": SizeKind.ARGUMENT, "*@": SizeKind.BEHIND, "bits@": SizeKind.BITS}
 
 
@@ -140,8 +168,8 @@ def _parse_argument(word: str) -> Argument:
         return Argument(word, Shape.STRING, size_add=16)
     if word == "timex":
         return replace(_parse_argument(_TIMEX), word=word, shape=Shape.TIMEX)
-    call = re.match(r"(\w+)\(([^,)]+)(?:,([^)]+))?\)$", word)
-    if call is not None and call[1] not in ("in", "out", "inout", "inplace", *_VECTORS, *_STRUCTURES):
+    call = re.match(r"(\w+)\(([^,)]+)(?:,(?!late|quiet)([^,)]+))?(?:,(late|quiet))?\)$", word)
+    if call is not None and call[1] not in ("in", "out", "part", "inout", "inplace", *_VECTORS, *_STRUCTURES):
         call = None
     if call is None:
         if not word.isidentifier():
@@ -157,16 +185,20 @@ def _parse_argument(word: str) -> Argument:
         scale, add = int(size["scale"] or 1), int(size["add"] or 0)
         if add < 0 and kind is not SizeKind.BITS:
             raise ValueError(f"cannot read the size in {word!r}")
-    rule, rule_scale, rule_add = Rule.FULL, 1, 0
-    if call[3] == "always":
-        rule = Rule.ALWAYS
+    bounds = {"size_least" if size["bound"] == ">" else "size_most": int(size["limit"] or 0)}
+    rule, rule_scale, rule_add, records = Rule.FULL, 1, 0, Records.NONE
+    if call[3] in _RECORDS:
+        rule, records = Rule.RETURNED, _RECORDS[call[3]]
+    elif call[3] is None and call[1] in ("part", "inout", "inplace"):
+        rule = Rule.ALWAYS  # it is known what the kernel has changed
     elif call[3] is not None and call[3] != "full":
         returned = _RULE.match(call[3])
         if returned is None:
             raise ValueError(f"cannot read the rule in {word!r}")
         rule, rule_scale, rule_add = Rule.RETURNED, int(returned["scale"] or 1), int(returned["add"] or 0)
     shape = _VECTORS.get(call[1]) or _STRUCTURES.get(call[1]) or Shape[call[1].upper()]
-    return Argument(word, shape, kind, argument, scale, add, rule, rule_scale, rule_add)
+    writes = Writes[(call[4] or "after").upper()]
+    return Argument(word, shape, kind, argument, scale, add, rule, rule_scale, rule_add, writes=writes, records=records, **bounds)
 
 
 def _parse_arguments(words: list[str]) -> tuple[Argument, ...]:
@@ -233,7 +265,8 @@ def row_of(number: int) -> Row:
 
 
 def _c_argument(a: Argument) -> str:
-    fields = (a.shape, a.size_kind, a.size_argument, a.rule, a.rule_scale, a.rule_add, a.size_scale, a.size_add)
+    fields = (a.shape, a.size_kind, a.size_argument, a.rule, a.rule_scale, a.rule_add, a.size_scale, a.size_add,
+              a.size_least, a.size_most, a.writes, a.records)
     return "{" + ",".join(str(int(field)) for field in fields) + "}"
 
 
@@ -293,8 +326,8 @@ def documentation() -> str:
              *_paragraph(f"{len(sometimes)} more do with some values of their arguments: "
                          f"{', '.join(row.name for row in sometimes)}."),
              *_paragraph("So does any call with more than 64 MiB of buffers, or with a buffer that only begins in readable "
-                         "memory, and one that the table does not know. Each is made at home, natively, and gives what it "
-                         "gives there.")]
+                         "memory, one whose results do not all fit where they are wanted, or overlap, and one that the table does "
+                         "not know. Each is made at home, natively, and gives what it gives there.")]
     lines.pop()
     group = ""
     for row in rows():

@@ -167,12 +167,12 @@ class PtraceLink(SessionLink):
         sequence, value, flags, writes = caught.call.results(event.data)
         if sequence != caught.sequence:
             return None
-        try:
-            for address, told in writes:
-                adds = caught.entry.class_ is Class.SUM
+        for address, told, must in writes:
+            adds = caught.entry.class_ is Class.SUM
+            try:
                 self._write(address, self.account.add(caught.host, caught.number, caught.arguments, told) if adds else told)
-        except OSError:
-            value = -errno.EFAULT
+            except OSError:
+                value = -errno.EFAULT if must else value
         if flags & REPLY_ASKS:
             self._asked.add(event.tid)
         if flags & REPLY_SUSPENDED:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kernel_helpers.table import Argument, Row, Rule, Shape, SizeKind, Variant
+from kernel_helpers.table import Argument, Records, Row, Rule, Shape, SizeKind, Variant, Writes
 
 SLOT_DATA = (64 << 20) - 4096
 FAULT_ADDRESS = 16
@@ -33,8 +33,22 @@ _SIGEVENT_SIZE, _SIGEV_THREAD = 64, 2
 REPLY_SUSPENDED = 1
 REPLY_ASKS = 2
 
+_BOTH_WAYS = (Shape.MSG_PART, Shape.MMSG_PART)
+_SENT = (Shape.IOV_IN, Shape.MSG_IN, Shape.MMSG_IN)
+
 Read = Callable[[int, int], bytes]
 """(address, size) -> bytes of the guest. Errors: OSError."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Where in the guest a part of an out goes, and how it is written."""
+
+    address: int
+    length: int
+    out: int
+    writes: Writes = Writes.AFTER
+    records: Records = Records.NONE
 
 
 class TooBig(Exception):
@@ -53,8 +67,9 @@ class Call:
     relocations: list[int] = field(default_factory=list)
     outs: list[list[int]] = field(default_factory=list)
     """offset, length, rule, scale, add"""
-    segments: list[tuple[int, int, int]] = field(default_factory=list)
-    """guest address, length, index in outs"""
+    segments: list[Segment] = field(default_factory=list)
+    kept: dict[int, bytes] = field(default_factory=dict)
+    """What was sent of outs that lie in the image, by their index: by that it is known what home's kernel has changed."""
     place: tuple[int, int, int] = (0, NO_PLACE, 0)
     sigmask: int | None = None
 
@@ -76,6 +91,7 @@ class Call:
         for at in self.relocations:
             struct.pack_into("<Q", self.image, at, settle(struct.unpack_from("<Q", self.image, at)[0]))
         address, place, length = self.place
+        self.kept = {i: bytes(self.image[at : at + size]) for i, (at, size, *_) in enumerate(self.outs) if not at & _BEHIND}
         head = _CALL.pack(sequence, self.number, self.offsets, *arguments, len(self.image), area, address, place, length,
                           len(self.relocations), len(self.outs))
         relocations = struct.pack(f"<{len(self.relocations)}I", *self.relocations)
@@ -96,25 +112,58 @@ class Call:
         self.offsets |= 1 << argument
         self.image += path + b"\0"
 
-    def results(self, body: bytes) -> tuple[int, int, int, list[tuple[int, bytes]]]:
-        """(sequence, value, flags, what goes where in the guest) of a REPLY's body. Errors: ValueError."""
+    def results(self, body: bytes) -> tuple[int, int, int, list[tuple[int, bytes, bool]]]:
+        """(sequence, value, flags, what goes where in the guest, and whether it must) of a REPLY's body. Errors: ValueError."""
         sequence, value, flags, count = _REPLY.unpack_from(body)
         if count > len(self.outs):
             raise ValueError("a reply that fits no call")
         lengths = struct.unpack_from(f"<{count}I", body, _REPLY.size)
         at = _REPLY.size + 4 * count
-        writes: list[tuple[int, bytes]] = []
+        writes: list[tuple[int, bytes, bool]] = []
         for index, length in enumerate(lengths):
             data = body[at : at + length]
             at += length
             done = 0
-            for address, room, out in self.segments:
-                if out == index and done < length:
-                    writes.append((address, data[done : done + room]))
-                    done += room
+            for segment in self.segments:
+                if segment.out == index and done < length:
+                    runs = self._runs(segment, data[done : done + segment.length], done)
+                    writes += [(segment.address + at, run, segment.writes is not Writes.QUIET) for at, run in runs]
+                    done += segment.length
         if at != len(body):
             raise ValueError("a reply of wrong length")
         return sequence, value, flags, writes
+
+
+    def _runs(self, segment: Segment, data: bytes, begin: int) -> list[tuple[int, bytes]]:
+        """What of a segment's bytes is written, and where in it: of memory that was sent, what is not as it was; else what the kernel
+        has written."""
+        sent = self.kept.get(segment.out)
+        if sent is not None:
+            sent = sent[begin : begin + len(data)]
+            edges = [i for i in range(len(data) + 1) if _differs(data, sent, i) != _differs(data, sent, i - 1)] if sent != data else []
+            return [(first, data[first:end]) for first, end in zip(edges[::2], edges[1::2], strict=True)]
+        return _records(data, segment.records) if segment.records else [(0, data)]
+
+
+def _differs(data: bytes, sent: bytes, i: int) -> bool:
+    return 0 <= i < len(data) and data[i] != sent[i]
+
+
+def _records(data: bytes, kind: Records) -> list[tuple[int, bytes]]:
+    """Directory entries: between the end of a name and the next entry the kernel writes nothing, but for the type that getdents has in
+    the last byte."""
+    runs: list[tuple[int, bytes]] = []
+    name, at = 19 if kind is Records.DIRENT64 else 18, 0
+    while at + name < len(data):
+        (size,) = struct.unpack_from("<H", data, at + 16)
+        if size <= name or size > len(data) - at:
+            break
+        end = data.find(0, at + name, at + size)
+        runs.append((at, data[at : end + 1 if end >= 0 else at + size]))
+        if kind is Records.DIRENT:
+            runs.append((at + size - 1, data[at + size - 1 : at + size]))
+        at += size
+    return runs
 
 
 class Marshaller:
@@ -167,7 +216,12 @@ class Marshaller:
 
     def _out(self, offset: int, length: int, *segments: tuple[int, int], rule: Rule = Rule.FULL, scale: int = 1, add: int = 0) -> None:
         self.call.outs.append([offset, length, rule, scale, add])
-        self.call.segments += [(address, room, len(self.call.outs) - 1) for address, room in segments]
+        self.call.segments += [Segment(address, room, len(self.call.outs) - 1) for address, room in segments]
+
+    def _written(self, at: int, address: int, size: int, argument: Argument) -> None:
+        """A result that the table describes."""
+        self.call.outs.append([at, size, argument.rule, argument.rule_scale, argument.rule_add])
+        self.call.segments.append(Segment(address, size, len(self.call.outs) - 1, argument.writes, argument.records))
 
     # -- shapes
 
@@ -190,6 +244,7 @@ class Marshaller:
             x = ((x + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) + argument.size_add
             x = max(0, (x + 63) // 64 * 8)
         size = x if argument.size_kind is SizeKind.BITS else x * argument.size_scale + argument.size_add
+        size = min(max(size, argument.size_least), argument.size_most or size)
         if size > SLOT_DATA and argument.shape not in (Shape.IOV_IN, Shape.IOV_OUT):
             raise TooBig
         return size
@@ -198,12 +253,20 @@ class Marshaller:
         address, shape = self._arguments[index], argument.shape
         if shape in (Shape.NUMBER, Shape.TERMINAL):
             return
-        if shape in (Shape.ZERO, Shape.MASK, Shape.MASK6):
+        if shape is Shape.ZERO:
             self.call.arguments[index] = 0
-            if address and shape is not Shape.ZERO:
-                self.call.sigmask = self._sigmask(address, shape)
+        if shape is Shape.ZERO or not address:
             return
-        if not address:
+        if shape is Shape.MASK:
+            self.call.sigmask = self._sigmask(address, self._arguments[index + 1])
+            self.call.arguments[index] = 0 if self.call.sigmask is not None else _fault(address)
+            return
+        if shape is Shape.MASK6:
+            self._set(index, address, at := self._copy(address, 16))
+            if at is not None:
+                mask, size = struct.unpack_from("<QQ", self.call.image, at)
+                self.call.sigmask = self._sigmask(mask, size) if mask else None
+                struct.pack_into("<Q", self.call.image, at, _fault(mask) if mask and self.call.sigmask is None else 0)
             return
         if shape in (Shape.STRING, Shape.TEXT):
             self._set(index, address, self._string(address, argument.size_add or PATH_ROOM, whole=shape is Shape.TEXT))
@@ -212,11 +275,13 @@ class Marshaller:
             self._set(index, address, at)
             if at is not None and struct.unpack_from("<i", self.call.image, at + 12)[0] == _SIGEV_THREAD:
                 self._nested(at, _NOTIFY_COOKIE, back=False)
-        elif shape in (Shape.MSG_IN, Shape.MSG_OUT):
+        elif shape in (Shape.MSG_IN, Shape.MSG_OUT, Shape.MSG_PART):
             at = self._copy(address, _MSGHDR.size)
             self._set(index, address, at)
+            if at is None and self._begins(address):
+                raise TooBig
             if at is not None:
-                self._message(at, address, out=shape is Shape.MSG_OUT, whole=False)
+                self._message(at, address, shape, (Rule.RETURNED, 1, 0))
         else:
             try:
                 size = self._size(argument)
@@ -227,7 +292,6 @@ class Marshaller:
 
     def _sized(self, index: int, argument: Argument, address: int, size: int) -> None:
         shape = argument.shape
-        rule = {"rule": argument.rule, "scale": argument.rule_scale, "add": argument.rule_add}
         if shape is Shape.OUT:
             at: int | None = self._behind_room(address, size)
         elif shape in (Shape.IOV_IN, Shape.IOV_OUT):
@@ -236,9 +300,9 @@ class Marshaller:
                 return
             at = self._copy(address, size * _IOVEC.size)
             if at is not None:
-                self._vector(at, size, send=shape is Shape.IOV_IN, back=shape is Shape.IOV_OUT)
-        elif shape in (Shape.MMSG_IN, Shape.MMSG_OUT):
-            at = self._messages(address, min(size, VECTOR_LIMIT), out=shape is Shape.MMSG_OUT)
+                self._vector(at, size, shape, (Rule.RETURNED, 1, 0))
+        elif shape in (Shape.MMSG_IN, Shape.MMSG_OUT, Shape.MMSG_PART):
+            at = self._messages(address, min(size, VECTOR_LIMIT), shape)
         else:
             at = self._copy(address, size)
             if at is None and self._begins(address):
@@ -253,16 +317,15 @@ class Marshaller:
             self._attribute(at, out=shape is Shape.XATTR_OUT)
         elif shape is Shape.TIMEX and any(self.call.image[at : at + 4]):
             raise TooBig
-        if size and shape in (Shape.OUT, Shape.INOUT, Shape.INPLACE, Shape.TIMEX):
-            self._out(at, size, (address, size), **rule)  # type: ignore[arg-type]
+        if size and shape in (Shape.OUT, Shape.PART, Shape.INOUT, Shape.INPLACE, Shape.TIMEX):
+            self._written(at, address, size, argument)
             if shape is Shape.INPLACE:
                 self.call.place = (address, index, size)
 
-    def _sigmask(self, address: int, shape: Shape) -> int | None:
+    def _sigmask(self, address: int, size: int) -> int | None:
+        """None: EINVAL by its length, or EFAULT, says home's kernel of an address where nothing is."""
         try:
-            if shape is Shape.MASK6:
-                (address,) = struct.unpack("<Q8x", self._read(address, 16))
-            return struct.unpack("<Q", self._read(address, 8))[0] if address else None
+            return int(struct.unpack("<Q", self._read(address, 8))[0]) if size == 8 else None
         except OSError:
             return None
 
@@ -301,7 +364,7 @@ class Marshaller:
         self.call.image[offset : offset + len(text)] = text
         return offset
 
-    def _vector(self, at: int, count: int, *, send: bool, back: bool) -> None:
+    def _vector(self, at: int, count: int, shape: Shape, rule: tuple[Rule, int, int]) -> None:
         """The buffers of the iovec array at `at` of the image, in one piece as the kernel fills it."""
         entries = [_IOVEC.unpack_from(self.call.image, at + i * _IOVEC.size) for i in range(count)]
         total = sum(length for _, length in entries)
@@ -310,16 +373,18 @@ class Marshaller:
         if not count:
             return
         first = entries[0][0]
+        send, back = shape in _SENT or shape in _BOTH_WAYS, shape not in _SENT
         data = self._room(total, _alignment(first, total)) if send else self._behind_room(first, total)
         if back:
-            rule = Rule.FULL if send else Rule.RETURNED
-            self._out(data, total, *entries, rule=rule)
+            self._out(data, total, *entries, rule=rule[0], scale=rule[1], add=rule[2])
         for i, (address, length) in enumerate(entries):
             try:
                 if send and length:
                     self.call.image[data : data + length] = self._read(address, length)
                 self._point(at + i * _IOVEC.size, data)
             except OSError:
+                if self._begins(address):
+                    raise TooBig from None
                 self._fault(at + i * _IOVEC.size, address)
             data += length
 
@@ -333,10 +398,11 @@ class Marshaller:
             return
         self._point(where, at)
         if back and length:
-            self._out(at, length, (address, length))
+            self._out(at, length, (address, length), rule=Rule.ALWAYS)
 
-    def _message(self, at: int, address: int, *, out: bool, whole: bool) -> None:
-        """The struct msghdr at `at` of the image, which the guest has at `address`."""
+    def _message(self, at: int, address: int, shape: Shape, rule: tuple[Rule, int, int]) -> None:
+        """The struct msghdr at `at` of the image, which the guest has at `address`. `rule`: how much of its buffers comes back."""
+        out = shape not in _SENT
         _, names, vector, count, _, control, _ = _MSGHDR.unpack_from(self.call.image, at)
         if count > VECTOR_LIMIT:
             return
@@ -350,17 +416,19 @@ class Marshaller:
             return
         if count:
             self._point(at + 16, copied)
-        self._vector(copied, count, send=not out or whole, back=out)
+        self._vector(copied, count, shape, rule)
         if out:
             for offset, length in ((8, 4), (40, 8), (48, 4)):  # msg_namelen, msg_controllen, msg_flags
-                self._out(at + offset, length, (address + offset, length))
+                self._out(at + offset, length, (address + offset, length), rule=Rule.ALWAYS)
 
-    def _messages(self, address: int, count: int, *, out: bool) -> int | None:
+    def _messages(self, address: int, count: int, shape: Shape) -> int | None:
         at = self._copy(address, count * _MMSGHDR_SIZE)
+        if at is None and self._begins(address):
+            raise TooBig  # those that can be read are sent, or filled
         for i in range(count if at is not None else 0):
             assert at is not None
             here, there = at + i * _MMSGHDR_SIZE, address + i * _MMSGHDR_SIZE
-            self._message(here, there, out=out, whole=True)
+            self._message(here, there, shape, (Rule.MESSAGE, i, here + _MESSAGE_LENGTH_AT))
             self._out(here + _MESSAGE_LENGTH_AT, 4, (there + _MESSAGE_LENGTH_AT, 4))
         return at
 

@@ -25,7 +25,7 @@ class Running:
     """One program on the home node, in a fresh directory of that node, started by a bash that writes its exit status
     (as the shell sees it: 128 and the signal's number) into `said`, after all that the program and the shell have said.
 
-    `command`: what is run instead of the program. The program is copied under a name of its own, so that its processes on any node can be
+    `command`: what is run instead of the program, `{name}` in it is its name. The program is copied under a name of its own, so that its processes on any node can be
     found by it.
     """
 
@@ -42,7 +42,8 @@ class Running:
         shutil.copyfile(program(name), copy)
         copy.chmod(0o755)
         self.output = tempfile.NamedTemporaryFile()  # noqa: SIM115
-        script = f'cd /tmp/{self.name} && {mosrun} -J {self.job} -- {command or f"./{self.name} {arguments}"}; echo "status $?"'
+        run = command.replace("{name}", self.name) or f"./{self.name} {arguments}"
+        script = f'cd /tmp/{self.name} && {mosrun} -J {self.job} -- {run}; echo "status $?"'
         argv = ["env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", "setsid", "--wait", "bash", "-c", script]
         self.process = cluster.home.popen(argv, user, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output)
         self.pid = int(until(f"{self.name} is registered", lambda: next(iter(cluster.processes(self.job)), None))["pid"])

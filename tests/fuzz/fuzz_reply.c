@@ -50,7 +50,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     away.frames = 1;
     pthread_mutex_init(&away.lock, NULL);
     away.session = session_new(away_take_reply, &away, -1);
-    require(away.threads && away.session && !away_add_thread(&away, guest, TID));
+    away.room = guest_room_new();
+    require(away.threads && away.room && away.session && !away_add_thread(&away, guest, TID));
     return 0;
 }
 
@@ -72,6 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct frame frame = {.kind = FRAME_REPLY, .tid = TID};
     uint64_t arguments[6];
     memset((void *)GUEST_MEMORY, 0, 4096);
+    t->m.room = away.room;
     for (int i = 0; i < CALLS && input.left; i++) {
         uint8_t what = input_number(&input, 1);
         long number = (long)input_number(&input, 2) % 480;
