@@ -204,7 +204,7 @@ enum room guest_room_look(struct guest_room *r, struct room_seen *seen, int tid,
 }
 
 int guest_room_grows(struct guest_room *r, int tid, uint64_t address) {
-    struct room_seen next;
+    struct room_seen next = {0};
     pthread_mutex_lock(&r->lock);
     int yes = !mapping(r, tid, address, &next, 1) && address < next.start && is_grown_into(tid, address, &next);
     pthread_mutex_unlock(&r->lock);

@@ -15,7 +15,7 @@ from balancer.policy import LendingPolicy
 from engine.processor import own_processor
 from kernel_helpers.errors import FarhomeError
 from node import config as configuration
-from node import life, sampling
+from node import life, lineage, sampling
 from node import programs as starting
 from node.accounts import PERIOD as ACCOUNTS_PERIOD
 from node.accounts import Accounts
@@ -83,7 +83,7 @@ class Daemon:
         self.certificates = Certificates(self.keys)
         self.started = time.time()
         self.stopping = asyncio.Event()
-        self.registry = Registry(paths.registry, self._process_ended)
+        self.registry = Registry(paths.registry, self._process_ended, lineage.listen())
         self.processors = Processors(own_processor().restricted(config.cpu_flags), time.monotonic, self._get_acquainted)
         self.peers = Peers(self.keys, self._hello, self._peer_address, self.processors.judge)
         self.peer_server = PeerServer(self.keys, self._on_peer, self._on_join)

@@ -19,6 +19,7 @@ from typing import Any
 from engine.permission import Owner, owner_of_user
 from node import history, process
 from node.history import History
+from node.lineage import Births, Lineage
 from node.paths import write_atomically
 from node.process import ProcessStat
 
@@ -179,8 +180,9 @@ def from_record(record: object) -> HomeProcess:
 class Registry:
     """All home processes of this node, by pid."""
 
-    def __init__(self, directory: Path, on_end: Callable[[HomeProcess], None]) -> None:
+    def __init__(self, directory: Path, on_end: Callable[[HomeProcess], None], births: Births | None = None) -> None:
         self._directory = directory
+        self._lineage: Lineage[HomeProcess] = Lineage(births)
         self._on_end = on_end
         self._entries: dict[int, HomeProcess] = {}
         self._watches: dict[int, int] = {}
@@ -281,6 +283,7 @@ class Registry:
         return True
 
     def _ended(self, pid: int) -> None:
+        self._take_born()
         used = self.told_of_stay(self._entries[pid]) if pid in self._entries else 0.0
         entry = self._remove(pid)
         if entry is not None:
@@ -302,10 +305,12 @@ class Registry:
     def adopt_children(self) -> None:
         """Takes the descendants of home processes: what a program forks belongs to its job and may move as well.
 
-        Found by walking /proc: at home a program is native and untraced, so nothing tells of its forks. Where that takes
-        longer than WALK_SECONDS the next call goes on with it. Those beyond MOST_DESCENDANTS run at home and are not listed.
+        The kernel tells of their births, where it can; else they are found by walking /proc, among the children of those that live.
+        Where that takes longer than WALK_SECONDS the next call goes on with it. Those beyond MOST_DESCENDANTS run at home and are not
+        listed.
         """
         end = time.monotonic() + WALK_SECONDS
+        self._take_born()
         if not self._unwalked:
             self._unwalked.extend(entry.pid for entry in self if entry.state == "home")
         while self._unwalked:
@@ -320,6 +325,15 @@ class Registry:
                     self._unwalked.append(pid)
             if time.monotonic() > end:
                 return
+
+    def _take_born(self) -> None:
+        """Takes the descendants of home processes that have been born since the last time, whether or not their parents live."""
+        end = time.monotonic() + WALK_SECONDS
+        for pid, ancestor in self._lineage.take(self._entries.get):
+            if pid not in self._entries and ancestor.state == "home" and time.monotonic() < end and not self._is_full():
+                self.take_child(ancestor, pid)
+            if pid in self._entries:
+                self._lineage.leave_out(pid)
 
     def adopt(self, pid: int) -> HomeProcess | None:
         """Takes one process if it descends from a home process that is at home, however many there are; None: it does not."""
@@ -363,5 +377,6 @@ class Registry:
         for descriptor in self._watches.values():
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
+        self._lineage.close()
         self._watches.clear()
         self._entries.clear()

@@ -25,8 +25,8 @@ class Running:
     """One program on the home node, in a fresh directory of that node, started by a bash that writes its exit status
     (as the shell sees it: 128 and the signal's number) into `said`, after all that the program and the shell have said.
 
-    `command`: what is run instead of the program, `{name}` in it is its name. The program is copied under a name of its own, so that its processes on any node can be
-    found by it.
+    `command`: what is run instead of the program, `{name}` in it is its name. The program is copied under a name of its own, so that its
+    processes on any node can be found by it.
     """
 
     def __init__(self, cluster: Cluster, name: str, arguments: str, user: str = "", mosrun: str = "mosrun -L", command: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from kernel_helpers.forks import Forks
 from node import process
+from node.lineage import MOST_BETWEEN, Lineage
 from node.registry import HomeProcess, Registry, from_record
 
 
@@ -178,3 +181,35 @@ async def test_too_many_are_not_taken_unless_one_is_asked_for(tmp_path: Path, mo
         registry.close()
         os.killpg(parent.pid, 9)
         parent.communicate()
+
+
+async def test_whoever_descends_is_found_though_those_between_have_ended(tmp_path: Path) -> None:
+    registry = Registry(tmp_path, lambda entry: None, Forks())
+    script = "read begin; sh -c '(exec sleep 60 <&- >&- &) ; (exec sleep 60 <&- >&- &)'"
+    with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as started, subprocess.Popen(["sleep", "60"]) as stranger:
+        registry.add(entry_of(started.pid, job="j"))
+        assert started.stdin is not None
+        started.stdin.write(b"now\n")
+        started.stdin.close()
+        started.wait()
+        registry.adopt_children()
+        found = [entry for entry in registry if entry.pid != started.pid]
+        for entry in found:
+            os.kill(entry.pid, signal.SIGKILL)
+        stranger.kill()
+    assert [(entry.job, entry.adopted) for entry in found] == [("j", False)] * 2
+    registry.close()
+
+
+async def test_births_that_nobody_could_keep_are_no_end_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Many:
+        def take(self) -> tuple[list[tuple[int, int]], bool]:
+            return [(1, pid) for pid in range(1 << 22, (1 << 22) + 9000)], True
+
+        def close(self) -> None:
+            pass
+
+    lineage: Lineage[str] = Lineage(Many())
+    assert len(lineage.take({1: "one"}.get)) == MOST_BETWEEN
+    assert len(lineage.take({}.get)) == 0
+    assert caplog.text.count("more processes were born") == 1
