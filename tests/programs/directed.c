@@ -150,7 +150,7 @@ int main(int argc, char **argv)
         bad += wrong;
         wrong = 0;
     }
-    printf("%s %s: %s, wrong %d, code %d, value %s, failed %d\n", argv[1], what, some * 8 > k ? "many" : "few", bad, code,
+    printf("%s %s: %s, wrong %d, code %d, value %s, failed %d\n", argv[1], what, some * 2 > k ? "many" : "few", bad, code,
            code == SI_QUEUE || code == SI_TIMER ? (value == 77 ? "right" : "wrong") : "none", failed);
     return 0;
 }
