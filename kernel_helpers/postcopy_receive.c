@@ -405,7 +405,7 @@ static int turn(struct sink *sink, const struct pollfd *entries, size_t mouths)
 		if (entries[2 + i].revents)
 			result = hear_process(sink, sink->mouths[i]);
 	take_connection(sink);
-	if (!result && sink->stream && entries[1].fd == stream_socket(sink->stream) && entries[1].revents)
+	if (!result && sink->stream && (stream_holds(sink->stream) || (entries[1].fd == stream_socket(sink->stream) && entries[1].revents)))
 		result = hear_source(sink);
 	if (result) {
 		sink->state = FAILED;
@@ -439,8 +439,9 @@ void farhome_sink_serve(struct sink *sink)
 		entries[1] = (struct pollfd){.fd = sink->stream ? stream_socket(sink->stream) : -1, .events = POLLIN};
 		for (size_t i = 0; i < mouths; i++)
 			entries[2 + i] = (struct pollfd){.fd = mouth_is_gone(sink->mouths[i]) ? -1 : mouth_userfaultfd(sink->mouths[i]), .events = POLLIN};
+		int timeout = sink->stream && stream_holds(sink->stream) ? 0 : -1; /* of the next frames the socket knows nothing any more */
 		pthread_mutex_unlock(&sink->lock);
-		while (poll(entries, 2 + mouths, -1) < 0 && errno == EINTR)
+		while (poll(entries, 2 + mouths, timeout) < 0 && errno == EINTR)
 			;
 		pthread_mutex_lock(&sink->lock);
 		if (turn(sink, entries, mouths))

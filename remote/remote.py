@@ -157,6 +157,7 @@ class Remote:
             return
         if self._moved_on:
             assert self._giver is not None
+            guest.link.events()  # they mean nothing any more; what is not taken would have the loop spin
             if self._giver.is_over:
                 self.finish(self._moved_on)
             return

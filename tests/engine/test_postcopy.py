@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -17,6 +17,7 @@ from engine import postcopy, precopy
 from engine.layout import Span
 from kernel_helpers import seizing
 from kernel_helpers.postcopy import Given, Sink, give_pages
+from kernel_helpers.stream import Connection, open_sealed
 from tests.engine.test_precopy import BIG, process
 from wire.waking import ready
 
@@ -137,8 +138,7 @@ class Following:
     """A process all of whose pages are missing, and are to follow it; another one has them."""
 
     def __init__(self, process: Keeper, left: Keeper) -> None:
-        self.process = process
-        self._left = left
+        self.process, self.left = process, left
         process.does(f"not libc.madvise({AT}, {PAGES} << 12, {DONTNEED})")
         frozen = seizing.seize(process.pid)
         try:
@@ -160,13 +160,17 @@ class Following:
         """From now on they come."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ours = socket.create_connection(listener.getsockname())
-            self.sink.attach(listener.accept()[0].detach())
+            self.follow_by(ours, listener.accept()[0])
+
+    def follow_by(self, ours: Connection, theirs: Connection) -> None:
+        """From now on they come, sent to `ours`, by `theirs`."""
+        self.sink.attach(theirs)
         self._giving = threading.Thread(target=self._give, args=(ours,))
         self._giving.start()
 
-    def _give(self, connection: socket.socket) -> None:
+    def _give(self, connection: Connection) -> None:
         with connection:
-            give_pages(self._left.pid, connection.fileno(), 15.0, self._stop, Given())
+            give_pages(self.left.pid, connection, 15.0, self._stop, Given())
 
     def close(self) -> None:
         """When all have come, if they come."""
@@ -223,3 +227,46 @@ def test_who_waits_for_a_page_that_is_given_back_waits_no_more(following: Follow
     assert not following.process.answer(0.5)
     following.process.ask(f"said(not libc.madvise({AT + (3 << 12)}, 4096, {DONTNEED}))")
     assert {following.process.answer() for _ in range(2)} == {"done", "3 0"}
+
+
+@contextmanager
+def bursts() -> Iterator[tuple[Connection, Connection]]:
+    """An encrypted connection; what is sent at its first end comes to the other one all at once, when nothing more is sent for a while."""
+    ends = [socket.socketpair() for _ in range(2)]
+    (sender, near), (far, receiver) = ends
+
+    def carry(source: socket.socket, to: socket.socket, pause: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 20):
+                while pause and ready([source.fileno()], pause) and (more := source.recv(1 << 20)):
+                    data += more
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+
+    carriers = [threading.Thread(target=carry, args=args) for args in ((near, far, 0.3), (far, near, 0.0))]
+    for carrier in carriers:
+        carrier.start()
+    greeted: list[Connection] = []
+    greeting = threading.Thread(target=lambda: greeted.append(open_sealed(receiver, b"s" * 32, None, 20.0)))
+    greeting.start()
+    try:
+        caller = open_sealed(sender, b"s" * 32, "page", 20.0)
+        greeting.join(20)
+        yield caller, greeted[0]
+    finally:
+        for one in (near, far):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for carrier in carriers:
+            carrier.join(20)
+        near.close()
+        far.close()
+
+
+def test_pages_that_have_come_with_others_are_not_left_where_nobody_looks(following: Following) -> None:
+    """What an encrypted connection has taken from its socket, that does not tell of any more."""
+    following.left.does(f"not libc.madvise({AT + (PAGES // 2 << 12)}, {PAGES // 2 << 12}, {DONTNEED})")
+    with bursts() as (ours, theirs):
+        following.serve()
+        following.follow_by(ours, theirs)
+        assert following.process.pages() == [*ALL[: PAGES // 2], *(f"{number} 0" for number in range(PAGES // 2, PAGES))]
