@@ -129,7 +129,7 @@ class Deputies:
         try:
             deputy = await Program.start(
                 argv, path, paths.logs / f"deputy-{pid}.log", f"deputy of {pid}",
-                lambda message: self._on_event(pid, message), lambda: self._gone(pid),
+                lambda message: self._on_event(pid, message), lambda _: self._gone(pid),
             )  # fmt: skip
         except ProgramError:
             if process.is_alive(pid, entry.starttime):
@@ -201,7 +201,7 @@ class Deputies:
 
     async def _attach(self, path: Path, pid: int) -> Program:
         """Errors: ProgramError."""
-        return await Program.attach(path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda: self._gone(pid))
+        return await Program.attach(path, f"deputy of {pid}", lambda message: self._on_event(pid, message), lambda _: self._gone(pid))
 
     def _executed(self, entry: HomeProcess, where: str) -> None:
         """A process that is away has executed another program, and is where it was."""

@@ -30,7 +30,7 @@ from wire.frames import Message
 
 SECRET = 32
 LISTEN_TIMEOUT = 15.0
-STALE_TIMEOUT = 3.0
+STALE_TIMEOUT = 8.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
 ARRIVALS = 8
 """Guests that may be on their way here at once."""
@@ -220,7 +220,7 @@ class Guests:
                 self._on_event(key, message)
 
             self._remotes[key] = await Program.start(
-                argv, path, paths.logs / f"remote-{key}.log", f"remote of {key}", on_event, lambda: self._gone(key), (read_end,)
+                argv, path, paths.logs / f"remote-{key}.log", f"remote of {key}", on_event, lambda one: self._gone(key, one), (read_end,)
             )
             async with asyncio.timeout(LISTEN_TIMEOUT):
                 port = await listening
@@ -272,9 +272,14 @@ class Guests:
 
     async def _attach(self, path: Path, key: str) -> Program:
         """Errors: ProgramError."""
-        return await Program.attach(path, f"remote of {key}", lambda message: self._on_event(key, message), lambda: self._gone(key))
+        return await Program.attach(
+            path, f"remote of {key}", lambda message: self._on_event(key, message), lambda one: self._gone(key, one)
+        )
 
-    def _gone(self, key: str) -> None:
+    def _gone(self, key: str, program: Program | None = None) -> None:
+        """A guest's place is over; or (program) a remote has ended, perhaps one of a name that another has by now."""
+        if program is not None and self._remotes.get(key) is not program:
+            return
         guest = self._guests.get(key)
         self._paths.remove_images(key)
         self._forget(key)

@@ -92,7 +92,7 @@ EventHandler = Callable[[Message], None]
 class Program:
     """One running deputy or remote and the connection to it."""
 
-    def __init__(self, path: Path, what: str, on_event: EventHandler, on_gone: Callable[[], None]) -> None:
+    def __init__(self, path: Path, what: str, on_event: EventHandler, on_gone: Callable[[Program], None]) -> None:
         self.path = path
         self.what = what
         self.pid = 0
@@ -116,7 +116,7 @@ class Program:
 
     @classmethod
     async def start(
-        cls, argv: Sequence[str], path: Path, log_path: Path, what: str, on_event: EventHandler, on_gone: Callable[[], None],
+        cls, argv: Sequence[str], path: Path, log_path: Path, what: str, on_event: EventHandler, on_gone: Callable[[Program], None],
         descriptors: Sequence[int] = (),
     ) -> Program:  # fmt: skip
         """Starts a program in a session of its own and connects to its socket. Errors: ProgramError, OSError."""
@@ -135,7 +135,7 @@ class Program:
         return program
 
     @classmethod
-    async def attach(cls, path: Path, what: str, on_event: EventHandler, on_gone: Callable[[], None]) -> Program:
+    async def attach(cls, path: Path, what: str, on_event: EventHandler, on_gone: Callable[[Program], None]) -> Program:
         """Connects to a program that an earlier daemon started. Errors: ProgramError: nobody is there any more."""
         program = cls(path, what, on_event, on_gone)
         await program._connect(0.0)
@@ -217,7 +217,7 @@ class Program:
             if not future.done():
                 future.set_exception(ProgramError(self.farewell or f"{self.what} went away"))
         self._waiting.clear()
-        self._on_gone()
+        self._on_gone(self)
 
     def _remove_socket(self, attempts: int = 5) -> None:
         """The program has taken it away itself, unless it was killed; by now another's may be there."""
@@ -283,7 +283,7 @@ class Program:
     def detach(self) -> None:
         """Closes the connection; the program goes on."""
         self._is_detached = True
-        self._on_gone = lambda: None
+        self._on_gone = lambda _: None
         if self._writer is not None:
             self._close()
             self._task.cancel()

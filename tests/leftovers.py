@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,9 @@ def take(run: str) -> Snapshot:
     others.update(f"link {entry.name}" for entry in Path("/sys/class/net").iterdir())
     for directory in _TEMPORARY:
         for entry in os.scandir(directory):
-            if entry.name.startswith(_OUR_FILES) and not _is_of_criu(Path(entry.path)):
-                named.add(f"file {entry.path}")
+            with suppress(FileNotFoundError):    # another run takes it away just now
+                if entry.name.startswith(_OUR_FILES) and not _is_of_criu(Path(entry.path)):
+                    named.add(f"file {entry.path}")
     for path, names, _ in os.walk("/sys/fs/cgroup"):
         named.update(f"cgroup {path}/{name}" for name in names if "farhome" in name or run in name)
     return Snapshot(frozenset(_processes(run)), frozenset(named), frozenset(others))

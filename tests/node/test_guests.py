@@ -20,7 +20,7 @@ from node.guests import Guests
 from node.paths import Paths
 from node.peer_server import Caller
 from node.peers import PeerRefused
-from node.programs import Programs
+from node.programs import Program, Programs
 
 BUSY = "n2 is busier than was known"
 REQUEST = {"pid": 7, "home": "n1", "uid": 0, "user": "root", "memory": 4096, "command": "test"}
@@ -118,3 +118,21 @@ def test_a_guest_with_children_tells_itself_what_it_uses(tmp_path: Path) -> None
         return len(before), len(await of.usage(Caller("n1", "here"), [7], reads=False))
 
     assert asyncio.run(asks()) == (1, 0)
+
+
+def test_the_end_of_a_remote_is_not_that_of_another_one_of_its_name(tmp_path: Path) -> None:
+    """A place that could not be made has been made once more before the first one's program has ended."""
+    told: list[str] = []
+    of, ended = guests(tmp_path, [], told), []
+
+    async def ends() -> None:
+        first, second = (Program(tmp_path / name, name, lambda _: None, lambda one: of._gone("n1-7", one)) for name in ("first", "second"))
+        of._guests["n1-7"], of._remotes["n1-7"] = Guest("n1", 7, 0, "root", 0, time.time(), group="n1-7"), second
+        first._finish()
+        ended.append(of.here())
+        second._finish()
+        ended.append(of.here())
+
+    asyncio.run(ends())
+    assert ended == [["n1-7"], []]
+    assert told == ["n1-7 has left"]

@@ -35,7 +35,7 @@ async def test_answers_events_and_the_end_come_in_order(tmp_path: Path) -> None:
 
     server = await asyncio.start_unix_server(deputy, tmp_path / "socket", limit=BUFFER)
     async with server:
-        program = await Program.attach(tmp_path / "socket", "deputy of 7", event, lambda: heard.append("gone"))
+        program = await Program.attach(tmp_path / "socket", "deputy of 7", event, lambda _: heard.append("gone"))
 
         async def move() -> None:
             heard.append(f"answer {(await program.request('move'))['where']}")
@@ -98,7 +98,7 @@ def test_what_it_said_before_it_went_is_heard_though_it_was_written_to(tmp_path:
             listener.bind(str(tmp_path / "socket"))
             listener.listen()
             program = await Program.attach(
-                tmp_path / "socket", "deputy of 7", lambda message: heard.append(str(message["event"])), lambda: heard.append("gone")
+                tmp_path / "socket", "deputy of 7", lambda message: heard.append(str(message["event"])), lambda _: heard.append("gone")
             )
             deputy, _ = listener.accept()
             with deputy:
