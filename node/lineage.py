@@ -55,18 +55,19 @@ class Lineage(Generic[T]):
         if lost and not self._has_lost:
             log.warning("more processes were born than could be taken note of: some that are in the background may not be found")
         self._has_lost = lost
-        found: list[tuple[int, T]] = []
+        found: dict[int, T] = {}
         for parent, child in births:
             ancestor = known(parent) or self._between.get(parent)
-            self._between.pop(child, None)  # an earlier process of that number
+            for earlier in (self._between, found):
+                earlier.pop(child, None)                        # a process of that number that has ended
             if ancestor is not None and len(self._between) < MOST_BETWEEN:
                 self._between[child] = ancestor
-                found.append((child, ancestor))
+                found[child] = ancestor
         born = {child for _, child in births}
         for pid in over:
             if pid not in born:
                 self._between.pop(pid, None)
-        return found
+        return list(found.items())
 
     def leave_out(self, pid: int) -> None:
         """It is known itself."""

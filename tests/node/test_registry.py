@@ -213,3 +213,19 @@ async def test_births_that_nobody_could_keep_are_no_end_of_it(tmp_path: Path, ca
     assert len(lineage.take({1: "one"}.get)) == MOST_BETWEEN
     assert len(lineage.take({}.get)) == 0
     assert caplog.text.count("more processes were born") == 1
+
+
+@pytest.mark.parametrize(
+    ("births", "found"),
+    [([(1, 7), (2, 7)], []), ([(2, 7), (1, 7)], [(7, "one")]), ([(1, 7), (7, 8), (2, 7)], [(8, "one")])],
+)
+async def test_whoever_is_born_under_a_number_anew_is_no_descendant(births: list[tuple[int, int]], found: list[tuple[int, str]]) -> None:
+    class Told:
+        def take(self) -> tuple[list[tuple[int, int]], bool]:
+            return births, False
+
+        def close(self) -> None:
+            pass
+
+    lineage: Lineage[str] = Lineage(Told())
+    assert lineage.take({1: "one"}.get) == found
