@@ -58,13 +58,7 @@ static int begin_memory(void)
 	return mfs_figures ? 0 : -errno;
 }
 
-/* What goes by reference goes in smaller parts, and more of them are on their way. */
-unsigned mfs_read_ahead(void)
-{
-	return mfs_options.plain ? 4096 : 2048;
-}
-
-/* Reads ahead further than the kernel does by itself. The device's number is known from the table of mounts: nobody may have to answer. */
+/* The device's number is known from the table of mounts: nobody may have to answer. */
 static void read_further_ahead(void)
 {
 	char line[8192], path[4096], number[32], knob[128];
@@ -80,7 +74,7 @@ static void read_further_ahead(void)
 		fclose(list);
 	int fd = found ? open(knob, O_WRONLY | O_CLOEXEC) : -1;
 	if (fd >= 0) {
-		if (dprintf(fd, "%u", mfs_read_ahead()) < 0)
+		if (dprintf(fd, "%u", MFS_READ_AHEAD) < 0)
 			mfs_log("%s: %s", knob, strerror(errno));
 		close(fd);
 	}
@@ -88,7 +82,7 @@ static void read_further_ahead(void)
 
 static int begin_mount(int *device)
 {
-	char options[256], source[MFS_NAME_MOST + 2], max_read[32];
+	char options[256], source[MFS_NAME_MOST + 2];
 
 	if (*device < 0)
 		*device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
@@ -96,9 +90,7 @@ static int begin_mount(int *device)
 		return -errno;
 	if (mfs_kept->mounted)
 		return 0;
-	snprintf(max_read, sizeof max_read, ",max_read=%u", MFS_PASSED_MOST);
-	snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions%s", *device,
-		 mfs_options.plain ? max_read : "");
+	snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions", *device);
 	snprintf(source, sizeof source, "%s:/", mfs_options.peer);
 	if (mount(source, mfs_options.mount, "fuse.mfs", MS_NODEV | (mfs_options.setuid ? 0 : MS_NOSUID), options))
 		return -errno;

@@ -8,8 +8,7 @@
  *   mfs_client_unread.c  answers that the kernel may not have got to yet
  *   mfs_client_promises.c  what the kernel may remember, for how long, and that it forgets it
  *   mfs_client_pages.c  pages of files that the kernel has, and must not show when the peer is lost
- *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again
- *   mfs_client_passing.c  large answers on their way through */
+ *   mfs_client_link.c   the connection to the peer: made, kept, lost, made again */
 #ifndef MFS_CLIENT_H
 #define MFS_CLIENT_H
 
@@ -49,16 +48,10 @@ int mfs_keep(int *device);
 
 /* ---- the kernel ---- */
 
-unsigned mfs_read_ahead(void); /* KiB */
+#define MFS_READ_AHEAD 2048 /* KiB that are read ahead: further than the kernel does by itself */
 
 int mfs_fuse_begin(int device); /* 0 or -errno; from then on requests are taken */
 void mfs_fuse_answer(const void *frame, size_t size);
-/* The same of what a pipe holds. */
-void mfs_fuse_answer_from(struct mfs_pipe *pipe, size_t size);
-/* Bytes of data that are asked for at a time, so that a pipe has room for them. */
-#define MFS_PASSED_MOST (MFS_DATA_MOST / 2)
-/* Passes on an answer whose header is in `frame`, which has room for all of it; its size, -errno, or 0: it has to be read. */
-long mfs_pass(struct mfs_stream *stream, char *frame);
 void mfs_fuse_fail(uint64_t unique, int error);
 /* A notification of the peer's; nobody may have to wait for who gives it to us. */
 void mfs_fuse_notify(const void *frame, size_t size);

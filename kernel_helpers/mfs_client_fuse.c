@@ -40,25 +40,11 @@ int mfs_fuse_tell(const void *frame, size_t size)
 	return write(device, frame, size) < 0 ? -errno : 0;
 }
 
-static void answered(long result)
-{
-	/* Refused are answers to what has been given up meanwhile. */
-	if (result < 0 && errno != ENOENT && errno != ENODEV && errno != EINVAL)
-		mfs_log("the kernel does not take an answer: %s", strerror(errno));
-}
-
 void mfs_fuse_answer(const void *frame, size_t size)
 {
-	answered(write(device, frame, size));
-}
-
-void mfs_fuse_answer_from(struct mfs_pipe *pipe, size_t size)
-{
-	ssize_t result = splice(pipe->out, NULL, device, NULL, size, 0);
-
-	if (result > 0)
-		pipe->holds -= (size_t)result;
-	answered(result);
+	/* Refused are answers to what has been given up meanwhile. */
+	if (write(device, frame, size) < 0 && errno != ENOENT && errno != ENODEV && errno != EINVAL)
+		mfs_log("the kernel does not take an answer: %s", strerror(errno));
 }
 
 void mfs_fuse_fail(uint64_t unique, int error)
@@ -174,7 +160,7 @@ static void agree(const struct fuse_in_header *in)
 		.header = {.len = sizeof reply, .unique = in->unique},
 		.body = {
 			.major = FUSE_KERNEL_VERSION, .minor = asked->minor < MINOR ? asked->minor : MINOR,
-			.max_readahead = mfs_read_ahead() << 10, /* no less, whether it has been set already or is set later */
+			.max_readahead = MFS_READ_AHEAD << 10, /* no less, whether it has been set already or is set later */
 			.flags = (uint32_t)(flags & wanted) | (asked->flags & FUSE_INIT_EXT), .flags2 = (uint32_t)((flags & wanted) >> 32),
 			.max_background = 128, .congestion_threshold = 96, .max_write = MFS_DATA_MOST, .time_gran = 1,
 			.max_pages = MFS_DATA_MOST / 4096,

@@ -159,11 +159,11 @@ static int reach(void)
 /* One of the two connections; 0 or -errno. */
 static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 {
-	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role, .encrypted = !mfs_options.plain};
-	hello.able = MFS_TAKES_BESIDE | MFS_TAKES_DATA | (mfs_fuse_has_epochs() ? MFS_HAS_EPOCHS : 0);
+	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role};
+	hello.able = MFS_TAKES_BESIDE | (mfs_fuse_has_epochs() ? MFS_HAS_EPOCHS : 0);
 	int fd = reach();
 	SSL_CTX *context = mfs_members_context();
-	int result = fd < 0 ? fd : mfs_stream_connect(stream, context, fd, ATTEMPT);
+	int result = fd < 0 ? fd : mfs_stream_connect(stream, context, fd, mfs_options.plain, ATTEMPT);
 
 	SSL_CTX_free(context);
 	if (result)
@@ -175,17 +175,13 @@ static int meet(struct mfs_stream *stream, enum mfs_role role, bool *resumed)
 		result = mfs_stream_write(stream, &hello, sizeof hello);
 	if (!result)
 		result = mfs_stream_read(stream, &hello, sizeof hello);
-	if (!result && (hello.magic != MFS_MAGIC || hello.version != MFS_VERSION || (!hello.encrypted && !mfs_options.plain)))
+	if (!result && (hello.magic != MFS_MAGIC || hello.version != MFS_VERSION))
 		result = -EPROTO;
 	if (result) {
 		mfs_stream_close(stream);
 		return result;
 	}
 	*resumed = hello.resumed;
-	if (hello.encrypted)
-		mfs_stream_keep_secret(stream);
-	else
-		mfs_stream_make_plain(stream);
 	mfs_stream_patience(stream, 0, (int)(mfs_options.timeout ? mfs_options.timeout : SILENCE));
 	return 0;
 }
@@ -225,19 +221,11 @@ static void receive(char *buffer)
 	struct mfs_beside beside;
 
 	for (;;) {
-		long size = mfs_stream_head(&from, buffer, sizeof *header, MFS_FRAME_MOST), passed = 0;
-		if (size > 0 && header->unique & MFS_DATA) {
-			header->unique &= ~MFS_DATA;
-			passed = mfs_pass(&from, buffer);
-		}
-		if (size > 0 && !passed)
-			passed = mfs_stream_read(&from, header + 1, (size_t)size - sizeof *header);
-		if (size < 0 || passed < 0)
+		long size = mfs_stream_head(&from, buffer, sizeof *header, MFS_FRAME_MOST);
+		if (size < 0 || mfs_stream_read(&from, header + 1, (size_t)size - sizeof *header))
 			return;
 		atomic_fetch_add(&mfs_figures->bytes_in, (unsigned long long)size);
 		__atomic_store_n(&heard_at, mfs_now(), __ATOMIC_RELAXED);
-		if (passed)
-			continue;
 		if (header->unique) {
 			bool has_beside = header->unique & MFS_BESIDE && size >= (long)(sizeof *header + sizeof beside);
 			if (has_beside) {

@@ -175,12 +175,9 @@ long mfs_read(struct mfs_request *request)
 		return asked ? -errno : -EINVAL;
 	size_t size = asked->size < request->room ? asked->size : request->room, done = 0;
 	mfs_pages_given(session, file, true);
-	if (size >= MFS_LARGE) {
+	if (size >= MFS_LARGE)
 		mfs_step_down(request);
-		long lent = mfs_lend(request, file->fd, (off_t)asked->offset, size);
-		done = lent > 0 ? (size_t)lent : 0;
-	}
-	while (!request->lends && done < size) {
+	while (done < size) {
 		struct iovec part = {request->reply + done, size - done};
 		/* As long as nobody else takes requests, only what is in memory. */
 		ssize_t count = preadv2(file->fd, &part, 1, (off_t)(asked->offset + done), request->leads ? RWF_NOWAIT : 0);
@@ -226,7 +223,7 @@ long mfs_write(struct mfs_request *request)
 		mfs_without_fsetid();
 	mfs_pages_given(session, file, false);
 	if (!result) {
-		ssize_t count = mfs_taken_write(file->fd, asked);
+		ssize_t count = pwrite(file->fd, asked + 1, asked->size, (off_t)asked->offset);
 		result = count < 0 ? -errno : (long)sizeof(struct fuse_write_out);
 		*(struct fuse_write_out *)request->reply = (struct fuse_write_out){.size = count < 0 ? 0 : (uint32_t)count};
 		atomic_fetch_add(&session->counters->bytes_written, count < 0 ? 0 : (unsigned long long)count);

@@ -59,19 +59,6 @@ static bool is_behind(const struct mfs_session *session)
 	return ioctl(session->out.fd, SIOCOUTQ, &queued) || queued > QUEUE_MOST;
 }
 
-/* Under `writing`. */
-static int send_reply(struct mfs_request *request, size_t size)
-{
-	struct mfs_stream *out = &request->session->out;
-
-	if (!request->lends)
-		return mfs_stream_write(out, request->buffer, size);
-	if (request->session->takes_data)
-		((struct fuse_out_header *)request->buffer)->unique |= MFS_DATA;
-	int result = mfs_stream_write_first(out, request->buffer, sizeof(struct fuse_out_header));
-	return result ? result : mfs_lent_send(out);
-}
-
 void mfs_reply(struct mfs_request *request, long result)
 {
 	struct fuse_out_header *header = (struct fuse_out_header *)request->buffer;
@@ -94,10 +81,8 @@ void mfs_reply(struct mfs_request *request, long result)
 	}
 	/* What came by a connection that is lost is asked again, and answered as that. */
 	bool may_send = is_connected(session) && (request->connection == session->connections || header->unique & MFS_AGAIN);
-	result = may_send ? send_reply(request, size) : 0;
+	result = may_send ? mfs_stream_write(&session->out, request->buffer, size) : 0;
 	pthread_mutex_unlock(&session->writing);
-	if ((result || !may_send) && request->lends)
-		mfs_passing_end(); /* nobody takes it */
 	if (result)
 		mfs_session_break(session);
 }

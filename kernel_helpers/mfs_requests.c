@@ -192,6 +192,16 @@ void mfs_step_down(struct mfs_request *request)
 	mfs_turn_give(request->session, request->number);
 }
 
+/* The next request, at `frame`; its size or -errno. */
+static long receive(struct mfs_stream *stream, char *frame)
+{
+	const size_t head = sizeof(struct fuse_in_header);
+	long size = mfs_stream_head(stream, frame, head, MFS_FRAME_MOST);
+	int result = size < 0 ? 0 : mfs_stream_read(stream, frame + head, (size_t)size - head);
+
+	return result ? result : size;
+}
+
 static void *work(void *argument)
 {
 	struct mfs_session *session = argument;
@@ -204,7 +214,7 @@ static void *work(void *argument)
 			break;
 		int64_t begun = now_ns();
 		wait_eagerly(session);
-		long size = session->broken ? -ECONNRESET : mfs_take(&session->in, frame);
+		long size = session->broken ? -ECONNRESET : receive(&session->in, frame);
 		if (size < 0) {
 			mfs_turn_end(session);
 			break;
@@ -225,7 +235,6 @@ static void *work(void *argument)
 		leads = request.leads && mfs_turn_goes_on(session, request.number);
 	}
 	mfs_thread_end();
-	mfs_passing_end();
 	mfs_session_break(session);
 	free(frame);
 	free(buffer);

@@ -54,7 +54,7 @@ struct mfs_session {
 	atomic_llong heard;      /* ms, monotonic */
 	bool hurries;            /* the last request came soon after the one before; of whoever leads */
 	bool root_counts;        /* its root is root here, too */
-	bool has_in, has_out, serving, epochs, takes_beside, takes_data;
+	bool has_in, has_out, serving, epochs, takes_beside;
 	struct mfs_table table;
 	struct mfs_handles handles;
 	struct mfs_locks *locks;
@@ -73,7 +73,6 @@ struct mfs_request {
 	size_t room;             /* for the reply */
 	bool leads;              /* nobody else takes requests until we step down, or have been at this one for long */
 	unsigned long long number; /* by which it leads */
-	bool lends;              /* the reply's data is not in `reply`, but in what this thread has been lent (mfs_lend) */
 	bool alone;              /* in a thread of its own: may wait for others */
 	struct mfs_node *told_of; /* a directory that is looked into, and whether its names may be remembered */
 	bool tells_names;
@@ -94,17 +93,7 @@ extern _Thread_local bool mfs_may_wait;
 /* open(2); if it had to wait for somebody's lease to be given up, and this thread may not, errno is ERESTART. */
 int mfs_open_patiently(int node, int flags);
 
-#define MFS_LARGE (64u << 10) /* bytes of a read or write: it is worth another thread's taking the next request meanwhile, and passing on by reference */
-/* Large data of a file for the reply, without a copy; how much, -EINVAL or another error: it has to be copied. */
-long mfs_lend(struct mfs_request *request, int file, off_t offset, size_t size);
-/* Sends it; 0 or -errno. */
-int mfs_lent_send(struct mfs_stream *stream);
-/* The next request, whose size it returns, or -errno. It is at `frame`, but for the data of a large write, perhaps, which is to be written by */
-long mfs_take(struct mfs_stream *stream, char *frame);
-/* the same thread; as pwrite(2). */
-ssize_t mfs_taken_write(int file, const struct fuse_write_in *asked);
-/* This thread has nothing of that any more. */
-void mfs_passing_end(void);
+#define MFS_LARGE (64u << 10) /* bytes of a read or write: it is worth another thread's taking the next request meanwhile */
 /* This thread serves that session until it ends. */
 void mfs_thread_begin(struct mfs_session *session);
 void mfs_thread_end(void);

@@ -37,7 +37,7 @@
 #define DESCRIPTORS 32768 /* for which there is room from the beginning */
 
 const char *mfs_run_directory;
-bool mfs_encrypts = true;
+static bool plain; /* it need not be secret */
 static struct mfs_counters *counters;
 
 const char mfs_program[] = "mfs-server";
@@ -83,7 +83,7 @@ static void *meet(void *argument)
 	struct mfs_hello hello;
 
 	SSL_CTX *context = mfs_members_context();
-	int result = mfs_stream_accept(&stream, context, dup_of(fd), MFS_LOBBY_PATIENCE);
+	int result = mfs_stream_accept(&stream, context, dup_of(fd), plain, MFS_LOBBY_PATIENCE);
 	SSL_CTX_free(context);
 	if (result) {
 		mfs_lobby_complain("stranger", fd, "refused: it has no certificate of this cluster that counts");
@@ -219,7 +219,7 @@ int main(int argc, char **argv)
 				return mfs_fail(optarg, E2BIG);
 			break;
 		case 'R': mfs_root_count(strcmp(optarg, "*") ? optarg : NULL); break;
-		case 'P': mfs_encrypts = false; break;
+		case 'P': plain = true; break;
 		case 'b':
 			if (!mfs_places_bound(optarg))
 				return mfs_fail(optarg, EINVAL);

@@ -7,7 +7,6 @@
  *   mfs_nodes.c        files that a peer's kernel knows, by number (with mfs_reopen.c, mfs_memory.c); mfs_handles.c those that it has open
  *   mfs_promises.c     what peers may remember
  *   mfs_watch.c        peers forget what has changed; mfs_leases.c: before it changes; mfs_pages.c: what they have mapped of it
- *   mfs_passing.c      large data, from where the kernel has it
  *   mfs_places.c       what a peer may have of all this
  *   mfs_ledger.c       what was done already, when it is asked again
  *   mfs_direct.c       files that processes of ours have open, read where those are
@@ -69,7 +68,6 @@ void mfs_without_fsetid(void);
 /* ---- server ---- */
 
 extern const char *mfs_run_directory;
-extern bool mfs_encrypts;
 struct mfs_counters *mfs_counters_take(const char *peer); /* NULL: there are too many */
 void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello);
 void mfs_sessions_drop_removed(void); /* ends those of nodes that were taken out of the cluster */

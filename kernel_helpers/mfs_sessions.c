@@ -188,9 +188,7 @@ static void start(struct mfs_session *session)
 
 void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 {
-	struct mfs_hello answer = {
-		.magic = MFS_MAGIC, .version = MFS_VERSION, .role = hello->role, .encrypted = hello->encrypted || mfs_encrypts,
-	};
+	struct mfs_hello answer = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = hello->role};
 	struct mfs_session *session;
 	bool resumed = true;
 
@@ -206,14 +204,9 @@ void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 	if (mfs_stream_write(stream, &answer, sizeof answer))
 		goto refused;
 	mfs_stream_patience(stream, 0, SILENCE);
-	if (answer.encrypted)
-		mfs_stream_keep_secret(stream);
-	else
-		mfs_stream_make_plain(stream);
 	session->heard = mfs_now();
 	session->epochs = hello->able & MFS_HAS_EPOCHS;
 	session->takes_beside = hello->able & MFS_TAKES_BESIDE;
-	session->takes_data = hello->able & MFS_TAKES_DATA;
 	if (hello->role == MFS_REQUESTS) {
 		session->in = *stream;
 		session->has_in = true;

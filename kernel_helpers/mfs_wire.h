@@ -1,8 +1,8 @@
 /* What mfs-client and mfs-server share: their connections, and the frames on them.
  *
  * A mount has two connections, each of which carries frames in one direction only: requests to the server, replies from it. Frames are FUSE
- * messages as the kernel has them (their first word is their length). Both begin with a TLS 1.3 handshake in which each side shows a
- * certificate of the cluster, and a hello inside it; if neither side wants encryption, what follows the hellos is plain. */
+ * messages as the kernel has them (their first word is their length). Both begin with a TLS handshake in which each side shows a certificate
+ * of the cluster, and a hello inside it. All of it is encrypted, or, if neither side wants that, has a MAC alone (mfs_tls.c). */
 #ifndef MFS_WIRE_H
 #define MFS_WIRE_H
 
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define MFS_MAGIC 0x314d4846u /* "FHM1" */
-#define MFS_VERSION 3
+#define MFS_VERSION 4
 #define MFS_DATA_MOST (1u << 20)                     /* bytes of one read or write */
 #define MFS_FRAME_MOST (MFS_DATA_MOST + (64u << 10)) /* bytes of one frame */
 #define MFS_NAME_MOST 64                             /* bytes of a node's name, with its NUL */
@@ -30,8 +30,6 @@
 
 /* In the number of a reply: struct mfs_beside follows it. */
 #define MFS_BESIDE (1ull << 62)
-/* It is data of a file, and large. */
-#define MFS_DATA (1ull << 61)
 
 /* Attributes of a node that the request has changed or opened, beside what its reply tells of. */
 struct mfs_beside {
@@ -45,7 +43,6 @@ enum mfs_role { MFS_REQUESTS = 1, MFS_REPLIES = 2 };
 
 struct mfs_hello {
 	uint32_t magic, version, role;
-	uint32_t encrypted; /* from the client: it wants it; from the server: it is */
 	uint32_t resumed;   /* from the server: it knows this mount's nodes and open files */
 	uint32_t able;      /* from the client: */
 	uint8_t session[MFS_SESSION];
@@ -53,30 +50,23 @@ struct mfs_hello {
 
 #define MFS_HAS_EPOCHS 1u /* its kernel can be told to look all names up anew (protocol 7.44) */
 #define MFS_TAKES_BESIDE 2u
-#define MFS_TAKES_DATA 4u
 
 struct mfs_stream {
 	int fd;
-	SSL *tls;                        /* NULL: plain */
+	SSL *tls;
 	char peer[MFS_NAME_MOST];        /* the node that the certificate names */
 	long long since;                 /* the second from which on that is valid */
-	unsigned char *ahead;            /* plain only: bytes that were received and not asked for yet */
-	size_t begin, end;
 };
 
 /* A context with the keys in that directory; NULL, and the reason in `why`. */
 SSL_CTX *mfs_context(const char *directory, int is_server, char *why, size_t size);
-/* Both make the handshake on the socket, within timeout (ms); 0 or -errno, -EPROTO when the peer has no certificate of the cluster. */
-int mfs_stream_connect(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout);
-int mfs_stream_accept(struct mfs_stream *stream, SSL_CTX *context, int fd, int timeout);
-/* After the hellos: it stays encrypted, or goes on without. Nothing may be under way. */
-void mfs_stream_keep_secret(struct mfs_stream *stream);
-void mfs_stream_make_plain(struct mfs_stream *stream);
-/* All of it; 0 or -errno, -ECONNRESET at the end of the stream. One thread at a time. */
+/* Both make the handshake on the socket, within timeout (ms); 0 or -errno, -EPROTO when the peer has no certificate of the cluster. plain:
+ * it need not be secret if the other side does not want it either. */
+int mfs_stream_connect(struct mfs_stream *stream, SSL_CTX *context, int fd, bool plain, int timeout);
+int mfs_stream_accept(struct mfs_stream *stream, SSL_CTX *context, int fd, bool plain, int timeout);
+/* All of it; 0 or -errno, -ECONNRESET at the end of the stream, or where something is not as it was sent. One thread at a time. */
 int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size);
 int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size);
-/* The same of what more follows at once: it may go together with that. */
-int mfs_stream_write_first(struct mfs_stream *stream, const void *data, size_t size);
 /* Whether a read would not have to wait. */
 bool mfs_stream_is_ready(struct mfs_stream *stream);
 /* How long a read or a write may wait, in ms; 0: for ever. */
@@ -86,30 +76,6 @@ void mfs_stream_shut(struct mfs_stream *stream);
 void mfs_stream_close(struct mfs_stream *stream);
 /* The first `least` bytes of a frame, which begins with its length; that length, which is at least that, or -errno. */
 long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
-
-/* A pipe of one thread's, in which data is on its way by reference; all zero at first. */
-struct mfs_pipe {
-	bool is_there;
-	int out, in;
-	size_t holds;   /* bytes */
-	unsigned pause; /* times that it is not used for now */
-};
-
-#define MFS_PIPE_MOST (2 * MFS_DATA_MOST) /* bytes: a place for each page, and as many again, since what comes may be parts of pages */
-
-/* Whether it is there, empty, with places for pages of `least` bytes at the least. */
-bool mfs_pipe_is_ready(struct mfs_pipe *pipe, size_t least);
-/* Nobody wants any more what it holds. */
-void mfs_pipe_clear(struct mfs_pipe *pipe);
-void mfs_pipe_close(struct mfs_pipe *pipe);
-/* Both copy: 0 or -EIO. */
-int mfs_pipe_write(struct mfs_pipe *pipe, const void *data, size_t size);
-int mfs_pipe_read(struct mfs_pipe *pipe, void *data, size_t size);
-/* The next `size` bytes of a plain stream. 1: the pipe holds them, behind what it held; 0: they came in too many parts, and are at `data`, and
- * what the pipe held before them; -errno. */
-int mfs_pipe_receive(struct mfs_pipe *pipe, struct mfs_stream *stream, char *data, size_t size);
-/* All that it holds, to a plain stream; 0 or -errno. */
-int mfs_pipe_send(struct mfs_pipe *pipe, const struct mfs_stream *stream);
 
 /* Whether whoever opens a file with these flags may change it. */
 bool mfs_is_for_writing(uint32_t flags);

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from node.pki import KeyStore
 
-_HELLO = struct.Struct("<6I16s")
+_HELLO = struct.Struct("<5I16s")
 _IN = struct.Struct("<IIQQIIIHH")
 _OUT = struct.Struct("<IiQ")
 _ATTRIBUTES = struct.Struct("<6Q10I")
@@ -419,7 +419,7 @@ def _meet(listener: socket.socket, context: ssl.SSLContext) -> socket.socket:
     """One of the two connections of a mount, always encrypted."""
     stream = context.wrap_socket(listener.accept()[0], server_side=True)
     hello = list(_HELLO.unpack(_exactly(stream, _HELLO.size)))
-    hello[3:6] = [1, 0, 0]
+    hello[3:5] = [0, 0]
     stream.sendall(_HELLO.pack(*hello))
     return stream
 

@@ -91,7 +91,7 @@ for number in range(count):
         pass
 """
 
-MFS_HELLO = struct.pack("<6I", 0x314D4846, 3, 2, 1, 0, 0) + b"attacks!" + b"SESSION!"
+MFS_HELLO = struct.pack("<5I", 0x314D4846, 4, 2, 0, 0) + b"attacks!" + b"SESSION!"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ static int device[2];
 const char mfs_program[] = "fuzz_mfs_replies";
 struct mfs_client_options mfs_options = {.mount = "/nonexistent", .peer = "n9", .plain = true, .timeout = 1000};
 struct mfs_client_figures *mfs_figures;
-unsigned mfs_read_ahead(void) { return 4096; }
 
 static void require(int holds, const char *what)
 {
@@ -76,8 +75,6 @@ static size_t make_frame(struct input *input, uint64_t unique, char *frame)
 	}
 	if (what & 4)
 		header.unique |= MFS_BESIDE;
-	if (what & 8)
-		header.unique |= MFS_DATA;
 	if (what & 16)
 		header.error = -(int32_t)input_number(input, 1);
 	size_t bytes = what & 32 ? sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out) : input_number(input, 1) * (what & 64 ? 16 : 1);
@@ -104,7 +101,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
 	}
 	require(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
 	from = (struct mfs_stream){.fd = ends[0]};
-	mfs_stream_make_plain(&from);
 	require(send(ends[1], sent, size, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)size, "send");
 	shutdown(ends[1], SHUT_WR);
 	receive(buffer);

@@ -66,7 +66,7 @@ static void find_session(struct mfs_session *one, void *argument)
 
 static void connect_one(enum mfs_role role)
 {
-	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role, .able = MFS_TAKES_BESIDE | MFS_TAKES_DATA, .session = "s"};
+	struct mfs_hello hello = {.magic = MFS_MAGIC, .version = MFS_VERSION, .role = role, .able = MFS_TAKES_BESIDE, .session = "s"};
 	struct mfs_stream stream = {.peer = "n9"};
 	pthread_t thread;
 	int ends[2];
@@ -80,7 +80,6 @@ static void connect_one(enum mfs_role role)
 /* As mfs_server.c, which is not linked, has them. */
 const char mfs_program[] = "fuzz_mfs_requests";
 const char *mfs_run_directory;
-bool mfs_encrypts;
 
 struct mfs_counters *mfs_counters_take(const char *peer)
 {

@@ -1,4 +1,4 @@
-"""Connections that are not encrypted: large and small data, in whatever pieces it comes and whatever happens on the way."""
+"""Connections that have a MAC and are not encrypted: large and small data, in whatever pieces it comes and whatever happens on the way."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def test_who_is_not_of_the_cluster_is_not_heard(served: Served, area: Path) -> N
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(True, True), (True, False), (False, True), (False, False)])
-def test_it_is_plain_only_if_both_want_it(served: Served, area: Path, ours: bool, theirs: bool) -> None:
+def test_it_is_readable_only_if_both_want_it(served: Served, area: Path, ours: bool, theirs: bool) -> None:
     served.kill()
     served.start(*([] if ours else ["--plain"]))
     peer = served.caller(encrypted=theirs)

@@ -23,8 +23,8 @@ MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, OPEN, READ, WRITE, STATFS, RELEASE = 
 FSYNC, SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR = range(20, 30)
 CREATE, BATCH_FORGET, FALLOCATE, READDIRPLUS, RENAME2, COPY_RANGE, TMPFILE = 35, 42, 43, 44, 45, 47, 51
 UNKNOWN = (0, 19, 37, 39, 40, 41, 46, 48, 49, 52, 999, 4096, 0x4D460000, 0xFFFFFFFF)
-HEADER, REPLY, HELLO = struct.Struct("<IIQQIIIHH"), struct.Struct("<IiQ"), struct.Struct("<IIIIII16s")
-MAGIC, VERSION, REQUESTS, REPLIES = 0x314D4846, 3, 1, 2
+HEADER, REPLY, HELLO = struct.Struct("<IIQQIIIHH"), struct.Struct("<IiQ"), struct.Struct("<IIIII16s")
+MAGIC, VERSION, REQUESTS, REPLIES = 0x314D4846, 4, 1, 2
 BYE = 0x4D460003
 ROOT_NODE, USER = 1, 65534
 SIZE, MODE, OWNER = 1 << 3, 1 << 0, 1 << 1
@@ -68,10 +68,10 @@ class Peer:
     def _join(self, context: ssl.SSLContext, where: tuple[str, int], role: int, session: bytes) -> ssl.SSLSocket:
         try:
             stream = context.wrap_socket(socket.create_connection(where, BOUND))
-            stream.sendall(HELLO.pack(MAGIC, VERSION, role, 1, 0, 0, session))
+            stream.sendall(HELLO.pack(MAGIC, VERSION, role, 0, 0, session))
         except (ssl.SSLError, ConnectionError) as error:
             raise Closed(str(error)) from None
-        known = HELLO.unpack(self._take(stream, HELLO.size))[4] != 0
+        known = HELLO.unpack(self._take(stream, HELLO.size))[3] != 0
         self.resumed = known if role == REQUESTS else self.resumed
         return stream
 
