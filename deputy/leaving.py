@@ -122,7 +122,7 @@ def leave(
         stub.start()
     guest_link.start(connection)
     phases.done("commit")
-    frozen_until = preparation.await_running(deputy.options.link_timeout)
+    frozen_until = preparation.await_running(deputy.options.link_timeout, lambda: deputy.link is guest_link)
     phases.done("start there")
     phases.tell(log)
     try:
@@ -231,13 +231,13 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     with suppress(OSError, WireError):  # who does not hear it ends its copy when it hears nothing more
         source.send("discard")
     old.home.renew()
-    deputy.link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
-    deputy.link.start(connection)
+    deputy.link = guest_link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
+    guest_link.start(connection)
     deputy.signals.let_go()
     deputy.where = preparation.target.node
     deputy.is_followed(owed)
     phases.done("commit")
-    frozen_until = preparation.await_running(deputy.options.link_timeout)
+    frozen_until = preparation.await_running(deputy.options.link_timeout, lambda: deputy.link is guest_link)
     phases.done("start there")
     phases.tell(log)
     preparation.abandon()

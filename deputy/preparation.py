@@ -22,13 +22,16 @@ from kernel_helpers.stream import Connection
 from wire import channel, steps
 from wire.channel import Channel
 from wire.frames import WireError
+from wire.logs import start_thread
 
 log = logging.getLogger("deputy")
 
 SOURCE_TIMEOUT = 3600.0
 """Seconds that memory may go ahead of a guest that is to hop; each round has bounds of its own."""
 RUNNING_TIMEOUT = 10.0
-"""Seconds from the commit to the word that the process runs."""
+"""Seconds from a commit that is said again to the word that the process runs."""
+LOOP_TIMEOUT = 5.0
+"""Seconds after the first one in which the loop does nothing but wait for that word."""
 RETRY = 0.25
 """Seconds between two commits."""
 REPLACEMENT_TIMEOUT = 5.0
@@ -243,26 +246,42 @@ class Preparation:
         self.note(Word.COMMIT)
         self._pending = pending
 
-    def await_running(self, patience: float) -> float:
-        """When the target said that the process runs (time.monotonic()), or was last asked. If it does not say so, commit is said again,
-        for `patience` seconds: it may be lost. Afterwards the link tells what is the matter."""
+    def await_running(self, patience: float, goes_on: Callable[[], bool] = lambda: True) -> float:
+        """When the target said that the process runs (time.monotonic()), or was last waited for. If it does not say so soon, commit is said
+        again, for `patience` seconds and as long as it goes on: by a thread, for the loop has others to see to. What becomes of the
+        process the link tells."""
         assert self.channel is not None
-        talk, end = self.channel, time.monotonic() + patience
-        while True:
-            try:
-                talk.expect("running", timeout=min(RUNNING_TIMEOUT, patience))
-                self.note(Word.RUNNING)
-                return time.monotonic()
-            except (WireError, OSError) as error:
-                log.warning("no word after the commit: %s", error)
-            if time.monotonic() > end or self.note(Word.BROKEN) is not Do.AGAIN:
-                return time.monotonic()
-            time.sleep(RETRY)
-            with suppress(OSError, WireError):
-                again = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=2.0))
-                self.channel.close()
-                self.channel = talk = again
-                talk.send("commit", pending=self._pending)
+        begun = time.monotonic()
+        try:
+            self.channel.expect("running", timeout=min(LOOP_TIMEOUT, patience))
+            self.note(Word.RUNNING)
+        except (WireError, OSError) as error:
+            log.warning("no word after the commit: %s", error)
+            if self.note(Word.BROKEN) is Do.AGAIN:
+                talk, self.channel = self.channel, None  # it is the thread's now
+                start_thread("commit", self._say_again, talk, begun + patience, goes_on)
+        return time.monotonic()
+
+    def _say_again(self, talk: Channel, end: float, goes_on: Callable[[], bool]) -> None:
+        """The body of that thread. It decides nothing: it says what was decided, to the same target."""
+        try:
+            while True:
+                try:
+                    talk.expect("running", timeout=RUNNING_TIMEOUT)
+                    return
+                except (WireError, OSError) as error:
+                    log.debug("still no word after the commit: %s", error)
+                time.sleep(RETRY)
+                if time.monotonic() > end or not goes_on():
+                    return
+                with suppress(OSError, WireError):
+                    again = Channel(channel.connect(self.target.address, "move", self.target.secret, timeout=2.0))
+                    talk.close()
+                    talk = again
+                    if goes_on():
+                        talk.send("commit", pending=self._pending)
+        finally:
+            talk.close()
 
     def give_pages(self, patience: float) -> None:
         """Memory of the process, which stands still, is to follow it. patience: seconds that nobody may ask for it."""

@@ -20,6 +20,7 @@ from deputy.preparation import Preparation, Target
 from remote.arrival import Decision, await_decision
 from remote.reception import Reception
 from remote.remote import Remote
+from tests.moves.cluster import until
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError
@@ -138,6 +139,35 @@ def test_a_commit_that_is_lost_is_said_again(times: int) -> None:
         preparation.await_running(LINK_TIMEOUT)
         assert decision.result(10).pending == PENDING
         assert relay.breaks == 0
+
+
+def test_a_commit_that_is_lost_for_long_is_said_again_while_the_loop_turns() -> None:
+    """Before, the loop waited for it, with all processes of its deputy, and said nothing any more when it gave up."""
+    with parties(b"commit", 1_000_000) as (preparation, decision, relay):
+        preparation.commit(PENDING)
+        preparation.await_running(LINK_TIMEOUT * 4)
+        preparation.abandon()
+        assert not decision.done()
+        relay.breaks = 0
+        assert decision.result(10).pending == PENDING
+
+
+def test_a_commit_is_not_said_again_for_a_process_that_has_ended() -> None:
+    away = True
+    with parties(b"commit", 1_000_000) as (preparation, decision, relay):
+        preparation.commit(PENDING)
+        preparation.await_running(LINK_TIMEOUT * 4, lambda: away)
+        assert insisting(), "nobody says it again"
+        away = False
+        until("an end of it", lambda: not insisting())
+        relay.breaks = 0
+        with pytest.raises(TimeoutError):
+            decision.result(LINK_TIMEOUT + 5)
+
+
+def insisting() -> bool:
+    """Whether a thread says commit again."""
+    return any(thread.name == "commit" for thread in threading.enumerate())
 
 
 def test_who_is_told_that_the_move_is_off_ends_at_once() -> None:
