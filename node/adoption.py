@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine.peculiar import ask
 from engine.permission import Owner, may_leave
-from engine.refusal import is_kernels, only_poured, reasons
+from engine.refusal import is_kernels, only_poured, passes, reasons
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node import process
 from node.control import Client, NotPermitted
@@ -20,6 +20,8 @@ from node.registry import HomeProcess, to_record
 
 EXAMINE_TIMEOUT = 8.0
 """Seconds that a look at a process may take; one of some hundred GiB has many pages to walk over."""
+PASSING = 1.0
+"""Seconds within which what passes in a moment, as a child that is about to execute its program, does not keep a process at home."""
 GENERATIONS = 64
 
 
@@ -162,7 +164,11 @@ def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list
 
 def _reasons(pid: int, owners: Sequence[Owner]) -> list[str]:
     beyond = may_leave(pid, owners)
-    found = [*([beyond] if beyond is not None else []), *reasons(pid)]
+    found, end = list(reasons(pid)), time.monotonic() + PASSING
+    while any(passes(reason) for reason in found) and time.monotonic() < end:
+        time.sleep(0.02)
+        found = list(reasons(pid))
+    found[:0] = [beyond] if beyond is not None else []
     if not found:
         try:
             asked = ask(pid)

@@ -32,7 +32,7 @@ from kernel_helpers.link import AwayLink
 from kernel_helpers.pages import PageRange, receive_own_pages
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.stream import Connection
-from remote import identity
+from remote import identity, rehearsal
 from remote.guest import Guest, end_traced, program_tids
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from remote.sandbox import Sandbox
@@ -124,6 +124,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         else:
             clocks = _clocks_of_home(talk)
             phases.done("clocks")
+            if engine == "criu":
+                rehearsal.ensure(remote.options.images)
             sandbox = _sandbox(remote, key, files, clocks, request, directory)
         assert sandbox is not None
         phases.done("sandbox")
@@ -162,6 +164,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             if left is not None:  # it is sealed
                 sandbox = None
                 left.leave()
+                rehearsal.ensure(remote.options.images)
                 sandbox = _sandbox(remote, key, files, clocks, request, directory)
             host_pid = criu.restore(directory, sandbox, pid)
             phases.done("restore")

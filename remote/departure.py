@@ -22,6 +22,7 @@ from engine.phases import Phases
 from engine.vessel import obstacle
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.pages import send_own_pages
+from remote import rehearsal
 from remote.guest import Guest
 from wire import channel, frames
 from wire.channel import Channel
@@ -145,6 +146,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
 def _dump(remote: Remote, guest: Guest, phases: Phases) -> list[Span]:
     """Images of the guest in the directory; returns what of its memory is not in them."""
     assert guest.frozen is not None
+    rehearsal.ensure(remote.options.images)
     if not guest.sandbox.is_open:
         _open(remote, guest)
     wiped = wiped_ranges(guest.pid)

@@ -4,7 +4,8 @@ that no account has.
     inside     0 ......... 65535, and each greater id that the tree has
     outside    FIRST ..... FIRST + 65535, and those behind them
 
-The block is held by a lock on a file named after it, which whoever is in it holds: the kernel gives it back when they have ended.
+A file has a byte for each id. The block is held by a lock on its bytes, which whoever is in it holds: the kernel gives it back when they
+have ended.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import struct
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from kernel_helpers.errors import FarhomeError
 
 DEFAULT = (0x7800_0000, 0x7FFD_FFFF)
 """Below 2**31, and beyond what systemd gives to containers (to 0x6FFFFFFF) and SSSD to domains (to 2000200000)."""
-BLOCKS = Path("/run/farhome/ids")
+TAKEN = Path("/run/farhome/ids")
 LOW = 1 << 16
 """Ids below are all there inside."""
 MOST_GREATER = 128
@@ -82,30 +84,33 @@ def bounds(text: str) -> tuple[int, int] | None:
     return first, last
 
 
-def take(within: tuple[int, int], greater: tuple[int, ...] = (), blocks: Path | None = None) -> Identities:
+def take(within: tuple[int, int], greater: tuple[int, ...] = (), file: Path | None = None) -> Identities:
     """A block of the ids from within[0] to within[1] that no account and no other tree has. Errors: FarhomeError."""
-    directory = blocks or BLOCKS
     taken = list(_of_accounts())
     count = (within[1] + 1 - within[0]) // BLOCK
     begin = random.randrange(count) if count > 0 else 0
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for number in range(count):
-            first = within[0] + (begin + number) % count * BLOCK
-            if any(low < first + BLOCK and first < high for low, high in taken):
-                continue
-            lock = os.open(directory / str(first), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return Identities(first, greater, lock)
-            except BlockingIOError:
-                os.close(lock)
-            except BaseException:
-                os.close(lock)
-                raise
+        (file or TAKEN).parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as undo:
+            lock = os.open(file or TAKEN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            undo.callback(os.close, lock)
+            for number in range(count):
+                first = within[0] + (begin + number) % count * BLOCK
+                if not any(low < first + BLOCK and first < high for low, high in taken) and _is_locked(lock, first):
+                    undo.pop_all()
+                    return Identities(first, greater, lock)
     except OSError as error:
         raise FarhomeError(f"no user ids for guests can be set aside: {error}") from error
     raise FarhomeError(f"all user ids for guests ({within[0]} to {within[1]}) are in use, or belong to accounts")
+
+
+def _is_locked(file: int, first: int) -> bool:
+    """Whether the block that begins there is ours now. Errors: OSError."""
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, first, BLOCK, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _of_accounts() -> Iterator[tuple[int, int]]:

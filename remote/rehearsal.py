@@ -6,6 +6,7 @@ hands it on to sandboxes; the node daemon runs this when it starts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from kernel_helpers.library import build_directory
 from remote.sandbox import Sandbox
 
 NOBODY = 65534
+WHOLE_TIMEOUT = 120.0
+"""Seconds for all looks."""
 TIMEOUT = 60.0
 """Seconds for each look."""
 
@@ -43,6 +46,15 @@ def main() -> int:
     finally:
         directory.rmdir()
     return 0
+
+
+def ensure(images: Path) -> None:
+    """Before a sandbox is opened for CRIU, which in there cannot do what it would to get to know the kernel: has it done so, if it has not
+    yet. images: a directory in which one may be made. No error: CRIU says itself what it lacks."""
+    if not criu.knows_kernel():
+        argv = [sys.executable, "-P", "-s", "-m", "remote.rehearsal", str(images / f"rehearsal-{os.getpid()}")]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=WHOLE_TIMEOUT, check=False)
 
 
 def _look(argv: list[str]) -> None:

@@ -17,6 +17,7 @@ from node import foundation
 from node.cgroups import BASE, Bounds, GuestGroups, hierarchies
 from remote import identity
 from remote.sandbox import Sandbox
+from tests.remote.ids import own_ids
 
 _BOMB = r"""
 #include <errno.h>
@@ -65,7 +66,7 @@ def bounded(bomb: str) -> Iterator[tuple[GuestGroups, Sandbox]]:
     groups = GuestGroups(points)
     groups.prepare()
     groups.create("guest")
-    sandbox = Sandbox.create("bounded", [("/bomb", bomb)], cgroup=f"{name}/{BASE}/guest", identities=identity.take(identity.DEFAULT))
+    sandbox = Sandbox.create("bounded", [("/bomb", bomb)], cgroup=f"{name}/{BASE}/guest", identities=own_ids())
     try:
         yield groups, sandbox
     finally:
@@ -104,7 +105,7 @@ def test_who_takes_too_much_memory_is_killed_alone(bounded: tuple[GuestGroups, S
 
 
 def test_guests_end_before_anything_else_where_memory_is_short() -> None:
-    sandbox = Sandbox.create("short", [], identities=identity.take(identity.DEFAULT))
+    sandbox = Sandbox.create("short", [], identities=own_ids())
     try:
         for pid in (sandbox.first, sandbox.vessel(900)):
             assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from remote import identity
 from remote.sandbox import Sandbox
+from tests.remote.ids import own_ids
 
 _PROGRAM = r"""
 #define _GNU_SOURCE
@@ -74,7 +74,7 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("sealed", [False, True])
 def test_all_capabilities_inside_reach_nothing_outside(tool: str, sealed: bool) -> None:
     before = Path("/proc/sys/kernel/core_pattern").read_text()
-    sandbox = Sandbox.create("strong", [("/tool", tool)], identities=identity.take(identity.DEFAULT))
+    sandbox = Sandbox.create("strong", [("/tool", tool)], identities=own_ids())
     try:
         if sealed:
             sandbox.seal()
@@ -88,7 +88,7 @@ def test_all_capabilities_inside_reach_nothing_outside(tool: str, sealed: bool) 
 
 def test_what_runs_inside_has_all_capabilities_there(tool: str) -> None:
     """Else the test above shows nothing."""
-    sandbox = Sandbox.create("strong", [("/cat", "/bin/true")], identities=identity.take(identity.DEFAULT))
+    sandbox = Sandbox.create("strong", [("/cat", "/bin/true")], identities=own_ids())
     try:
         status = Path(f"/proc/{sandbox.first}/status").read_text()
     finally:

@@ -19,6 +19,7 @@ from engine.vessel import become
 from kernel_helpers import seizing
 from remote import identity
 from remote.sandbox import Sandbox
+from tests.remote.ids import own_ids
 
 ACCOUNT = pwd.getpwnam("farhome-a")
 
@@ -58,7 +59,7 @@ print(json.dumps(found))
 @pytest.fixture
 def guest() -> Iterator[tuple[Sandbox, int]]:
     """A process of farhome-a's, as a guest is one."""
-    sandbox = Sandbox.create("attacked", [("/sleep", "/bin/true")], identities=identity.take(identity.DEFAULT))
+    sandbox = Sandbox.create("attacked", [("/sleep", "/bin/true")], identities=own_ids())
     try:
         pid = sandbox.vessel(4711)
         _become(pid, ACCOUNT.pw_uid, ACCOUNT.pw_gid)
@@ -146,12 +147,12 @@ def test_memory_can_follow_a_guest_that_has_no_right_outside(guest: tuple[Sandbo
 
 def test_a_block_of_ids_is_nobody_elses(tmp_path: Path) -> None:
     within = (identity.DEFAULT[0], identity.DEFAULT[0] + 2 * identity.BLOCK - 1)
-    first, second = identity.take(within, blocks=tmp_path), identity.take(within, blocks=tmp_path)
+    first, second = identity.take(within, file=tmp_path / "ids"), identity.take(within, file=tmp_path / "ids")
     assert abs(first.first - second.first) == identity.BLOCK
     with pytest.raises(identity.FarhomeError, match="in use"):
-        identity.take(within, blocks=tmp_path)
+        identity.take(within, file=tmp_path / "ids")
     first.release()
-    third = identity.take(within, blocks=tmp_path)
+    third = identity.take(within, file=tmp_path / "ids")
     assert third.first == first.first
     second.release()
     third.release()
@@ -160,7 +161,7 @@ def test_a_block_of_ids_is_nobody_elses(tmp_path: Path) -> None:
 def test_ids_of_accounts_are_not_given_to_guests(tmp_path: Path) -> None:
     lowest = min(entry.pw_uid for entry in pwd.getpwall())
     with pytest.raises(identity.FarhomeError, match="belong to accounts"):
-        identity.take((lowest, lowest + identity.BLOCK - 1), blocks=tmp_path)
+        identity.take((lowest, lowest + identity.BLOCK - 1), file=tmp_path / "ids")
 
 
 @pytest.mark.parametrize("ids", ["x", [-1], [2**32 - 1], [True], ["0"], list(range(70000, 70000 + 200))])

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from remote import rehearsal
 from tests.engine.support import COUNTER
 
 
@@ -22,3 +23,10 @@ def counter() -> Iterator[str]:
         program = directory / "counter"
         subprocess.run(["gcc", "-O1", "-g", "-pthread", "-o", str(program), str(source)], check=True, timeout=60)
         yield str(program)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def criu_knows_the_kernel() -> None:
+    """As on a node."""
+    with TemporaryDirectory(prefix="farhome-test-") as name:
+        rehearsal.ensure(Path(name))

@@ -17,8 +17,8 @@ from engine import criu, files
 from engine.arrival import wake
 from engine.forkcopy import fork_copy
 from kernel_helpers import inject, seizing
-from remote import identity
 from remote.sandbox import Sandbox
+from tests.remote.ids import own_ids
 
 COUNTER = r"""
 // Counts in memory, in integer and in vector registers, in THREADS threads; says so in `report` if they ever differ.
@@ -169,7 +169,7 @@ def images_of(pid: int, directory: Path, sandbox: Sandbox | None = None, options
 @contextlib.contextmanager
 def restored(pid: int, shown: list[tuple[str, str]], directory: Path, **options: Any) -> Iterator[tuple[Sandbox, seizing.Frozen]]:
     """Process `pid` out of images in a sandbox, ptrace-stopped before its next instruction."""
-    sandbox = Sandbox.create(f"test-{pid}", shown, images=directory, identities=identity.take(identity.DEFAULT), **options)
+    sandbox = Sandbox.create(f"test-{pid}", shown, images=directory, identities=own_ids(), **options)
     try:
         guest = criu.restore(directory, sandbox, pid)
         sandbox.seal()

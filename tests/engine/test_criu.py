@@ -15,7 +15,6 @@ from engine.forkcopy import fork_copy
 from kernel_helpers import inject, seizing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.syscalls import SYS
-from remote import identity
 from remote.sandbox import Sandbox
 from tests.engine.support import (
     PYTHON_COUNTER,
@@ -26,6 +25,7 @@ from tests.engine.support import (
     running,
     shown_files,
 )
+from tests.remote.ids import own_ids
 
 NOTIFY_GETPPID = b"".join(
     struct.pack("<HBBI", *row)
@@ -181,7 +181,7 @@ def test_sandbox_of_pid_that_is_taken_by_criu_itself(counter: str, tmp_path: Pat
         ids = sorted(set(images.thread_ids(tmp_path / "images")))
         small = {tid: 2 + index for index, tid in enumerate(ids)}
         images.renumber(tmp_path / "images", (program.pid, small[program.pid]), small)
-        sandbox = Sandbox.create("small", shown_files(program.pid), images=tmp_path / "images", identities=identity.take(identity.DEFAULT))
+        sandbox = Sandbox.create("small", shown_files(program.pid), images=tmp_path / "images", identities=own_ids())
         try:
             guest = criu.restore(tmp_path / "images", sandbox, small[program.pid])
             assert _inner_threads(guest) == sorted(small.values())
