@@ -11,6 +11,7 @@ from engine.peculiar import CPU_TIMER, by_looking
 from engine.permission import THREADS_DIFFER, credentials
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
+from kernel_helpers.seizing import parent_of
 from kernel_helpers.sharing import who_shares_memory
 
 _DESCRIPTORS = {
@@ -213,7 +214,7 @@ def shares_memory(pid: int) -> str | None:
     other = who_shares_memory(pid)
     if not other:
         return None
-    child = other if _parent(other) == pid else pid if _parent(pid) == other else 0
+    child = other if parent_of(other) == pid else pid if parent_of(pid) == other else 0
     if child and _awaits_child(pid if child == other else other):
         return f"{_VFORK} {child} executes a program (vfork)"
     return f"it shares its memory with process {other} (clone, CLONE_VM)"
@@ -224,14 +225,6 @@ def is_kernels(pid: int) -> bool:
     ProcessLookupError."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return bool(int(stat.read().rsplit(b")", 1)[1].split()[6]) & _PF_KTHREAD)
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rsplit(b")", 1)[1].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 def _awaits_child(pid: int) -> bool:

@@ -7,6 +7,14 @@
  *   sandbox_first.c     what its process 1 does */
 #ifndef FARHOME_SANDBOX_H
 #define FARHOME_SANDBOX_H
+#include <sched.h>
+
+#ifndef CLONE_NEWCGROUP
+#define CLONE_NEWCGROUP 0x02000000
+#endif
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
 
 struct bind {
     int tree;       /* a detached copy of the source's mount */

@@ -30,12 +30,6 @@
 #include <unistd.h>
 #include "sandbox.h"
 
-#ifndef CLONE_NEWCGROUP
-#define CLONE_NEWCGROUP 0x02000000
-#endif
-#ifndef CLONE_NEWTIME
-#define CLONE_NEWTIME 0x80
-#endif
 #define CGROUPS 32 /* hierarchies */
 #define INSIDE (CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
 

@@ -217,7 +217,7 @@ class Frozen:
 def _take_death(thread: Thread, timeout: float = 5.0) -> None:
     """A dead tracee is hidden from its parent until its tracer has waited for it. If we are the parent, the main
     thread's death is left for whoever waits for the process."""
-    if thread.tid == thread.pid and _parent(thread.pid) == os.getpid():
+    if thread.tid == thread.pid and parent_of(thread.pid) == os.getpid():
         return
     end = time.monotonic() + timeout
     while time.monotonic() < end:
@@ -230,7 +230,8 @@ def _take_death(thread: Thread, timeout: float = 5.0) -> None:
         os.sched_yield()
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """The id of a process's parent; 0: it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return int(stat.read().rsplit(b")", 1)[1].split()[1])

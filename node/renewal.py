@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from node.certificates import key_bytes
 from node.paths import write_atomically
@@ -96,7 +97,7 @@ class Renewal:
         try:
             certificate = x509.load_pem_x509_certificate(pem)
             certificate.verify_directly_issued_by(self._keys.authority())
-        except Exception:
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             return False
         mine: Any = self._keys.private_key().public_key()
         return key_bytes(certificate.public_key()) == key_bytes(mine)  # type: ignore[arg-type]
