@@ -70,6 +70,7 @@ def away(cluster: Cluster, argv: list[str], directory: Path) -> subprocess.Popen
 def test_calls_at_random_change_nothing_of_the_host(pair: Cluster, tmp_path: Path) -> None:
     fuzzed = Path("/opt/farhome") / program("fuzzed").relative_to(ROOT)
     seed = int(os.environ.get("FARHOME_FUZZ_SEED", "1"))
+    until("n2 has the file tree of n1", lambda: "/mfs/n1 " in "\n".join(state(pair)["mounts"]), seconds=30)
     calm = state(pair)
     time_of_its_own = set(changes(calm, before := state(pair)))
     process = away(pair, [str(fuzzed), str(SECONDS + 3), str(seed)], tmp_path)
