@@ -200,17 +200,7 @@ class Node:
 
     def ask_mosd(self, operation: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
         """What the node daemon answers on its control socket (to root). Errors: LabError when it does not."""
-        body = msgpack.packb({"op": operation, **fields})
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(timeout)
-            try:
-                client.connect(str(self.root / "run/farhome/mosd.sock"))
-                client.sendall(len(body).to_bytes(4, "big") + body)
-                with client.makefile("rb") as stream:
-                    answer: dict[str, Any] = msgpack.unpackb(stream.read(int.from_bytes(stream.read(4), "big")))
-            except (OSError, ValueError) as error:
-                raise LabError(f"mosd on {self.name} does not answer: {error}") from error
-        return answer
+        return ask(self.root / "run/farhome/mosd.sock", operation, timeout, **fields)
 
     def stop_mosd(self, sig: int = signal.SIGTERM, timeout: float = 10.0) -> None:
         """Signal the node daemon that ``start_mosd`` started, and wait until it is gone. Errors: LabError."""
@@ -221,6 +211,21 @@ class Node:
             if time.monotonic() > deadline:
                 raise LabError(f"mosd on {self.name} does not end on signal {int(sig)}.")
             time.sleep(0.005)
+
+
+def ask(control: Path, operation: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
+    """Return what a node daemon answers on its control socket. Errors: LabError when it does not."""
+    body = msgpack.packb({"op": operation, **fields})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout)
+        try:
+            client.connect(str(control))
+            client.sendall(len(body).to_bytes(4, "big") + body)
+            with client.makefile("rb") as stream:
+                answer: dict[str, Any] = msgpack.unpackb(stream.read(int.from_bytes(stream.read(4), "big")))
+        except (OSError, ValueError) as error:
+            raise LabError(f"mosd behind {control} does not answer: {error}") from error
+    return answer
 
 
 def environment(user: str | None, extra: Mapping[str, str] | None = None) -> dict[str, str]:

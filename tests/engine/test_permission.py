@@ -16,11 +16,10 @@ from deputy.beginning import Beginning, program_of
 from engine.permission import CAPABILITIES, ROOT, SETUID, THREADS_DIFFER, UNREADABLE, Owner, is_secure, may_leave
 from engine.refusal import reasons
 from kernel_helpers.errors import MoveRefused
-from tests.programs.build import program
+from tests.programs.privileged import copy_into
 
 UID, GID, FRIENDS = 61001, 61002, 61003
 MINE = Owner(UID, GID, (FRIENDS,))
-FILE_CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")  # VFS_CAP_REVISION_2, effective: CAP_NET_RAW
 
 
 @pytest.fixture
@@ -29,11 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = Path(f"/tmp/rights-{os.getpid()}")
     made.mkdir()
     made.chmod(0o777)
-    for name, mode, gid in (("plain", 0o755, 0), ("setuid", 0o4755, 0), ("setgid", 0o2755, 5), ("capable", 0o755, 0)):
-        shutil.copy(program("rights"), made / name)
-        os.chown(made / name, 0, gid)
-        (made / name).chmod(mode)
-    os.setxattr(made / "capable", "security.capability", FILE_CAPABILITY)
+    copy_into(made)
     yield made
     shutil.rmtree(made)
 

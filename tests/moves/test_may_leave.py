@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.moves.cluster import Cluster, until
+from tests.moves.cluster import HOME, Cluster, until
 from tests.moves.outcome import kill_session
 from tests.moves.workloads import USER
-from tests.programs.build import program
+from tests.programs.privileged import copy_into
 
 pytestmark = pytest.mark.timeout(180)
 NUMBERS = itertools.count(1)
 NOTHING: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-FILE_CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")  # VFS_CAP_REVISION_2, effective: CAP_NET_RAW
 WITH_AMBIENT = f"setpriv --reuid={USER} --regid={USER} --init-groups --inh-caps=+net_raw --ambient-caps=+net_raw"
 
 KINDS = {
@@ -64,8 +63,8 @@ class One:
         self.until("gone")
 
     def where(self, pid: int) -> str:
-        done = self.cluster.home.run("mosps", "-a", "--json")
-        return next((str(row["where"]) for row in json.loads(done.stdout) if row["pid"] == pid), "home")
+        rows = self.cluster.lab.node(HOME).ask_mosd("ps", timeout=20, all=True)["processes"]
+        return next((str(row["where"]) for row in rows if row["pid"] == pid), "home")
 
     def type(self, *argv: str) -> tuple[bool, str]:
         """Whether a command of its user's was done, and what it said."""
@@ -88,11 +87,7 @@ class One:
 def programs() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="farhome-rights-", dir="/var/cache"))
     made.chmod(0o755)
-    for name, mode, gid in (("plain", 0o755, 0), ("setuid", 0o4755, 0), ("setgid", 0o2755, 5), ("capable", 0o755, 0)):
-        shutil.copy(program("rights"), made / name)
-        os.chown(made / name, 0, gid)
-        (made / name).chmod(mode)
-    os.setxattr(made / "capable", "security.capability", FILE_CAPABILITY)
+    copy_into(made)
     yield made
     shutil.rmtree(made)
 

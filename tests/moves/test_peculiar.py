@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.faults.running import Running
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.timeout(150)
     ],
 )
 def test_what_cannot_be_carried_stays_says_why_and_notices_nothing(cluster: Cluster, how: str, words: str) -> None:
-    with Running(cluster, "peculiar", f"{how} 12") as one:
+    with Running(cluster, "peculiar", f"{how} 60") as one:
         until("it is ready", lambda: "ready" in one.said)
         said = cluster.home.run("moscheck", str(one.pid)).stdout
         assert words in said, said
@@ -31,15 +33,18 @@ def test_what_cannot_be_carried_stays_says_why_and_notices_nothing(cluster: Clus
             move = one.move("n2")
             assert not move.done
             assert words in move.said
+        (one.directory / "end").touch()
         assert one.end() == "ready\nstatus 0\n"
 
 
 @pytest.mark.parametrize("how", ["trap", "ignored"])
 def test_the_action_for_traps_goes_along(cluster: Cluster, how: str) -> None:
-    with Running(cluster, "peculiar", f"{how} 12") as one:
+    with Running(cluster, "peculiar", f"{how} 60") as one:
         until("it is ready", lambda: "ready" in one.said)
         for target in ("n2", "n3", HOME, "n2"):
             one.moved(target)
+        time.sleep(0.1)
+        (one.directory / "end").touch()
         assert one.end() == "ready\nstatus 0\n"
 
 
@@ -65,11 +70,12 @@ def test_a_child_of_vfork_is_waited_for(cluster: Cluster) -> None:
 
 
 def test_a_child_of_vfork_that_stays_is_named(cluster: Cluster) -> None:
-    with Running(cluster, "peculiar", "vfork 14") as one:
+    with Running(cluster, "peculiar", "vfork 60") as one:
         until("it is ready", lambda: "ready" in one.said)
         until("both are listed", lambda: len(cluster.processes(one.job)) == 2)
         child = next(row["pid"] for row in cluster.processes(one.job) if row["pid"] != one.pid)
         move = cluster.migrate(child, HOME, "n2")
         assert not move.done
         assert f"until process {child} executes a program (vfork)" in move.said
+        (one.directory / "go").touch()
         assert one.end() == "ready\nstatus 0\n"

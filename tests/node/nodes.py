@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lab.node import ask
 from node.cgroups import BASE, GuestGroups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,8 +97,13 @@ class Node:
 
     def processes(self) -> list[dict[str, Any]]:
         """What mosps shows."""
-        found: list[dict[str, Any]] = json.loads(self.ok("mosps", "-a", "--json"))
-        return found
+        return list(self.ask("ps", all=True)["processes"])
+
+    def ask(self, operation: str, **fields: Any) -> dict[str, Any]:
+        """What the daemon answers to a command, without the command: it is asked again and again."""
+        answer = ask(self.run / "mosd.sock", operation, 30.0, **fields)
+        assert answer.get("ok"), (operation, answer, self.log.read_text()[-3000:])
+        return answer
 
     def process(self, pid: int) -> dict[str, Any]:
         """One of them."""
@@ -105,11 +111,11 @@ class Node:
 
     def guests(self) -> list[str]:
         """Keys of the guests here."""
-        return [guest["key"] for guest in json.loads(self.ok("mosps", "--guests", "--json"))]
+        return [guest["key"] for guest in self.ask("ps", guests=True)["guests"]]
 
     def nodes(self) -> set[str]:
         """Names of the nodes that this one has a load vector of."""
-        return {node["name"] for node in json.loads(self.ok("mosctl", "nodes", "--json"))}
+        return {node["name"] for node in self.ask("nodes")["nodes"]}
 
     def mosrun(self, *argv: str) -> subprocess.Popen[bytes]:
         """A process under mosrun."""

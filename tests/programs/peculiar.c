@@ -1,5 +1,6 @@
 /* peculiar HOW SECONDS [late]: sets something about itself that is no memory, register or descriptor, says "ready", works, and ends with 0
- * if all is as it was set. late: it sets it when there is a file `go`, having said "ready" before. */
+ * if all is as it was set: after so many seconds, or when there is a file `end`. late: it sets it when there is a file `go`, having said
+ * "ready" before, and does not end by itself. vfork: the child executes a program after so many seconds, or when there is a file `go`. */
 #define _GNU_SOURCE
 #include <asm/ldt.h>
 #include <errno.h>
@@ -175,8 +176,10 @@ int main(int argc, char **argv)
 		puts("ready");
 		pid_t child = vfork();
 		if (!child) {
-			struct timespec t = {atol(argv[2]), 0};
-			syscall(SYS_nanosleep, &t, NULL);
+			while (now() < end && syscall(SYS_access, "go", F_OK)) {
+				struct timespec t = {0, 10000000};
+				syscall(SYS_nanosleep, &t, NULL);
+			}
 			execl("/bin/sh", "sh", "-c", "exit 7", NULL);
 			_exit(1);
 		}
@@ -195,7 +198,7 @@ int main(int argc, char **argv)
 	if ((result = set(how)))
 		return result;
 	puts(late ? "set" : "ready");
-	while (!wrong && (late ? access("end", F_OK) : now() < end)) {
+	while (!wrong && access("end", F_OK) && (late || now() < end)) {
 		struct timespec t = {0, 2000000};
 		wrong |= is_wrong(how);
 		nanosleep(&t, NULL);

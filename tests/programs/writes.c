@@ -1,5 +1,6 @@
 /* writes MILLISECONDS ROUNDS [PAUSE [REST]]: writes a MiB to a pipe at once, which another thread empties only then, with a pause of so many
- * milliseconds after each part. Says what write(2) says, each time, and rests for a second, or REST milliseconds. */
+ * milliseconds after each part. Says what write(2) says, each time, and rests for a second, or REST milliseconds. No rounds: until there is
+ * a file "enough". */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ int main(int count, char **words) {
     int milliseconds = atoi(words[1]), rounds = atoi(words[2]), rest_ms = count > 4 ? atoi(words[4]) : 1000;
     pause_ms = count > 3 ? atoi(words[3]) : 0;
     FILE *lines = fopen("lines", "w");
-    while (rounds--) {
+    for (int round = 0; rounds ? round < rounds : access("enough", F_OK) != 0; round++) {
         pthread_t reader;
         if (pipe(ends))
             return 3;
