@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -93,13 +95,13 @@ def test_the_two_that_share_memory_in_a_vfork_wait_for_the_new_program() -> None
 
 
 def test_ordinary_processes_share_no_memory_with_their_children() -> None:
-    with subprocess.Popen(["sh", "-c", "sh -c 'echo ready; exec sleep 5'; true"], stdout=-1) as child:
+    with subprocess.Popen(["sh", "-c", "sh -c 'echo ready; exec sleep 5'; true"], stdout=-1, start_new_session=True) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == b"ready\n", "its child has not executed a program yet"
             assert why(child.pid) == []
         finally:
-            child.kill()
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 OPTIONS = re.compile(r"^#\s*define\s+((?:PR_(?:SET_|LOCK_|CAPBSET_DROP|CAP_AMBIENT|TASK_PERF_EVENTS_DISABLE|MCE_KILL\b|MPX_ENABLE|"
