@@ -1,9 +1,10 @@
 """What a call costs away from home, in one run.
 
 Forwarded calls against a TCP ping-pong of the same bytes between the same two network namespaces: each side on processors of
-its own, as nodes are, and both on one processor. The link is encrypted, and so compared with one that is not. Calls that the
-node makes by itself against the same program that runs natively. And what a forwarded call adds to a native one against what
-other interposers add to it (bench/interposers.py).
+its own, as nodes are, and both on one processor. The link is encrypted, and so compared with one over bare TCP, which only this bench and
+tests have, and with one whose records have a MAC alone, which is what `encryption = false` gives. Calls that the node makes by itself
+against the same program that runs natively. And what a forwarded call adds to a native one against what other interposers add to it
+(bench/interposers.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from statistics import median
 from bench import interposers
 from bench.link_pair import Pair
 from bench.result import BenchFailed, Result
+from wire import channel
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME, AWAY = "10.255.77.1", "10.255.77.2"
@@ -98,25 +100,28 @@ class Bench:
         if self.apart:
             result += [self.against_ping_pong(case, self.together, ", one processor") for case in FORWARDED]
         result += [self.against_native(case, prefix) for case in ON_THE_NODE]
-        result += [self.against_unencrypted(case, prefix) for case in FORWARDED]
+        for case in FORWARDED:
+            result += self.against_unencrypted(case, prefix)
         for case in COMPARED:
             result += self.against_interposers(case, prefix)
         return result
 
     def against_ping_pong(self, case: str, prefix: list[str], where: str = "") -> Row:
         kind, request, reply = FORWARDED[case]
-        ours, baseline = self._by_turns(lambda: self._away(kind, COUNT, prefix), lambda: self._ping_pong(prefix, request, reply))
+        baseline, ours = self._by_turns(lambda: self._ping_pong(prefix, request, reply), lambda: self._away(kind, COUNT, prefix))
         return Row(case + where, ours, baseline, "TCP ping-pong")
 
-    def against_unencrypted(self, case: str, prefix: list[str]) -> Row:
-        """As it is shipped, against the same over a bare connection."""
+    def against_unencrypted(self, case: str, prefix: list[str]) -> list[Row]:
+        """As it is shipped, against the same over a bare connection, and over one that both sides say need not be secret."""
         kind, _, _ = FORWARDED[case]
-        ours, baseline = self._by_turns(lambda: self._away(kind, COUNT, prefix), lambda: self._away(kind, COUNT, prefix, False))
-        return Row(f"{case}, encrypted", ours, baseline, "not encrypted")
+        bare, mac, ours = self._by_turns(
+            lambda: self._away(kind, COUNT, prefix, encrypted=False), lambda: self._away(kind, COUNT, prefix, willing=True),
+            lambda: self._away(kind, COUNT, prefix))
+        return [Row(f"{case}, encrypted", ours, bare, "not encrypted"), Row(f"{case}, encrypted", ours, mac, "a MAC alone")]
 
     def against_native(self, case: str, prefix: list[str]) -> Row:
         kind, count = ON_THE_NODE[case]
-        ours, baseline = self._by_turns(lambda: self._away(kind, count, prefix), lambda: self._native(kind, count, prefix))
+        baseline, ours = self._by_turns(lambda: self._native(kind, count, prefix), lambda: self._away(kind, count, prefix))
         return Row(case, ours, baseline, "native")
 
     def against_interposers(self, case: str, prefix: list[str]) -> list[Row]:
@@ -128,18 +133,17 @@ class Bench:
         return [Row(f"{case}, added", ours, [time - native for time in times], name) for name, times in others.items()]
 
     @staticmethod
-    def _by_turns(ours: Callable[[], Times], baseline: Callable[[], Times]) -> tuple[Times, Times]:
+    def _by_turns(*measured: Callable[[], Times]) -> list[Times]:
         """Each time in fresh processes."""
-        first: Times = []
-        second: Times = []
+        results: list[Times] = [[] for _ in measured]
         for _ in range(TURNS):
-            second += baseline()
-            first += ours()
-        return first, second
+            for times, once in zip(results, measured, strict=True):
+                times.extend(once())
+        return results
 
-    def _away(self, kind: str, count: int, prefix: list[str], encrypted: bool = True) -> Times:
+    def _away(self, kind: str, count: int, prefix: list[str], encrypted: bool = True, willing: bool = False) -> Times:
         command = [str(self.guest), "bench", kind, str(count)]
-        with Pair(command, away_prefix=prefix, host=HOME, directory=self.directory, encrypted=encrypted) as pair:
+        with Pair(command, away_prefix=prefix, host=HOME, directory=self.directory, encrypted=encrypted, willing=willing) as pair:
             return [int(line) for line in pair.run(120)[1].split()]
 
     def _native(self, kind: str, count: int, prefix: list[str]) -> Times:
@@ -173,6 +177,7 @@ def measure() -> list[Row]:
                 raise BenchFailed("no second network namespace")
         _network(holder.pid)
         with tempfile.TemporaryDirectory() as directory:
+            channel.need_not_be_secret()  # the away side decides
             return Bench(holder.pid, directory).rows()
     finally:
         holder.kill()

@@ -22,6 +22,7 @@ from engine.arrival import install_filter
 from kernel_helpers import syscalls, tracing
 from kernel_helpers.filter import RET_NOTIFY, program
 from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
+from kernel_helpers.pacing import unpaced
 from kernel_helpers.seizing import seize
 from kernel_helpers.syscalls import SYS, signed
 from kernel_helpers.tracing import Cause, Stop
@@ -69,12 +70,16 @@ def _child(pid: int) -> int:
 
 
 class Pair:
-    """A program that runs as a guest with its stub; a context manager. The methods are those of the home side."""
+    """A program that runs as a guest with its stub; a context manager. The methods are those of the home side.
+
+    Not `encrypted`: the connection is bare TCP. `willing`: the away side says that it need not be secret; where this process has said so,
+    too, its records have a MAC alone.
+    """
 
     def __init__(self, argv: Sequence[str], threads: int = 1, away_prefix: Sequence[str] = (), host: str = "127.0.0.1",
                  directory: str | None = None, stdin: int = subprocess.DEVNULL,
                  ready: Callable[[], object] = lambda: True, interception: str = "notify", encrypted: bool = True,
-                 through: Callable[[tuple[str, int]], tuple[str, int]] = lambda address: address) -> None:
+                 willing: bool = False, through: Callable[[tuple[str, int]], tuple[str, int]] = lambda address: address) -> None:
         self.process = subprocess.Popen(argv, env=os.environ | {"FARHOME_SPLIT": str(threads)}, cwd=directory,
                                         stdin=stdin, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
@@ -87,6 +92,7 @@ class Pair:
         self.interception = interception
         self._through = through
         self._secret = os.urandom(32) if encrypted else b""
+        self._willing = willing
         self.away: subprocess.Popen[bytes] | None = None
         try:
             self._become_stub(threads, away_prefix, host, ready)
@@ -106,11 +112,11 @@ class Pair:
         self.stub = Stub.hollow(frozen, self.link)
         self.stub.on_stop = self._handle
         self.stub.memory.give_up()
-        self.listener = socket.create_server((host, 0))
+        self.listener = channel.listen(host)
         host, port = self._through(self.listener.getsockname()[:2])
         self.away = subprocess.Popen(
             [*away_prefix, sys.executable, "-m", "bench.link_pair", host, str(port), str(self.guest), self.interception,
-             self._secret.hex()], cwd=ROOT,
+             self._secret.hex(), *(["willing"] if self._willing else [])], cwd=ROOT,
             stdin=subprocess.PIPE)
         self.attach()
 
@@ -235,7 +241,10 @@ class _Away:
             if self._secret:
                 self.link.attach(channel.connect(self.address, "link", self._secret))
                 return
-            connection = socket.create_connection(self.address, 10)
+            connection = socket.socket()
+            unpaced(connection)  # as that of a node is
+            connection.settimeout(10)
+            connection.connect(self.address)
         except OSError:
             return
         connection.settimeout(None)
@@ -293,6 +302,8 @@ def serve(away: _Away) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[6:] == ["willing"]:
+        channel.need_not_be_secret()
     serve(_Away(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]))
 
 __all__ = ["GO_HOME", "PARKED", "PAUSE", "UNPAUSE", "Pair", "wait_for"]

@@ -55,15 +55,9 @@ static uint32_t out_length(const struct home_thread *t, const struct out *out, i
     return length < out->length ? length : out->length;
 }
 
-/* The REPLY to the thread's call, its bytes copied out of the slot. Called with the lock held. */
+/* The REPLY to the thread's call, its bytes copied out of the slot, in one piece: so it is sealed as it is. Called with the lock held. */
 static struct outgoing *make_reply(struct home *h, struct home_thread *t, int64_t value, uint32_t flags) {
-    uint32_t outs = t->call.outs;
-    struct outgoing *o = outgoing_new(FRAME_REPLY, t->tid, sizeof(struct reply) + outs * 4);
-    if (!o)
-        return NULL;
-    struct reply *r = outgoing_head(o);
-    uint32_t *lengths = (uint32_t *)(r + 1);
-    *r = (struct reply){.sequence = t->call.sequence, .value = value, .flags = flags, .outs = outs};
+    uint32_t outs = t->call.outs, lengths[OUTS_LIMIT];
     if (t->placed) {
         struct iovec here = {place_data(t), t->call.place_length}, there = {(void *)t->call.place, t->call.place_length};
         process_vm_readv(h->stub_pid, &here, 1, &there, 1, 0);
@@ -71,17 +65,16 @@ static struct outgoing *make_reply(struct home *h, struct home_thread *t, int64_
     size_t bytes = 0;
     for (uint32_t i = 0; i < outs; i++)
         bytes += lengths[i] = out_length(t, &t->outs[i], value, flags & REPLY_SUSPENDED);
-    if (bytes) {
-        unsigned char *body = malloc(bytes), *at = body;
-        if (!body) {
-            outgoing_free(o);
-            return NULL;
-        }
-        for (uint32_t i = 0; i < outs; i++) {
-            memcpy(at, data_of(t) + t->outs[i].offset, lengths[i]);
-            at += lengths[i];
-        }
-        outgoing_body(o, body, bytes);
+    struct outgoing *o = outgoing_new(FRAME_REPLY, t->tid, sizeof(struct reply) + outs * 4 + bytes);
+    if (!o)
+        return NULL;
+    struct reply *r = outgoing_head(o);
+    *r = (struct reply){.sequence = t->call.sequence, .value = value, .flags = flags, .outs = outs};
+    memcpy(r + 1, lengths, outs * 4);
+    unsigned char *at = (unsigned char *)(r + 1) + outs * 4;
+    for (uint32_t i = 0; i < outs; i++) {
+        memcpy(at, data_of(t) + t->outs[i].offset, lengths[i]);
+        at += lengths[i];
     }
     if (t->call.area > RELEASE_AT)
         madvise(data_of(t), SLOT_DATA, MADV_REMOVE);

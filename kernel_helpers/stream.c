@@ -187,11 +187,19 @@ static ssize_t from_socket(struct stream *stream, void *to, size_t size, bool wa
 	}
 }
 
+/* SSL_get_error() tells the truth if this thread's queue of errors was empty before. To empty it takes as long as to seal a small record,
+ * even if there is nothing in it, so it is looked at first. */
+static void forget_errors(void)
+{
+	if (ERR_peek_error())
+		ERR_clear_error();
+}
+
 /* Content of a record that is here. As stream_receive(), never waiting; 1 in *over: the peer has said that nothing follows. */
 static ssize_t open_record(struct stream *stream, void *to, size_t size, bool *over)
 {
 	pthread_mutex_lock(&stream->lock);
-	ERR_clear_error();
+	forget_errors();
 	int count = SSL_read(stream->tls, to, size > INT_MAX ? INT_MAX : (int)size);
 	int kind = count > 0 ? SSL_ERROR_NONE : SSL_get_error(stream->tls, count);
 	stream->pending = SSL_pending(stream->tls) > 0;
@@ -201,6 +209,7 @@ static ssize_t open_record(struct stream *stream, void *to, size_t size, bool *o
 		return count;
 	if (kind == SSL_ERROR_WANT_READ)
 		return -EAGAIN;
+	forget_errors();
 	if (kind == SSL_ERROR_SYSCALL && stream->kernel_receives)
 		*over = true;
 	return *over ? 0 : -EBADMSG;
@@ -266,24 +275,20 @@ static int send_plain(struct stream *stream, struct iovec *vector, size_t count,
 	return 0;
 }
 
-/* The next content of a record: where it is, and how much. */
+/* The content of the next record: where it is, and how much. The vector is as it was, but for empty parts at its begin. */
 static const void *next_content(struct stream *stream, struct iovec **vector, size_t *count, size_t *size)
 {
 	size_t have = 0;
 
-	while (*count && !(*vector)->iov_len)
-		pass(vector, count, 0);
+	pass(vector, count, 0);
 	if (*count && ((*vector)->iov_len >= RECORD || *count == 1)) {
-		const void *content = (*vector)->iov_base;
 		*size = (*vector)->iov_len < RECORD ? (*vector)->iov_len : RECORD;
-		pass(vector, count, *size);
-		return content;
+		return (*vector)->iov_base;
 	}
-	while (*count && have < RECORD) {
-		size_t part = (*vector)->iov_len < RECORD - have ? (*vector)->iov_len : RECORD - have;
-		memcpy(stream->record + have, (*vector)->iov_base, part);
+	for (size_t i = 0; i < *count && have < RECORD; i++) {
+		size_t part = (*vector)[i].iov_len < RECORD - have ? (*vector)[i].iov_len : RECORD - have;
+		memcpy(stream->record + have, (*vector)[i].iov_base, part);
 		have += part;
-		pass(vector, count, part);
 	}
 	*size = have;
 	return stream->record;
@@ -298,41 +303,40 @@ static void renew_key(struct stream *stream)
 	SSL_key_update(stream->tls, SSL_KEY_UPDATE_NOT_REQUESTED);
 }
 
-/* Records of what comes next, as many as there is room for. 0 or -errno. */
-static int seal(struct stream *stream, struct iovec **vector, size_t *count)
+/* Records of what comes next, as many as there is room for; how much waits to be sent then, in *waiting. 0 or -errno. */
+static int seal(struct stream *stream, struct iovec **vector, size_t *count, size_t *waiting)
 {
-	for (;;) {
-		size_t size;
+	size_t size;
+	const void *content = next_content(stream, vector, count, &size);
+
+	*waiting = 0;
+	while (size) {
 		pthread_mutex_lock(&stream->lock);
 		bool full = OUT_ROOM - stream->out_end < RECORD_ROOM;
+		int sealed = 0;
+		if (!full) {
+			renew_key(stream);
+			sealed = SSL_write(stream->tls, content, (int)size);
+		}
+		*waiting = stream->out_end - stream->out_begin;
 		pthread_mutex_unlock(&stream->lock);
 		if (full)
 			return 0;
-		const void *content = next_content(stream, vector, count, &size);
-		if (!size)
-			return 0;
-		pthread_mutex_lock(&stream->lock);
-		ERR_clear_error();
-		renew_key(stream);
-		int sealed = SSL_write(stream->tls, content, (int)size);
-		pthread_mutex_unlock(&stream->lock);
-		if (sealed != (int)size)
+		if (sealed != (int)size) {
+			forget_errors();
 			return -ECONNRESET;
+		}
+		pass(vector, count, size);
+		content = next_content(stream, vector, count, &size);
 	}
+	return 0;
 }
 
-/* Records that wait. 0 or -errno. */
-static int send_records(struct stream *stream, int timeout_ms)
+/* Sends `waiting` bytes of records, and what has come behind them meanwhile. 0 or -errno. */
+static int send_records(struct stream *stream, size_t waiting, int timeout_ms)
 {
-	for (;;) {
-		pthread_mutex_lock(&stream->lock);
-		if (stream->out_begin == stream->out_end)
-			stream->out_begin = stream->out_end = 0;
-		size_t begin = stream->out_begin, size = stream->out_end - begin;
-		pthread_mutex_unlock(&stream->lock);
-		if (!size)
-			return 0;
-		ssize_t sent = send(stream->socket, stream->out + begin, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+	while (waiting) {
+		ssize_t sent = send(stream->socket, stream->out + stream->out_begin, waiting, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (sent < 0 && errno == EINTR)
 			continue;
 		if (sent < 0 && errno != EAGAIN)
@@ -345,8 +349,12 @@ static int send_records(struct stream *stream, int timeout_ms)
 		}
 		pthread_mutex_lock(&stream->lock);
 		stream->out_begin += sent;
+		waiting = stream->out_end - stream->out_begin;
+		if (!waiting)
+			stream->out_begin = stream->out_end = 0;
 		pthread_mutex_unlock(&stream->lock);
 	}
+	return 0;
 }
 
 int stream_send(struct stream *stream, struct iovec *vector, size_t count, int timeout_ms)
@@ -354,9 +362,10 @@ int stream_send(struct stream *stream, struct iovec *vector, size_t count, int t
 	if (stream_splices(stream))
 		return send_plain(stream, vector, count, timeout_ms);
 	do {
-		int result = seal(stream, &vector, &count);
+		size_t waiting;
+		int result = seal(stream, &vector, &count, &waiting);
 		if (!result)
-			result = send_records(stream, timeout_ms);
+			result = send_records(stream, waiting, timeout_ms);
 		if (result)
 			return result;
 	} while (count);

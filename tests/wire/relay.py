@@ -1,4 +1,5 @@
-"""A relay between two ends of data connections: it sees every byte, keeps what it has seen, and changes one if it is told to."""
+"""A relay between two ends of data connections: it sees every byte, keeps what it has seen, changes one if it is told to, or keeps the rest
+back."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ class Relay:
         self.flips = [-1, -1]
         """how many bytes, from now on, still pass before one is changed, by direction; -1: none is"""
         self.flipped = threading.Event()
+        self._halts = [-1, -1]
+        self._going = (threading.Event(), threading.Event())
         self._ends: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -44,10 +47,22 @@ class Relay:
                     self.flipped.set()
                 elif self.flips[way] >= 0:
                     self.flips[way] -= len(data)
+                if 0 <= self._halts[way] < len(data):
+                    target.sendall(data[: self._halts[way]])
+                    del data[: self._halts[way]]
+                    self._halts[way] = -1
+                    self._going[way].wait()
                 target.sendall(data)
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def hold(self, way: int, after: int) -> None:
+        """Of the next bytes that way to come, which come at once, lets so many pass, and the rest after let_go()."""
+        self._halts[way] = after
+
+    def let_go(self, way: int) -> None:
+        self._going[way].set()
 
     def cut(self) -> None:
         """All connections; new ones are let through."""
@@ -59,6 +74,8 @@ class Relay:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for way in (0, 1):
+            self.let_go(way)
         self.cut()
         for end in self._ends:
             end.close()

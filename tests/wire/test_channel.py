@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import socket
@@ -172,6 +173,26 @@ def test_keys_are_renewed_under_way() -> None:
                 one.sendall(CONTENT[: 100 + number * 1000])
             for end in (listened, caller):
                 assert received(end, 100 + number * 1000) == CONTENT[: 100 + number * 1000]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_an_error_of_before_is_not_taken_for_one_of_the_connection(plain: bool) -> None:
+    """OpenSSL keeps errors for each thread, whatever they were about, and then tells of them."""
+    crypto = ctypes.CDLL("libcrypto.so.3")
+    with pair(plain, plain) as (caller, listened, relay):
+        before = len(relay.seen[0])
+        relay.hold(0, 1000)
+        caller.sendall(CONTENT[:5000])
+        until(lambda: len(relay.seen[0]) > before + 5000)
+        crypto.ERR_new()
+        crypto.ERR_set_error(20, 1, None)
+        listened.settimeout(0.1)
+        with pytest.raises(TimeoutError):  # part of a record is there
+            listened.recv(5000)
+        assert not crypto.ERR_peek_error()
+        relay.let_go(0)
+        listened.settimeout(10)
+        assert received(listened, 5000) == CONTENT[:5000]
 
 
 def test_messages_that_came_together_are_seen_one_by_one() -> None:
