@@ -48,24 +48,26 @@ def start(nodes: list[Node]) -> None:
 
 def make_keys(nodes: list[Node]) -> None:
     """Key and certificate for every node. Errors: LabError."""
-    from node.pki import PkiError, new_key  # the other verbs of lab start faster without it
+    from node.pki import KeyStore, PkiError  # the other verbs of lab start faster without it
 
-    first, *others = nodes
-    authority = _keys(first)
     try:
-        authority.init(CLUSTER, first.name)
-        certificate = authority.authority_certificate.read_bytes()
-        for node in others:
-            key = new_key()
-            _keys(node).install(key, authority.sign(authority.request(key, node.name), node.name), certificate)
+        fill({node.name: KeyStore(node.root / "var/lib/farhome/pki") for node in nodes})
     except (PkiError, OSError) as error:
         raise LabError(f"the keys of the cluster cannot be made: {error}.") from error
 
 
-def _keys(node: Node) -> KeyStore:
-    from node.pki import KeyStore
+def fill(stores: dict[str, KeyStore], days: float | None = None) -> None:
+    """Put key and certificate of each named node into its store; the first is the authority. `days`: that certificates last.
+    Errors: PkiError, OSError."""
+    from node.pki import new_key
 
-    return KeyStore(node.root / "var/lib/farhome/pki")
+    first, *others = stores
+    authority = stores[first]
+    authority.init(CLUSTER, first, days)
+    certificate = authority.authority_certificate.read_bytes()
+    for name in others:
+        key = new_key()
+        stores[name].install(key, authority.sign(authority.request(key, name), name), certificate)
 
 
 def _await_acquaintance(nodes: list[Node], seconds: float = 40.0) -> None:

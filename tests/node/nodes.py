@@ -10,12 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lab.cluster import fill
 from lab.node import ask
 from node.cgroups import BASE, GuestGroups
+from node.pki import KeyStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7226
@@ -147,29 +150,20 @@ class Cluster:
 
     def __init__(self, base: Path, count: int, settings: str = "[balance]\nenabled = false", days: float | None = None) -> None:
         """days: that certificates last."""
-        self.days = days
         self.network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
         self.base = base
         self.children: list[subprocess.Popen[bytes]] = []
         self.nodes: list[Node] = []
         try:
-            for number in range(1, count + 1):
-                self.add(number, settings)
+            self.nodes = [Node(self.base, f"n{number}", self.network, number, settings) for number in range(1, count + 1)]
+            fill({node.name: KeyStore(node.base / "state" / "pki") for node in self.nodes}, days)
+            with ThreadPoolExecutor(max_workers=count) as pool:
+                for started in [pool.submit(node.start) for node in self.nodes]:
+                    started.result()
             wait_for(lambda: all(len(node.nodes()) == count for node in self.nodes), message="all nodes know one another")
         except BaseException:
             self.down()
             raise
-
-    def add(self, number: int, settings: str = "") -> Node:
-        """One more node, its daemon running."""
-        node = Node(self.base, f"n{number}", self.network, number, settings)
-        self.nodes.append(node)
-        if number == 1:
-            node.ok("mosctl", "cluster", "init", *(["--days", f"{self.days:f}"] if self.days is not None else []))
-        else:
-            node.ok("mosctl", "cluster", "join", self.nodes[0].ok("mosctl", "cluster", "token", node.name).strip())
-        node.start()
-        return node
 
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number - 1]

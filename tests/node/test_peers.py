@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import secrets
+import signal
 import socket
 import ssl
 import struct
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from node.pki import KeyStore, joining_context
+from node.pki import CLOCK_SKEW, KeyStore, joining_context
 from node.tokens import Token, new_token
 from tests.node.nodes import PORT, Cluster, Node, wait_for
 from wire import frames
@@ -237,3 +240,19 @@ def test_only_the_node_that_made_the_cluster_makes_tokens(pair: Cluster) -> None
     done = pair[2].command("mosctl", "cluster", "token", "n3")
     assert (done.returncode, done.stderr.count("\n")) == (78, 1)
     assert pair[1].command("mosctl", "cluster", "init").returncode == 78
+
+
+def test_a_cluster_is_made_by_commands(tmp_path: Path) -> None:
+    network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
+    first, second = (Node(tmp_path, f"n{number}", network, number, "[balance]\nenabled = false") for number in (1, 2))
+    try:
+        assert first.ok("mosctl", "cluster", "init", "--days", "5") == "cluster farhome; its authority and first node is n1\n"
+        first.start()
+        second.ok("mosctl", "cluster", "join", first.ok("mosctl", "cluster", "token", "n2").strip())
+        second.start()
+        wait_for(lambda: first.nodes() == second.nodes() == {"n1", "n2"})
+        certificate = KeyStore(second.base / "state" / "pki").certificate()
+        assert certificate.not_valid_after_utc - certificate.not_valid_before_utc - CLOCK_SKEW == datetime.timedelta(days=5)
+    finally:
+        for node in (first, second):
+            node.kill(signal.SIGTERM)
