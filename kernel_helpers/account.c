@@ -81,7 +81,7 @@ static int read_clock(const struct account *a, const struct entry *e, uint64_t *
     struct timespec now;
     char text[128];
     if (!e->tid) {
-        if (clock_gettime(((clockid_t)~(unsigned)a->host_pid << 3) | 2, &now))
+        if (clock_gettime((clockid_t)(~(unsigned)a->host_pid << 3 | 2), &now))
             return -1;
         *total = now.tv_sec * SECOND + now.tv_nsec;
         return 0;

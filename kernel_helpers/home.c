@@ -83,7 +83,7 @@ static struct outgoing *make_reply(struct home *h, struct home_thread *t, int64_
 
 static void request(struct home_thread *t, uint32_t watched) {
     struct slot *slot = t->slot;
-    slot->watched = watched;
+    __atomic_store_n(&slot->watched, watched, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->request, slot->request + 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&slot->sleeping, __ATOMIC_SEQ_CST))
         futex(&slot->request, FUTEX_WAKE, 1);
@@ -230,12 +230,15 @@ static void follow(struct home *h, uint32_t processor) {
         h->processor = processor;
 }
 
+/* Of what the receiver counts and anybody may read. */
+static void count(uint64_t *number) { __atomic_store_n(number, *number + 1, __ATOMIC_RELAXED); }
+
 /* Stays for a while with a call that ought to be quick: most are, and one wake-up more costs more than they do. It looks on,
  * or where that has not paid sleeps until the end of the call; what takes longer is left to the finisher. */
 static void look_on(struct home *h, struct home_thread *t, int others_wait) {
     struct slot *slot = t->slot;
     uint32_t wanted = slot->request;
-    h->calls++;
+    count(&h->calls);
     if (!others_wait && t->quick && looking_begins(&h->looking)) {
         while (__atomic_load_n(&slot->done, __ATOMIC_ACQUIRE) != wanted && looking_goes_on(&h->looking))
             ;
@@ -253,7 +256,7 @@ static void look_on(struct home *h, struct home_thread *t, int others_wait) {
             return;
     }
     if (finish(h, t))
-        h->quick++;
+        count(&h->quick);
     follow(h, slot->processor);
 }
 
@@ -404,7 +407,7 @@ int home_suspend(struct home *h, int tid, int64_t code) {
     pthread_mutex_lock(&h->lock);
     if (t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) != t->slot->request) {
         o = make_reply(h, t, code, REPLY_SUSPENDED);
-        t->slot->done = t->slot->request;
+        __atomic_store_n(&t->slot->done, t->slot->request, __ATOMIC_RELAXED);
         t->state = IDLE;
         home_remember(t, code);
     }
@@ -426,4 +429,4 @@ unsigned home_hold_places(struct home *h, int held, uint64_t *pages, unsigned ro
     return n;
 }
 
-uint64_t home_statistic(struct home *h, int which) { return which ? h->quick : h->calls; }
+uint64_t home_statistic(struct home *h, int which) { return __atomic_load_n(which ? &h->quick : &h->calls, __ATOMIC_RELAXED); }

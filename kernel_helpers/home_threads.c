@@ -113,8 +113,9 @@ void home_name_thread(struct home *h, unsigned index, int tid) {
     t->sequence = 0;
     t->placed = 0;
     t->signalling = SIGNALS_NOBODY;
-    t->slot->done = t->slot->request;
-    t->slot->sleeping = t->slot->watched = 0;
+    __atomic_store_n(&t->slot->done, t->slot->request, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->slot->sleeping, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->slot->watched, 0, __ATOMIC_RELAXED);
     if (tid || t->tid)
         t->former = tid ? 0 : t->tid;
     t->tid = tid;

@@ -13,8 +13,8 @@ _COUNTERS = ("fs/", "kernel/random/", "kernel/ns_last_pid", "kernel/pty/nr", "ke
 OF_ITSELF = tuple(f"/proc/sys/{name}" for name in _COUNTERS)
 """Counters, and what the kernel sets as processors come and go. Of fs, what is no counter is looked at all the same."""
 COUNTERS = ("-nr", "-state", "-nr_inodes", "nr_open_files", "quota")
-FOREIGN = ("farhome", "criu", "lock", "systemd", "dpkg", "apt", "user", "udev", "utmp")
-"""Directories that the node's own programs, or the machine's, write to."""
+FOREIGN = ("farhome", "criu", "lock", "systemd", "dpkg", "apt", "user", "udev", "utmp", ".bash_history")
+"""What the node's own programs, or the machine's, write to."""
 
 
 def settings() -> dict[str, str]:

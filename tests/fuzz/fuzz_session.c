@@ -30,7 +30,11 @@ static void hear(struct session *session, int event_fd) {
     uint64_t last = 0;
     while (event.kind != EVENT_CONNECTION_LOST) {
         struct pollfd watched = {event_fd, POLLIN, 0};
-        require(poll(&watched, 1, 60000) == 1);
+        int ready;
+        do
+            ready = poll(&watched, 1, 60000);
+        while (ready < 0 && errno == EINTR);    /* libFuzzer looks at the time by SIGALRM */
+        require(ready == 1);
         while (event.kind != EVENT_CONNECTION_LOST && session_next_event(session, &event, room, sizeof room) == 1) {
             if (event.kind != EVENT_CONTROL)
                 continue;
