@@ -34,7 +34,7 @@ from engine.phases import Phases
 from engine.private import private_directories
 from engine.refusal import PRIVATE, passes, shares_memory, why_not
 from engine.remains import remains
-from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
+from engine.restarts import deadlines, name_restarted_calls, note_masks, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.journal import Journal
@@ -180,6 +180,7 @@ def _seize(pid: int) -> tuple[Frozen, dict[int, int]]:
         frozen = seize(pid)
     except TimeoutError as error:
         raise MoveRefused(pid, f"it cannot be stopped: {sentence(error)}") from error
+    note_masks(frozen)
     name_restarted_calls(frozen, places)
     return frozen, deadlines(frozen, waits)
 

@@ -220,9 +220,12 @@ class Stub(Traced):
 
     def rewind_interrupted(self, tid: int) -> None:
         """For a thread in a stop that is to go on as if nothing had been: a call that the mere stop ended with EINTR
-        (epoll_wait and others) is begun again."""
+        (epoll_wait and others) is begun again, with the time that is left."""
         registers = tracing.registers(tid)
         if self._is_in_call(registers) and signed(registers.rax) == -errno.EINTR:
+            changed = self.link.again(self._program[tid])
+            if changed is not None:
+                setattr(registers, syscalls.ARGUMENTS[changed[0]], changed[1])
             registers.rax, registers.orig_rax = registers.orig_rax, U64
             registers.rip -= 2
             tracing.set_registers(tid, registers)

@@ -21,7 +21,7 @@ from kernel_helpers.inject import Thread, check, comes_again
 from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.stream import Connection
-from kernel_helpers.syscalls import SYS, carry_restart
+from kernel_helpers.syscalls import SYS, carry_restart, put_back
 from kernel_helpers.tracing import signal_state
 
 _PTRACE_PEEKSIGINFO = 0x4209
@@ -221,6 +221,7 @@ def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
 def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool) -> ThreadContext:
     registers = thread.registers.copy()
     if carried:
+        put_back(registers, thread.signal_mask, thread.mask_in_force)
         carry_restart(registers)
     check(thread.call(SYS.prctl, _PR_GET_TID_ADDRESS, scratch), f"PR_GET_TID_ADDRESS in {thread.tid}")
     check(thread.call(SYS.sigaltstack, 0, scratch + 64), f"sigaltstack in {thread.tid}")

@@ -3,8 +3,8 @@
 Which call the kernel has restarted by restart_syscall(2): a sleep or poll that was interrupted once already (a stop, an earlier move)
 shows as call 219, and its own number is nowhere in the registers. What the thread waits in tells it: /proc/PID/task/TID/wchan.
 
-How long it has waited: of epoll_wait and semtimedop the kernel keeps nothing, they would wait their whole time again. A thread that
-sleeps has done so since it last ran, and that is in /proc/PID/task/TID/sched, by the clock of its processor.
+How long it has waited: of epoll_wait, semtimedop and rt_sigtimedwait the kernel keeps nothing, they would wait their whole time again. A
+thread that sleeps has done so since it last ran, and that is in /proc/PID/task/TID/sched, by the clock of its processor.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernel_helpers.inject import read_memory
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, SYS, arguments_of, signed, syscall_at
+from kernel_helpers.tracing import signal_state
 
 _IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait)
-_IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop)
-_TIMED = ("ep_poll", "epoll_wait", "semtimedop")
+_IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop, SYS.rt_sigtimedwait)
+_TIMED = ("ep_poll", "epoll_wait", "semtimedop", "sigtimedwait")
 """in the names of what they wait in"""
-_TIMEOUT = 3
-"""the argument"""
+_TIMEOUT = {SYS.rt_sigtimedwait: 2}
+"""the argument, where it is not the fourth"""
+_MASKED = frozenset({SYS.ppoll, SYS.pselect6, SYS.epoll_pwait, SYS.epoll_pwait2, SYS.rt_sigsuspend})
 _LONGEST = 1 << 31
 """seconds"""
 _PROCESSOR_FIELD = 36
@@ -40,6 +43,18 @@ def waiting_places(pid: int) -> dict[int, str]:
         except OSError:
             continue
     return found
+
+
+def note_masks(frozen: Frozen) -> None:
+    """Notes what threads block that the freeze has taken out of a call with a mask of its own, which is in force there still; and what
+    they keep from their handlers by waiting for it. Before any call is made in them. Errors: ProcessLookupError."""
+    for tid, thread in frozen.threads.items():
+        at = syscall_at(thread.registers)
+        if at is not None and at[0] in _MASKED:
+            thread.mask_in_force = signal_state(frozen.pid, tid).blocked
+        elif at is not None and at[0] == SYS.rt_sigtimedwait:
+            wanted = read_memory(frozen.pid, thread.registers.rdi, 8) or bytes(8)
+            thread.mask_in_force = thread.signal_mask | int.from_bytes(wanted, "little")
 
 
 def name_restarted_calls(frozen: Frozen, places: dict[int, str]) -> None:
@@ -112,7 +127,7 @@ def _timed_wait(pid: int, tid: int) -> TimedWait | None:
     scheduling = _scheduling(task / "sched")
     words = (task / "syscall").read_text().split()
     number, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
-    limit = _limit(pid, number, arguments[_TIMEOUT])
+    limit = _limit(pid, number, arguments[_TIMEOUT.get(number, 3)])
     if not limit:
         return None
     processor = int((task / "stat").read_text().rpartition(")")[2].split()[_PROCESSOR_FIELD])

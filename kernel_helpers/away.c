@@ -43,11 +43,25 @@ static uint32_t blocks(int tid) {
     return BLOCKS_TOLD | (s.blocked >> (SIGTTIN - 1) & 1 ? BLOCKS_TTIN : 0) | (s.blocked >> (SIGTTOU - 1) & 1 ? BLOCKS_TTOU : 0);
 }
 
-/* Whether a signal is pending for the thread that it blocks, but not with this mask. The kernel takes the mask of ppoll() and its like for
- * the time of the call; here the call waits under the thread's own, where such a signal would never end it. */
-static int waits_for_mask(int tid, uint64_t mask) {
+/* Whether a signal waits for the thread that its call lets in, which has a mask of its own. */
+static int lets_in(const struct guest_thread *t) {
     struct signal_sets s;
-    return !guest_signals(tid, &s) && (s.pending & s.blocked & ~mask) != 0;
+    return t->m.has_mask && !guest_signals(t->host_tid, &s) && (s.pending & ~t->m.signal_mask) != 0;
+}
+
+/* Whether such a signal has come before the time of a call was over that has ended by that. So it comes to ppoll() and pselect() with no
+ * time to wait, too: they look for signals last. */
+static int is_overtaken(const struct guest_thread *t, int64_t value) {
+    long number = t->m.call.number;
+    int is_over = number == SYS_rt_sigtimedwait ? value == -EAGAIN : (number == SYS_ppoll || number == SYS_pselect6) && !value;
+    return is_over && lets_in(t);
+}
+
+/* An interrupted pselect() writes its time alone, which is the last of its results. */
+static void leave_sets(struct guest_thread *t) {
+    for (uint32_t i = 0; t->m.call.number == SYS_pselect6 && i < t->m.segments_count; i++)
+        if (t->m.segments[i].out + 1 < t->m.call.outs)
+            t->m.segments[i].length = 0;
 }
 
 /* Whether a marshalled call opens what tells of the guest itself. */
@@ -85,10 +99,14 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
         pthread_mutex_lock(&a->lock);
         t->state = SENT_HOME;
         pthread_mutex_unlock(&a->lock);
-        sent = (!t->m.has_mask || !waits_for_mask(t->host_tid, t->m.signal_mask)) && !away_send(a, t);
+        sent = !away_send(a, t);
     }
-    if (!sent)                  /* too much for a slot, a mask that only home can wait with, or a look at itself */
+    if (!sent)                  /* too much for a slot, or a look at itself */
         hand_over(a, t, n);
+    else if (lets_in(t)) {
+        struct event event = {.kind = EVENT_LETS_IN, .tid = t->tid, .value = n->data.nr};
+        session_event(a->session, &event, "");
+    }
 }
 
 static int limited_resource(long number, const uint64_t arguments[6]) { return arguments[number == SYS_prlimit64]; }
@@ -199,6 +217,9 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
         away_add_used(a, t, lengths[0]);
     if (t->class == CLASS_BIND && value >= 0 && !(r.flags & REPLY_SUSPENDED))
         bind_guest(t);
+    int overtaken = !(r.flags & REPLY_SUSPENDED) && is_overtaken(t, value);
+    if (overtaken)
+        leave_sets(t);
     if (a->direct && !(r.flags & REPLY_SUSPENDED))
         direct_answered(a->direct, &t->reads, t->m.call.number, value);
     if (marshal_results(&t->m, t->host_tid, lengths, a->results))
@@ -216,9 +237,9 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
         a->results_room = 0;
     }
     pthread_mutex_lock(&a->lock);
-    t->state = r.flags & REPLY_SUSPENDED || fails ? WAITS_FOR_PYTHON : IDLE;
+    t->state = r.flags & REPLY_SUSPENDED || fails || overtaken ? WAITS_FOR_PYTHON : IDLE;
     pthread_mutex_unlock(&a->lock);
-    if (r.flags & REPLY_SUSPENDED || fails)  /* a restart code may only be answered when something is pending for the thread */
+    if (r.flags & REPLY_SUSPENDED || fails || overtaken)  /* a restart code may only be answered when something is pending for the thread */
         session_event(session, &event, "");
     else
         away_respond(a, id, value, native);

@@ -119,6 +119,7 @@ class Thread:
         self.pending_signal = 0
         self.pending_info = b""
         self.group_stop = 0
+        self.mask_in_force = 0  # of the call that it was taken out of, where that has one of its own and it is known
         self.instruction = 0
         self.companions: Sequence[Thread] = ()  # all threads of the process, if the instruction is before a refuge
         self.call_timeout = 60.0  # seconds for one injected call

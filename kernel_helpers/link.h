@@ -72,7 +72,7 @@ enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_E
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
              SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
              SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS,
-             SHAPE_TERMINAL, SHAPE_PART, SHAPE_MSG_PART, SHAPE_MMSG_PART };
+             SHAPE_TERMINAL, SHAPE_PART, SHAPE_MSG_PART, SHAPE_MMSG_PART, SHAPE_SIGNALS };
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
 
 /* When the kernel writes: after an effect that it does not take back, so that room for it is seen to before; or (LATE) only when there
@@ -101,7 +101,7 @@ int link_forwardable(long number);
 
 enum event_kind { EVENT_CONTROL = 1, EVENT_CONNECTION_LOST = 2, EVENT_SILENT = 3, EVENT_HEARD = 4, EVENT_CONNECTED = 5,
                   EVENT_GO_HOME_CALL = 6, EVENT_GUEST_GONE = 7, EVENT_SUSPENDED = 8,
-                  EVENT_READS = 9, EVENT_READS_OPEN = 10, EVENT_BUSY = 11 };
+                  EVENT_READS = 9, EVENT_READS_OPEN = 10, EVENT_BUSY = 11, EVENT_LETS_IN = 12 };
 
 struct event { uint32_t kind, tid, control, flags; uint64_t number; int64_t value; uint32_t length, zero; };
 
@@ -158,7 +158,7 @@ struct marshalled {         /* one per guest thread, reused */
     unsigned char *kept; size_t kept_room;      /* what was sent of the outs that lie in the image, one after the other */
     struct guest_room *room;    /* not ours; NULL: what is written to is not looked at */
     struct room_seen seen;
-    uint64_t signal_mask; int has_mask;
+    uint64_t signal_mask; int has_mask;         /* what the call wants blocked: all but what it waits for */
     int failed;
 };
 

@@ -61,6 +61,8 @@ class Kind(IntEnum):
     """code: the number of a call that reads a file which is open on the node (direct.py), and stays parked; data: READ"""
     BUSY = 11
     """code: the number of a call that stays parked until others have come out of their reads (AwayLink.awaited())"""
+    LETS_IN = 12
+    """code: the number of a call that was sent home though a signal waits that its mask lets in: it is to be asked back"""
 
 
 READ = struct.Struct("<4Q")
@@ -80,7 +82,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Parked:
-    """A call that was caught and not answered. sigmask: what it wants blocked while it waits (ppoll and friends)."""
+    """A call that was caught and not answered. sigmask: what it wants blocked while it waits (ppoll and friends; rt_sigtimedwait: all but
+    what it waits for)."""
 
     sequence: int
     number: int
@@ -132,7 +135,7 @@ def _native() -> ctypes.CDLL:
         ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]), ("home_resumable", i, [pointer, i]),
-        ("home_milliseconds_left", ctypes.c_int64, [pointer, i, i]),
+        ("home_milliseconds_left", ctypes.c_int64, [pointer, i, i]), ("home_again", i, [pointer, i, pointer]),
         ("home_signallers", unsigned, [pointer, pointer, unsigned]), ("home_told", None, [pointer, i]),
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
         ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
@@ -382,6 +385,13 @@ class HomeLink(SessionLink):
         """How long the suspended call `number` of a thread has still to wait; None: it has no limit that is known."""
         left = _native().home_milliseconds_left(self.handle, tid, number)
         return None if left < 0 else int(left)
+
+    def again(self, tid: int) -> tuple[int, int] | None:
+        """The thread, stopped in its call, is about to make it again: which argument of it is another then, for a part of its time has
+        passed, and what; None: none."""
+        value = ctypes.c_uint64()
+        argument = _native().home_again(self.handle, tid, ctypes.byref(value))
+        return None if argument < 0 else (int(argument), value.value)
 
     def hold_places(self, held: bool) -> list[int]:
         """Pages of the stub in use for such calls; while held, there will be no others."""

@@ -297,6 +297,22 @@ static void set_offset(struct marshalled *m, int i, int64_t at) {
 
 static const unsigned char no_modes[4];     /* of a struct timex that sets nothing */
 
+/* What rt_sigtimedwait(2) waits for, the size of which is its last argument. */
+static void marshal_signals(struct marshalled *m, int tid, int i, const uint64_t arguments[6]) {
+    uint64_t wanted;
+    if (arguments[3] != sizeof wanted || guest_read(tid, arguments[i], &wanted, sizeof wanted)) {
+        m->call.arguments[i] = fault(arguments[i]);     /* EINVAL by its length, or EFAULT */
+        return;
+    }
+    int64_t at = copy_in(m, tid, arguments[i], sizeof wanted);
+    set_offset(m, i, at);
+    if (at < 0)
+        return;
+    set_u64(m, at, 0);
+    m->signal_mask = ~wanted;
+    m->has_mask = 1;
+}
+
 static void marshal_argument(struct marshalled *m, int tid, const struct call_argument *a, int i,
                              const uint64_t arguments[6]) {
     uint64_t address = arguments[i], size = 0, total;
@@ -315,6 +331,9 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
             m->has_mask = 1;
         else if (address)
             m->call.arguments[i] = fault(address);      /* EINVAL by its length, or EFAULT */
+        return;
+    case SHAPE_SIGNALS:
+        marshal_signals(m, tid, i, arguments);
         return;
     }
     if (!address)

@@ -1,7 +1,7 @@
 /* Calls that a move has interrupted, until they are made again.
  *
- * With a restart block the thread's kernel goes on with them (restart_syscall): that it is the same call has to be known. Of epoll_wait and
- * semtimedop the kernel keeps nothing: their deadline is kept here, and the call made again gets what is left. */
+ * With a restart block the thread's kernel goes on with them (restart_syscall): that it is the same call has to be known. Of epoll_wait,
+ * semtimedop and rt_sigtimedwait the kernel keeps nothing: their deadline is kept here, and the call made again gets what is left. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,6 @@
 #include <time.h>
 #include "home.h"
 
-#define TIMEOUT_ARGUMENT 3          /* of all calls that have a deadline */
 #define TIMEOUT_LIMIT_S (1ll << 31)
 
 int64_t home_now(void) {
@@ -22,13 +21,18 @@ int64_t home_now(void) {
 /* Whether the time-out of the call is a number of milliseconds, or a struct timespec, relative to now. */
 static int in_milliseconds(const struct call *c) { return c->number == SYS_epoll_wait || c->number == SYS_epoll_pwait; }
 
-static int in_timespec(const struct call *c) { return c->number == SYS_epoll_pwait2 || c->number == SYS_semtimedop; }
+static int in_timespec(const struct call *c) {
+    return c->number == SYS_epoll_pwait2 || c->number == SYS_semtimedop || c->number == SYS_rt_sigtimedwait;
+}
+
+static int timeout_argument(const struct call *c) { return c->number == SYS_rt_sigtimedwait ? 2 : 3; }
 
 int64_t home_patience(struct home_thread *t) {
-    uint64_t value = t->call.arguments[TIMEOUT_ARGUMENT];
+    int argument = timeout_argument(&t->call);
+    uint64_t value = t->call.arguments[argument];
     if (in_milliseconds(&t->call))
         return (int32_t)value > 0 ? (int32_t)value * 1000000ll : 0;
-    if (!in_timespec(&t->call) || !(t->call.offsets >> TIMEOUT_ARGUMENT & 1) || value + sizeof(struct timespec) > t->call.image)
+    if (!in_timespec(&t->call) || !(t->call.offsets >> argument & 1) || value + sizeof(struct timespec) > t->call.image)
         return 0;
     struct timespec limit;
     memcpy(&limit, data_of(t) + value, sizeof limit);
@@ -47,22 +51,38 @@ static int64_t milliseconds_to(int64_t deadline) {
 void home_shorten(struct home *h, struct home_thread *t) {
     uint64_t free = (t->call.area + 7ull) & ~7ull;
     if (in_milliseconds(&t->call))
-        t->slot->arguments[TIMEOUT_ARGUMENT] = milliseconds_to(t->deadline);
+        t->slot->arguments[timeout_argument(&t->call)] = milliseconds_to(t->deadline);
     else if (free + sizeof(struct timespec) <= SLOT_DATA) {
         int64_t left = t->deadline - home_now();
         left = left > 0 ? left : 0;
         memcpy(data_of(t) + free, &(struct timespec){left / 1000000000, left % 1000000000}, sizeof(struct timespec));
-        t->slot->arguments[TIMEOUT_ARGUMENT] = data_in_stub(h, t) + free;
+        t->slot->arguments[timeout_argument(&t->call)] = data_in_stub(h, t) + free;
     }
+}
+
+/* The thread is stopped in its call, which a mere stop has ended with EINTR and which it is about to make again. Which argument of it is
+ * another now, and (`value`) what; or -ENOENT. */
+int home_again(struct home *h, int tid, uint64_t *value) {
+    struct home_thread *t = home_thread_of(h, tid);
+    int argument = -ENOENT;
+    pthread_mutex_lock(&h->lock);
+    if (t && t->state == BUSY && t->deadline) {
+        home_shorten(h, t);
+        argument = timeout_argument(&t->call);
+        *value = t->slot->arguments[argument];
+    }
+    pthread_mutex_unlock(&h->lock);
+    return argument;
 }
 
 int home_resumes(struct home_thread *t) {
     const struct call *a = &t->call, *b = &t->resumable;
     if (a->number != b->number || a->place_argument != b->place_argument || a->place != b->place)
         return 0;
-    if (!t->resumable_image) {  /* it came from the process's registers: pointers are the guest's there, offsets here */
-        for (int i = 0; i < 6; i++)
-            if (!(a->offsets >> i & 1) && a->arguments[i] != b->arguments[i])
+    if (!t->resumable_image) {  /* it came from the process's registers: pointers are the guest's there, offsets or nothing here */
+        const struct call_entry *entry = link_entry(b->number, b->arguments);
+        for (int i = 0; i < entry->count; i++)
+            if (entry->arguments[i].shape == SHAPE_NUMBER && a->arguments[i] != b->arguments[i])
                 return 0;
         return 1;
     }

@@ -37,6 +37,9 @@ _INTERRUPTED_BY_STOP = frozenset(
 )  # fmt: skip
 
 
+_NEVER_BLOCKED = 1 << 8 | 1 << 18  # SIGKILL, SIGSTOP
+
+
 class Registers(ctypes.Structure):
     """struct user_regs_struct: every field an unsigned 64-bit number; signed() for results."""
 
@@ -106,6 +109,17 @@ def carry_restart(registers: Registers) -> None:
         registers.rax = ERESTARTNOHAND & U64
         return
     normalise_restart(registers)
+
+
+def put_back(registers: Registers, own: int, in_force: int) -> None:
+    """Puts an interrupted call that blocks more for its time (in_force) than its thread does (own), ppoll and its like, back to before it:
+    where the thread goes on a signal that the call does not let in would end it, since the mask of a call is not carried."""
+    if in_force & ~own & ~_NEVER_BLOCKED and syscall_at(registers) is not None:
+        normalise_restart(registers)
+
+
+ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
+"""The registers that hold the arguments of a call."""
 
 
 def arguments_of(registers: Registers) -> tuple[int, int, int, int, int, int]:

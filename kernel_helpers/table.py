@@ -59,6 +59,7 @@ class Shape(IntEnum):
     PART = 23
     MSG_PART = 24
     MMSG_PART = 25
+    SIGNALS = 26
 
 
 class SizeKind(IntEnum):
@@ -151,7 +152,7 @@ _VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG
             "mmsgpart": Shape.MMSG_PART}
 _SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "msgpart": Shape.MSG_PART, "sigmask": Shape.MASK,
            "sigmask6": Shape.MASK6, "zero": Shape.ZERO, "text": Shape.TEXT, "event": Shape.EVENT,
-           "strings": Shape.STRINGS, "terminal": Shape.TERMINAL}
+           "strings": Shape.STRINGS, "terminal": Shape.TERMINAL, "signals": Shape.SIGNALS}
 _TIMEX = "inout(208)"
 _STRUCTURES = {"xattrin": Shape.XATTR_IN, "xattrout": Shape.XATTR_OUT, "program": Shape.PROGRAM}
 _SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?"

@@ -172,6 +172,16 @@ def proceed(tid: int, number: int = 0) -> None:
     _quietly(PTRACE_SYSCALL if tid in _followed else PTRACE_CONT, tid, number)
 
 
+def run(tid: int) -> None:
+    """proceed(), without a stop at the next call even of a thread that is followed."""
+    _quietly(PTRACE_CONT, tid, 0)
+
+
+def run_to_call(tid: int) -> None:
+    """Lets a stopped thread run to the begin, or the end, of its next call."""
+    _quietly(PTRACE_SYSCALL, tid, 0)
+
+
 def follow(tid: int) -> None:
     """From its next proceed() on the thread stops at the begin and the end of each system call, if it has PTRACE_O_TRACESYSGOOD."""
     _followed.add(tid)
@@ -279,9 +289,13 @@ class SignalState:
         """Whether something pending waits for this thread only because it is inside a call."""
         return bool((self.pending | self.shared_pending) & ~self.blocked)
 
-    def waits_for(self, mask: int) -> bool:
-        """Whether something pending is blocked by the thread, but not by this mask (that of ppoll and its like)."""
-        return bool((self.pending | self.shared_pending) & self.blocked & ~mask)
+    def let_in(self, mask: int) -> bool:
+        """Whether something pending is not blocked by this mask, which a call has in place of the thread's own (ppoll and its like)."""
+        return bool((self.pending | self.shared_pending) & ~mask)
+
+    def withheld(self, mask: int) -> bool:
+        """Whether something pending for the process is blocked by this mask, but not by the thread."""
+        return bool(self.shared_pending & ~self.blocked & mask)
 
 
 def is_dead(tid: int) -> bool:

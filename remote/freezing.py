@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from engine.capture import pending_signals
 from engine.pending import Pending, put
+from engine.restarts import note_masks
 from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.inject import Thread
+from kernel_helpers.link import Parked
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS
 from kernel_helpers.tracing import Cause
 
 if TYPE_CHECKING:
@@ -50,7 +53,9 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
             threads[tid] = Thread(tid, guest.pid)
             threads[tid].capture()
         frozen = Frozen(guest.pid, threads)
+        guest.waits.freeze(frozen)
         guest.door.settle(frozen)
+        _put_back_masked(guest, frozen, parked)
         for thread in threads.values():
             thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
         put(frozen, [(guest.program_tid(tid), info) for tid, info in taken])
@@ -67,6 +72,15 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
         guest.link.unpause()
         return str(error) or "the guest did not freeze"
     return ""
+
+
+def _put_back_masked(guest: Guest, frozen: Frozen, parked: dict[int, Parked]) -> None:
+    note_masks(frozen)
+    for tid, thread in frozen.threads.items():
+        call = parked.get(guest.program_tid(tid))
+        if call is not None and call.sigmask is not None and call.number != SYS.rt_sigtimedwait:
+            thread.mask_in_force = call.sigmask
+        syscalls.put_back(thread.registers, thread.signal_mask, thread.mask_in_force)
 
 
 def await_trap(guest: Guest, tid: int) -> list[tuple[int, bytes]]:

@@ -32,6 +32,7 @@ from remote.intercept_ptrace import PtraceLink
 from remote.mapping import Mappings
 from remote.proc import OwnProc
 from remote.signals import GuestSignals
+from remote.waits import Waits
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.waking import ready
@@ -81,6 +82,7 @@ class Guest:
         self.is_stopped = False
         self.door = Door(link, frozen)
         self.signals = GuestSignals(self)
+        self.waits = Waits(self)
         self._is_pausing = False
         self._mappings = Mappings(self, remote.tree.store)
         self._executions = Executions(self)
@@ -225,6 +227,8 @@ class Guest:
             pass
         elif event.kind == Kind.SUSPENDED:
             self.signals.suspension(event.tid, event.code)
+        elif event.kind == Kind.LETS_IN:
+            self.signals.ask_back()
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
                 self._executions.begin(event, waits=self._is_pausing)
@@ -257,7 +261,7 @@ class Guest:
             self.signals.look_again()
             halted, self._halted = self._halted, set()
             for tid in halted:
-                tracing.proceed(tid)
+                self._go_on(tid)
         elif event.kind in (Control.MAPPED, Control.CONTENT):
             self._mappings.handle(event)
         elif event.kind == Control.BORN:
@@ -342,9 +346,15 @@ class Guest:
         elif self.is_stopped:
             self._halted.add(stop.tid)
         else:
-            if self.door.has_answered(stop.tid) and not self.signals.is_due(stop.tid):
-                self.door.forget(stop.tid)
-            tracing.proceed(stop.tid)
+            self._go_on(stop.tid)
+
+    def _go_on(self, tid: int) -> None:
+        """A thread in a stop that tells nothing more."""
+        if self.waits.settle(tid):
+            return
+        if self.door.has_answered(tid) and not self.signals.is_due(tid):
+            self.door.forget(tid)
+        tracing.proceed(tid)
 
     def thread_gone(self, stop: Stop) -> None:
         """A thread has ended."""
@@ -390,6 +400,7 @@ class Guest:
         self._is_pausing = False
         self.remote.keep_pages()
         if self.frozen is None:
+            self.waits.thaw()
             self.link.unpause()
             for event in self._executions.again():
                 self.handle(event)

@@ -33,6 +33,7 @@ _FRAME_CALL, _FRAME_ABANDON = 3, 5
 _RELAYED_REPLY = 15
 _libc = ctypes.CDLL(None, use_errno=True)
 _IOV = struct.Struct("<QQ")
+_TIMESPEC_SIZE = 16
 
 
 class _Caught:
@@ -131,9 +132,6 @@ class PtraceLink(SessionLink):
                 call.rename(argument, path)
             elif not caught.asked and may_be_own(call.string(argument), lambda number: number in self._program.values()):
                 raise TooBig("only the guest knows what is to be told of it")
-        mask = call.sigmask
-        if mask is not None and tracing.signal_state(self.guest_host_pid, caught.host).waits_for(mask):
-            raise TooBig("only home's kernel can wait with this mask")
         if program in self._asked:
             self._asked.discard(program)
             call.tell_blocked(tracing.signal_state(self.guest_host_pid, caught.host).blocked)
@@ -142,6 +140,22 @@ class PtraceLink(SessionLink):
         caught.call, caught.sequence, caught.renamed = call, self._sequence[program], path is not None
         self._post(_FRAME_CALL, program, frame)
         caught.sent = True
+        if self._lets_in(caught):
+            self._kept.append(Event(Kind.LETS_IN, program, b"", caught.number))
+            os.eventfd_write(self.event_fd, 1)
+
+    def _lets_in(self, caught: _Caught) -> bool:
+        """Whether a signal waits for the thread that its call lets in, which has a mask of its own."""
+        mask = caught.call.sigmask if caught.call is not None else None
+        try:
+            return mask is not None and tracing.signal_state(self.guest_host_pid, caught.host).let_in(mask)
+        except ProcessLookupError:
+            return False
+
+    def _is_overtaken(self, caught: _Caught, value: int) -> bool:
+        """Whether such a signal has come before the time of a call was over that has ended by that."""
+        ends = {SYS.rt_sigtimedwait: -errno.EAGAIN, SYS.ppoll: 0, SYS.pselect6: 0}
+        return ends.get(caught.number) == value and self._lets_in(caught)
 
     def _post(self, kind: int, tid: int, data: bytes) -> None:
         if _relay().relay_post(self.handle, kind, tid, data, len(data)):
@@ -167,7 +181,10 @@ class PtraceLink(SessionLink):
         sequence, value, flags, writes = caught.call.results(event.data)
         if sequence != caught.sequence:
             return None
+        overtaken = not flags & REPLY_SUSPENDED and self._is_overtaken(caught, value)
         for address, told, must in writes:
+            if overtaken and caught.number == SYS.pselect6 and not 0 <= address - caught.arguments[4] < _TIMESPEC_SIZE:
+                continue  # interrupted, it writes its time alone
             adds = caught.entry.class_ is Class.SUM
             try:
                 self._write(address, self.account.add(caught.host, caught.number, caught.arguments, told) if adds else told)
@@ -175,7 +192,7 @@ class PtraceLink(SessionLink):
                 value = -errno.EFAULT if must else value
         if flags & REPLY_ASKS:
             self._asked.add(event.tid)
-        if flags & REPLY_SUSPENDED:
+        if flags & REPLY_SUSPENDED or overtaken:
             caught.sent = False
             return value
         if caught.renamed and -value in (errno.EACCES, errno.ENOENT, errno.EPERM, errno.ENOTDIR):

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kernel_helpers.syscalls import U64
 from kernel_helpers.table import Argument, Records, Row, Rule, Shape, SizeKind, Variant, Writes
 
 SLOT_DATA = (64 << 20) - 4096
@@ -260,6 +261,11 @@ class Marshaller:
         if shape is Shape.MASK:
             self.call.sigmask = self._sigmask(address, self._arguments[index + 1])
             self.call.arguments[index] = 0 if self.call.sigmask is not None else _fault(address)
+            return
+        if shape is Shape.SIGNALS:
+            wanted = self._sigmask(address, self._arguments[3])
+            self.call.sigmask = None if wanted is None else wanted ^ U64
+            self._set(index, address, None if wanted is None else self._room(8))
             return
         if shape is Shape.MASK6:
             self._set(index, address, at := self._copy(address, 16))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from engine.pending import Pending
 from engine.ticks import overrun, timer_of
 from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.link import Event
+from kernel_helpers.syscalls import SYS
 from kernel_helpers.tracing import Stop
 from wire.control import Control, pack, unpack
 
@@ -61,8 +63,8 @@ class GuestSignals:
         self._ticks_looked = 0.0
         self._ticks: dict[int, _Tick] = {}
         """signals of timers that the guest has not taken, by timer"""
-        self._asked: dict[int, tuple[int, bytes]] = {}
-        """threads (ours) that stand in a stop until home has told how often their timer has expired: signal and siginfo"""
+        self._asked: dict[int, tuple[bytes, Callable[[bytes], None]]] = {}
+        """threads (ours) that stand in a stop until home has told how often their timer has expired: siginfo, and what takes it then"""
 
     def deliver(self, event: Event) -> None:
         """A signal of home. Errors: ProcessLookupError."""
@@ -105,7 +107,7 @@ class GuestSignals:
             self._infos.pop(next(iter(self._infos)))
         tracing.queue_signal(pid, host, number, _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie))
         self._signalled = time.monotonic()
-        self._ask_back()
+        self.ask_back()
 
     def note(self, pending: Pending, waits: bool = True) -> None:
         """These wait for the guest, or are about to. waits: nobody takes them soon."""
@@ -117,17 +119,15 @@ class GuestSignals:
     def overruns(self, tid: int, times: int) -> None:
         """The thread (the program's id) that is about to take a tick: how often its timer has expired since."""
         host = self._guest.host_tid(tid)
-        number, info = self._asked.pop(host or 0, (0, b""))
-        if host is not None and number:
-            info = overrun(info, times)
-            tracing.set_signal_info(host, info)
-            self._deliver(host, number)
+        if host in self._asked:
+            info, take = self._asked.pop(host)
+            take(overrun(info, times))
 
     def ask_no_more(self) -> None:
         """Threads that wait for home's word go on without it."""
         asked, self._asked = self._asked, {}
-        for host, (number, _) in asked.items():
-            self._deliver(host, number)
+        for info, take in asked.values():
+            take(info)
 
     def _taken(self, info: bytes) -> None:
         """A signal is not on its way to the guest any more: if it was a timer's, home may send the next."""
@@ -150,6 +150,27 @@ class GuestSignals:
         """What home's kernel said of a signal that was queued with a cookie."""
         return self._infos.get(_cookie(info), info)
 
+    def claim(self, info: bytes) -> bytes:
+        """true_info(), for the last time: the signal waits no more."""
+        return self._infos.pop(_cookie(info), info)
+
+    def take(self, tid: int, info: bytes, take: Callable[[bytes], None]) -> None:
+        """The thread (ours), which stands in a stop, has taken a signal (claim()) out of its queue. take: is called with all that is to be
+        told of it, now or, if it is a tick that has waited, when home has told the rest."""
+        if not self._asks(tid, info, take):
+            self._taken(info)
+            take(info)
+
+    def _asks(self, tid: int, info: bytes, take: Callable[[bytes], None]) -> bool:
+        timer = timer_of(info)
+        tick = self._ticks.get(timer) if timer is not None else None
+        if tick is None or time.monotonic() - tick.since <= LATE:
+            return False
+        self._ticks.pop(timer or 0, None)
+        self._asked[tid] = (info, take)
+        self._guest.link.send(Control.TAKEN, self._guest.program_tid(tid), pack(timer=timer, late=True))
+        return True
+
     def look_again(self) -> None:
         """For a while: the process was stopped, and a stopped thread at home cannot always be asked back."""
         self._signalled = time.monotonic()
@@ -168,30 +189,28 @@ class GuestSignals:
         if (self.is_limited and now - self._looked > LIMIT_PERIOD) or (self._signalled is not None and now - self._looked > LOOK_PERIOD):
             # SIGXCPU comes from this node's kernel, perhaps to a thread that waits for home and hears of nothing. And a signal of home
             # may have come when a call had been taken from its thread and was not yet on its way home: nobody asked for it back.
-            self._ask_back()
+            self.ask_back()
             if self._signalled is not None and now - self._signalled > LOOK_AGAIN:
                 self._signalled = None
 
-    def _ask_back(self) -> None:
+    def ask_back(self) -> None:
         """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
         self._looked = time.monotonic()
         guest = self._guest
-        for tid, call in guest.link.parked().items():
-            host = guest.host_tid(tid)
-            if host is None:
-                continue
-            if call.sigmask is not None and self._waits_for_mask(host, call.sigmask):
-                guest.go_home(tid, call.number)
-            elif self.is_due(host):
-                guest.link.send(Control.CANCEL, tid)
-
-    def _waits_for_mask(self, tid: int, mask: int) -> bool:
-        """Whether a signal is pending that the thread blocks, but not with the mask of the call that it waits in (ppoll and its
-        like). Only a kernel that knows the mask can end that call: home's."""
-        try:
-            return tracing.signal_state(self._guest.pid, tid).waits_for(mask)
-        except ProcessLookupError:
-            return False
+        parked = {host: (tid, call) for tid, call in guest.link.parked().items() if (host := guest.host_tid(tid)) is not None}
+        is_withheld = False
+        for host, (tid, call) in parked.items():
+            with suppress(ProcessLookupError):
+                state = tracing.signal_state(guest.pid, host)
+                has_own_mask = call.sigmask is not None and call.number != SYS.rt_sigtimedwait
+                if (call.sigmask is not None and state.let_in(call.sigmask)) or (not has_own_mask and state.deliverable()):
+                    guest.link.send(Control.CANCEL, tid)
+                elif call.sigmask is not None and has_own_mask:
+                    is_withheld |= state.withheld(call.sigmask)
+        if is_withheld:  # the kernel may have given the signal to that thread, which it would not have had it known the mask
+            for host in guest.threads:
+                if host not in parked and not guest.stands(host) and self.is_due(host):
+                    tracing.interrupt(host)
 
     def is_due(self, tid: int) -> bool:
         """Whether a signal waits for a thread (as this process sees it) that it does not block."""
@@ -209,10 +228,12 @@ class GuestSignals:
         # The trap that INTERRUPT leaves makes sure that the thread passes through get_signal(): only there is a restart
         # code turned into a restart; with nothing pending errno 512 would reach the program.
         tracing.interrupt(host)
+        call = guest.link.parked().get(tid)
+        if call is not None and guest.waits.ends(host, call, code):
+            return
         # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
         # the mere stop at home), behave like ERESTARTNOHAND.
         code = code if code in syscalls.RESTART_CODES[:3] else syscalls.ERESTARTNOHAND
-        call = guest.link.parked().get(tid)
         if call is not None:
             guest.door.answered(host, call.number)
         if guest.is_pausing:
@@ -224,9 +245,8 @@ class GuestSignals:
         guest, number, tid = self._guest, stop.number, stop.tid
         info = tracing.signal_info(tid)
         at_door = guest.door.rewind(tid)
-        true = self.true_info(info)
+        true = self.claim(info)
         if true != info:
-            self._infos.pop(_cookie(info), None)
             tracing.set_signal_info(tid, true)
         state = tracing.signal_state(guest.pid, tid)
         if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
@@ -244,19 +264,17 @@ class GuestSignals:
             finally:
                 guest.link.release()
             return
-        timer = timer_of(true)
-        tick = self._ticks.get(timer) if timer is not None else None
-        if tick is not None and time.monotonic() - tick.since > LATE and state.is_caught(number):
-            self._ticks.pop(timer or 0, None)
-            self._asked[tid] = (number, true)
-            guest.link.send(Control.TAKEN, guest.program_tid(tid), pack(timer=timer, late=True))
+        if state.is_caught(number):
+            self.take(tid, true, lambda told: self._deliver(tid, number, told if told != true else b""))
             return
         self._taken(true)
         self._deliver(tid, number)
 
-    def _deliver(self, tid: int, number: int) -> None:
-        """The thread, in a signal-delivery-stop, goes on with the signal."""
+    def _deliver(self, tid: int, number: int, info: bytes = b"") -> None:
+        """The thread, in a signal-delivery-stop, goes on with the signal. info: what else is told of it."""
         guest = self._guest
+        if info:
+            tracing.set_signal_info(tid, info)
         if tracing.signal_state(guest.pid, tid).is_caught(number):
             guest.door.handled(tid)
             guest.link.abandon(guest.program_tid(tid))

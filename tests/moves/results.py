@@ -93,8 +93,8 @@ def _word(i: int, argument: Argument, values: dict[int, int], contents: dict[int
 
 
 def _size(argument: Argument, values: dict[int, int]) -> int:
-    if argument.shape in (Shape.MASK, Shape.MASK6, Shape.EVENT, Shape.TIMEX):
-        return {Shape.MASK: 8, Shape.MASK6: 16, Shape.EVENT: 64, Shape.TIMEX: 208}[argument.shape]
+    if argument.shape in (Shape.MASK, Shape.MASK6, Shape.EVENT, Shape.TIMEX, Shape.SIGNALS):
+        return {Shape.MASK: 8, Shape.MASK6: 16, Shape.EVENT: 64, Shape.TIMEX: 208, Shape.SIGNALS: 8}[argument.shape]
     if argument.size_kind is SizeKind.BITS:
         return 8
     x = {SizeKind.BEHIND: 64, SizeKind.ARGUMENT: values.get(argument.size_argument, 0)}.get(argument.size_kind, 0)

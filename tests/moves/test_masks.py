@@ -1,0 +1,42 @@
+"""Calls that wait with a signal mask of their own, or for a signal: made away, and all that a kernel promises of them is so there, too."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.faults.running import HOME, Running
+from tests.moves.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+MOVES = 12
+
+
+def stays_and_keeps_promises(cluster: Cluster, how: str) -> None:
+    """By itself it does not come home, whatever it waits for."""
+    with Running(cluster, "masked", how) as masked:
+        masked.works()
+        masked.moved("n2")
+        masked.works()
+        masked.works()
+        assert masked.where() == "n2"
+        assert enough(masked) == "status 0\n"
+
+
+def test_a_mask_for_the_time_of_a_call_is_in_force_away(cluster: Cluster) -> None:
+    stays_and_keeps_promises(cluster, "")
+
+
+def test_it_is_while_the_process_moves(cluster: Cluster) -> None:
+    with Running(cluster, "masked", "") as masked:
+        done = sum(masked.move(target).done for target in itertools.islice(itertools.cycle(["n2", "n3", HOME]), MOVES))
+        assert enough(masked) == "status 0\n"
+        assert done > MOVES // 2
+
+
+def enough(masked: Running) -> str:
+    """Ends it. Returns what it has said."""
+    (masked.directory / "enough").touch()
+    return masked.end()
