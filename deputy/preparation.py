@@ -14,6 +14,7 @@ from pathlib import Path
 from engine import files, postcopy, precopy
 from engine.capture import inner_tid
 from engine.commit import Decider, Do, Word, decide
+from engine.memory_nodes import memory_nodes
 from engine.pending import Pending
 from engine.permission import Owner, may_leave
 from engine.refusal import why_not
@@ -126,7 +127,7 @@ class Preparation:
         self.channel.send(
             "prepare", pid=inner_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
             uid=int(status["Uid"].split()[0]), command=self.begins or status["Name"].strip(), files=[file.to_wire() for file in self.files],
-            engine=self.engine, trace=self._trace, link_timeout=self._link_timeout,
+            engine=self.engine, trace=self._trace, link_timeout=self._link_timeout, memory_nodes=memory_nodes(),
             ids=sorted({int(word) for name in ("Uid", "Gid", "Groups") for word in status.get(name, "").split()}),
         )  # fmt: skip
         self._send_wanted(self.files)

@@ -151,7 +151,7 @@ static void take(void *member, const struct seccomp_notif *n) {
     t->m.call.number = n->data.nr;
     if (a->direct && away_takes_directly(a, t, n, arguments))
         return;
-    if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE ||
+    if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE || entry->class == CLASS_SAME ||
         (entry->class == CLASS_BIND && read_limit(t, n->data.nr, arguments)))
         hand_over(a, t, n);
     else

@@ -28,6 +28,7 @@ class Class(IntEnum):
     SUM = 6
     EXECUTE = 7
     BIND = 8
+    SAME = 9
 
 
 class Shape(IntEnum):
@@ -301,7 +302,7 @@ def taken_home() -> tuple[list[Row], list[Row]]:
         classes = {row.class_, *(variant.class_ for variant in row.variants)}
         if classes == {Class.GO_HOME}:
             always.append(row)
-        elif Class.GO_HOME in classes:
+        elif classes & {Class.GO_HOME, Class.SAME}:
             sometimes.append(row)
     return always, sometimes
 
@@ -317,7 +318,8 @@ def documentation() -> str:
              Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS",
              Class.SUM: "by the stub at home, and what was used away is added",
              Class.EXECUTE: "by the stub at home, and the new program comes here",
-             Class.BIND: "by the stub at home, and the guest is bound by it"}
+             Class.BIND: "by the stub at home, and the guest is bound by it",
+             Class.SAME: "by the stub at home, if the thread has these ids already; else brings the process home"}
     always, sometimes = taken_home()
     lines = ["# System calls of a process that is away", "",
              "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",

@@ -219,7 +219,10 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         store.settle()
     if listener >= 0:
         os.close(listener)
-    guest = Guest(remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd, taker)
+    guest = Guest(
+        remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd, taker,
+        home_nodes=str(request.get("memory_nodes", "")),
+    )  # fmt: skip
     if request.get("trace"):
         guest.show_calls()
     remote.settle(guest)

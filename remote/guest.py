@@ -32,6 +32,7 @@ from remote.intercept_ptrace import PtraceLink
 from remote.mapping import Mappings
 from remote.proc import OwnProc
 from remote.signals import GuestSignals
+from remote.unchanged import Unchanged
 from remote.waits import Waits
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
@@ -54,7 +55,7 @@ class Guest:
 
     def __init__(
         self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1,
-        taker: Taker | None = None,
+        taker: Taker | None = None, home_nodes: str = "",
     ) -> None:  # fmt: skip
         self.remote = remote
         self.pid = frozen.pid
@@ -67,6 +68,8 @@ class Guest:
         self.shares_memory = False
         """with its parent, which waits until it has ended or called exec"""
         self.uid = uid
+        self.home_nodes = home_nodes
+        """which nodes of memory its home has, as the kernel there tells them"""
         self.command = command
         self.userfaultfd = userfaultfd
         """by which its writes can be noted (engine/precopy.py); -1: not yet, or they cannot"""
@@ -83,6 +86,7 @@ class Guest:
         self.door = Door(link, frozen)
         self.signals = GuestSignals(self)
         self.waits = Waits(self)
+        self.unchanged = Unchanged(self, home_nodes)
         self._is_pausing = False
         self._mappings = Mappings(self, remote.tree.store)
         self._executions = Executions(self)
@@ -195,7 +199,7 @@ class Guest:
     def child(self, remote: Remote, frozen: Frozen, link: AwayLink, shares_memory: bool) -> Guest:
         """A process that was born of this guest, and has not run yet."""
         self.sandbox.join()
-        child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command)
+        child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command, home_nodes=self.home_nodes)
         child.shares_memory = shares_memory
         if self.trace is not None:
             child.show_calls()
@@ -232,7 +236,7 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
                 self._executions.begin(event, waits=self._is_pausing)
-            elif not self.births.ask(event) and not self._mappings.ask(event) and not self.own_proc.ask(event):
+            elif not any(room.ask(event) for room in (self.unchanged, self.births, self._mappings, self.own_proc)):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True

@@ -50,6 +50,13 @@ class Identities:
         found += [f"{inside} {self.first + LOW + at} 1" for at, inside in enumerate(self.greater)]
         return "\n".join(found) + "\n"
 
+    def inside(self, outside: int) -> int:
+        """What an id of this node's is inside; -1: none."""
+        at = outside - self.first
+        if 0 <= at < LOW:
+            return at
+        return self.greater[at - LOW] if 0 <= at - LOW < len(self.greater) else -1
+
     def covers(self, ids: Iterable[int]) -> bool:
         """Whether all of them are there inside."""
         return all(0 <= number < LOW or number in self.greater for number in ids)

@@ -13,6 +13,7 @@ If another thread was quicker, the call is made again, and waits for the time th
 from __future__ import annotations
 
 import errno
+import logging
 import struct
 import time
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ from kernel_helpers.tracing import Cause
 
 if TYPE_CHECKING:
     from remote.guest import Guest
+
+log = logging.getLogger("remote")
 
 PATIENCE = 60.0
 """Seconds for a thread to come to a stop on its way, as for an injected call."""
@@ -65,7 +68,10 @@ class Waits:
         if value:
             return guest.link.answer(program, error=value)
         # Out of its call it would take a signal that the call keeps from it.
-        blocked = tracing.signal_state(guest.pid, tid).blocked
+        try:
+            blocked = tracing.signal_state(guest.pid, tid).blocked
+        except ProcessLookupError:
+            return True
         if call.sigmask & ~blocked if call.number != SYS.rt_sigtimedwait else ~call.sigmask & ~blocked & U64:
             self._kept.add(program)
             return True
@@ -108,6 +114,9 @@ class Waits:
                 self._guest.door.forget(tid)
         except ProcessLookupError:
             return True
+        except OSError as error:
+            log.warning("only home can go on with call %d: %s", wait.number, error)
+            self._guest.go_home(self._guest.program_tid(tid), wait.number)
         return False
 
     # -- a mask
@@ -153,8 +162,8 @@ class Waits:
         thread = Thread(tid, guest.pid)
         thread.capture()
         thread.instruction = thread.registers.rip - 2
-        thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
         with self._scratch(thread.registers, struct.pack("<QQQ", wait.mask ^ U64, 0, 0) + bytes(SIGINFO_SIZE)) as address:
+            thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             number = thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)
             info = inject.read_memory(guest.pid, address + 24, SIGINFO_SIZE) or bytes(SIGINFO_SIZE)
         value = number if number > 0 else wait.value
@@ -164,6 +173,8 @@ class Waits:
             guest.link.abandon(guest.program_tid(tid))
         thread.park()
         thread.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
+        if thread.pending_signal:  # one that no mask keeps out
+            guest.signals.queue(thread.pending_signal, thread.pending_info, tid)
 
         def take(told: bytes) -> None:
             where = thread.registers.rsi

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.moves import test_directed, test_exec, test_itself, test_limits, test_masks, test_signals
+from tests.moves import test_directed, test_exec, test_itself, test_limits, test_masks, test_signals, test_unchanged
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -79,3 +79,8 @@ def test_a_terminal_with_the_reference_interceptor(reference: Cluster, tmp_path:
 @pytest.mark.timeout(120)
 def test_masks_with_the_reference_interceptor(reference: Cluster) -> None:
     test_masks.stays_and_keeps_promises(reference, "alone")  # threads and children are born at home then
+
+
+@pytest.mark.timeout(120)
+def test_calls_that_change_nothing_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_unchanged.stays(reference, "unchanged")

@@ -17,10 +17,10 @@ MOVES = 12
 def stays_and_keeps_promises(cluster: Cluster, how: str) -> None:
     """By itself it does not come home, whatever it waits for."""
     with Running(cluster, "masked", how) as masked:
-        masked.works()
+        masked.works(30)
         masked.moved("n2")
-        masked.works()
-        masked.works()
+        masked.works(30)
+        masked.works(30)
         assert masked.where() == "n2"
         assert enough(masked) == "status 0\n"
 
