@@ -40,12 +40,27 @@ def test_a_wait_has_one_end_however_often_it_moves(cluster: Cluster, call: str) 
         assert took(waits.end()) >= WAIT
 
 
-@pytest.mark.parametrize("call", ["epoll_pwait2", "semtimedop"])
+@pytest.mark.parametrize("call", ["epoll_pwait2", "semtimedop", pytest.param("rt_sigtimedwait", marks=pytest.mark.soak)])
 def test_so_has_one_that_takes_its_time_from_memory_while_it_is_away(cluster: Cluster, call: str) -> None:
     with Running(cluster, "waits", f"{call} {WAIT}") as waits:
         until("it is about to wait", waits.lines)
         assert storm(waits, ["n2", "n3"]) > 3
         assert took(waits.end()) >= WAIT
+
+
+@pytest.mark.parametrize("call", ["rt_sigtimedwait", pytest.param("epoll_wait", marks=pytest.mark.soak)])
+def test_signals_that_it_blocks_do_not_make_it_longer(cluster: Cluster, call: str) -> None:
+    """Each stops the process at home, and with it the call that waits there."""
+    with Running(cluster, "waits", f"{call} {WAIT} blocking") as waits:
+        until("it is about to wait", waits.lines)
+        waits.moved("n2")
+        for _ in range(MOVES):
+            cluster.home.run("sh", "-c", f"kill -USR1 {waits.pid}")
+            time.sleep(EVERY)
+            if waits.process.poll() is not None:
+                break
+        assert waits.process.poll() is not None
+        assert took(waits.said) >= WAIT
 
 
 def test_so_has_one_that_is_stopped_for_moves_that_are_refused(cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
-/* waits KIND MILLISECONDS [profiled]: one call that waits so long, for nothing. Says how long it took. profiled: with a timer that only
- * its home has. */
+/* waits KIND MILLISECONDS [profiled|blocking]: one call that waits so long, for nothing. Says how long it took. profiled: with a timer that
+ * only its home has; blocking: all signals. */
 #define _GNU_SOURCE
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,12 @@ static long long now(void) {
 int main(int count, char **words) {
     if (count != 3 && count != 4)
         return 2;
-    if (count == 4)
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    if (count == 4 && !strcmp(words[3], "blocking"))
+        sigprocmask(SIG_BLOCK, &all, NULL);
+    else if (count == 4)
         setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = 1000}, NULL);
     int milliseconds = atoi(words[2]);
     struct timespec limit = {milliseconds / 1000, milliseconds % 1000 * 1000000l};
@@ -37,6 +43,8 @@ int main(int count, char **words) {
         epoll_pwait(epoll, &event, 1, milliseconds, &(sigset_t){0});
     else if (!strcmp(words[1], "epoll_pwait2"))
         syscall(SYS_epoll_pwait2, epoll, &event, 1, &limit, NULL, 0);
+    else if (!strcmp(words[1], "rt_sigtimedwait"))
+        syscall(SYS_rt_sigtimedwait, &none, NULL, &limit, 8);
     else if (!strcmp(words[1], "semtimedop"))
         semtimedop(set, &(struct sembuf){0, -1, 0}, 1, &limit);
     else if (!strcmp(words[1], "poll"))
