@@ -200,6 +200,10 @@ class Gossip:
         cards = [member.card for member in members if member.word is not Word.LEFT]
         return {card.name: (card.address, card.port) for card in sorted(cards, key=lambda card: card.name)}
 
+    def dead_for(self, name: str) -> float | None:
+        """Return the seconds since that node counts as dead; None: it does not, or has never been heard of."""
+        return self.membership.dead_for(name)
+
     def view(self) -> View:
         """Return what is known now, each entry with its age; who is dead or gone, or was not heard of for long, is not in it."""
         now = self.clock()

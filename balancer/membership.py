@@ -131,6 +131,11 @@ class Membership:
         """Return the members that count as dead."""
         return sorted(node for node, member in self.ill.items() if member.word is Word.DEAD)
 
+    def dead_for(self, name: str) -> float | None:
+        """Return the seconds since a node counts as dead; None: it does not."""
+        member = self.members.get(node_id(name))
+        return self._clock() - member.since if member is not None and member.word is Word.DEAD else None
+
     def sample(self, count: int, without: bytes = b"") -> list[bytes]:
         """Return so many random members that are there."""
         alive = self.alive()

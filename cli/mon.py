@@ -130,7 +130,8 @@ def body(arguments: Sequence[str] | None) -> int:
         locale.setlocale(locale.LC_ALL, "")
     blocks = "utf" in (locale.nl_langinfo(locale.CODESET) or "").lower()
     if options.json:
-        print_json([asdict(node) | {"state": node.state} for node in fetch().living()])
+        picture = fetch()
+        print_json([asdict(node) | {"state": node.state} for node in picture.nodes if picture.is_shown(node)])
     elif options.web is not None:
         from monitor.server import serve
 
@@ -139,7 +140,8 @@ def body(arguments: Sequence[str] | None) -> int:
         except OSError as error:
             raise CommandError(f"no page can be served at port {options.web}: {error.strerror}", exit_codes.FAILED) from None
     elif options.once or not sys.stdout.isatty() or not sys.stdin.isatty():
-        for line in render(fetch().living(), terminal_size().columns, 1 << 20, blocks):
+        picture = fetch()
+        for line in render([node for node in picture.nodes if picture.is_shown(node)], terminal_size().columns, 1 << 20, blocks):
             print(text_of(line).rstrip())
     else:
         live(options.n, blocks)
@@ -151,7 +153,7 @@ def live(interval: float, blocks: bool) -> None:
     source, picture, colour = DaemonSource(), fetch(), not os.environ.get("NO_COLOR")
     _check_terminal()
     size = terminal_size()
-    first = frames.nodes(picture, Outlook(), size.columns, size.lines, blocks)
+    first = frames.nodes(picture, Outlook(), size.columns, size.lines, blocks, frames.FOOT_LOADING)
     try:
         # The first picture is there in the time that textual takes to be loaded, and takes the screen over.
         print(styles.painted(first.lines, colour), end="", flush=True)

@@ -93,6 +93,9 @@ def history(p: dict[str, Any], now: float) -> Iterator[str]:
             if h["what"] == "executed":
                 yield f"  {at}  {h['target']}: executed {h['reason']}"
                 continue
+            if h["what"] in ("ended", "lost"):
+                yield f"  {at}  {h['target']}: " + ("ended" if h["what"] == "ended" else f"LOST: {h['reason']}")
+                continue
             verb = "->" if h["what"] == "moved" else "not to"
             reason = spoken({"reason": h["reason"], "call": h["what"] == "moved" and h["reason"] in calls(p)})
             yield f"  {at}  {h['source']} {verb} {h['target']}: {reason}{again}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,12 +11,14 @@ from monitor import chart, processes, timeline
 from monitor.outlook import KEYS, Outlook
 from monitor.picture import Listing, Node, Picture
 from monitor.pieces import Line, Piece, clip, compact, fill, format_age
-from monitor.table import summary, totals
+from monitor.table import dead_since, summary, totals
+from monitor.timeline import told
 
 FOOT_NODES = "l L s m u views  w v V a numbers  d dead  t total  Enter processes  / ? q"
 FOOT_PROCESSES = "Enter why  m move  h home  / filter  Esc back  ? help  q quit"
 FOOT_TARGETS = "Enter move it there  Esc back"
 FOOT_TEXT = "Esc back  q quit"
+FOOT_LOADING = "this is the first look; it becomes live, and takes keys, in a moment"
 LEAST_CHART = 4
 MOST_LANES = 7
 PANE = 3
@@ -40,7 +43,7 @@ def nodes(picture: Picture, outlook: Outlook, width: int, height: int, blocks: b
     """The first screen: the chart, what is known of the chosen node, the timeline of moves."""
     shown, index = outlook.nodes(picture), outlook.index(picture)
     title = [Piece(summary(picture.nodes), "title"), Piece(f"  {chart.VIEWS[outlook.view].title}", "memory")]
-    head: list[Line] = [title, *([[Piece(totals(picture.nodes))]] if outlook.total else [])]
+    head: list[Line] = [*alarm(picture, width), title, *([[Piece(totals(picture.nodes))]] if outlook.total else [])]
     about = _about(picture, shown[index]) if shown else ["no node has this text in its name", ""]
     rest = height - len(head) - len(about) - 1
     lanes = timeline.draw(picture, width, min(MOST_LANES, max(0, rest - LEAST_CHART), rest // 3), blocks)
@@ -49,10 +52,21 @@ def nodes(picture: Picture, outlook: Outlook, width: int, height: int, blocks: b
     return Frame(_framed(lines, width, height, foot or FOOT_NODES), top=len(head), chart=drawn)
 
 
+def alarm(picture: Picture, width: int) -> list[Line]:
+    """A line above all others as long as a process was lost lately."""
+    losses = picture.losses()
+    if not losses:
+        return []
+    at = time.strftime("%H:%M:%S", time.localtime(losses[0].at))
+    many = f"{len(losses)} PROCESSES ARE LOST, the last at {at}: " if len(losses) > 1 else f"{at} "
+    return [[Piece(f" {many}{told(losses[0])}".ljust(width)[:width], "alarm")]]
+
+
 def _about(picture: Picture, node: Node) -> list[str]:
     """Two lines on a node."""
     if node.dead:
-        return [f"{node.name}: dead, nothing is known of it any more", ""]
+        here = sum(process.where == node.name for process in picture.processes)
+        return [f"{node.name}: {dead_since(node)}, nothing is known of it any more", f"{here} of ours were there" if here else ""]
     first = (
         f"{node.name}: {node.state}, load {node.load:.2f}, {node.cores:g} core{'s' if node.cores != 1 else ''} of speed {node.speed:.2f}, "
         f"memory {compact(node.memory_used)}/{compact(node.memory_total)}"
@@ -80,7 +94,9 @@ def process_list(
     only = f", only with {wanted!r}" if wanted else ""
     more = picture.unseen if node == picture.node else listing.unseen if listing is not None and known else 0
     unseen = f", {more} more are not shown" if more else ""
-    head: list[Line] = [[Piece(f"{node}: {len(rows)} {whose}{only}{unseen}", "title")], [Piece(processes.COLUMNS, "title")]]
+    head: list[Line] = [
+        *alarm(picture, width), [Piece(f"{node}: {len(rows)} {whose}{only}{unseen}", "title")], [Piece(processes.COLUMNS, "title")]
+    ]  # fmt: skip
     pane = list(processes.reasons(picture, rows[chosen])) if chosen < len(rows) else []
     body = _list([processes.line(row) for row in rows], chosen, width, max(1, height - len(head) - PANE - 1))
     below: list[Line] = [[Piece(text, "memory")] for text in pane[:PANE]]

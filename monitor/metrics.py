@@ -75,6 +75,7 @@ def _of_moves(picture: Picture) -> Iterator[Metric]:
         moves.add_metric([kind], count)
     yield moves
     yield CounterMetricFamily("farhome_moves_not_made", "Moves that were refused or failed.", counters.failed)
+    yield CounterMetricFamily("farhome_processes_lost", "Home processes of this node that farhome has lost.", counters.lost)
     yield CounterMetricFamily("farhome_moves_frozen_seconds", "Time that processes stood still to be moved.", counters.frozen_seconds)
     yield CounterMetricFamily("farhome_moved_bytes", "Bytes that moves have carried.", counters.moved_bytes)
 

@@ -13,7 +13,7 @@ KEYS = (
     ("l L", "load, load on a logarithmic scale"),
     ("s m u", "speed; memory used and free (+); utilisability (1 - waiting for memory)"),
     ("w v V a", "numbering below the bars: wide, vertical, tight, automatic"),
-    ("d", "dead nodes too, or not"),
+    ("d", "all dead nodes, or only those that died within a day"),
     ("t", "totals of all nodes, or not"),
     ("left right", "choose a node; up and down: ten at a time; Home and End"),
     ("Enter", "go into it: node, process, why; Esc: back"),
@@ -39,7 +39,7 @@ class Outlook:
 
     def nodes(self, picture: Picture) -> list[Node]:
         """Return the nodes that are shown, in their order."""
-        return [node for node in picture.nodes if (self.dead or not node.dead) and self.wanted.lower() in node.name.lower()]
+        return [node for node in picture.nodes if (self.dead or picture.is_shown(node)) and self.wanted.lower() in node.name.lower()]
 
     def index(self, picture: Picture) -> int:
         """Which of them is chosen; the first if the chosen one is not shown any more."""

@@ -12,6 +12,10 @@ STALE_SECONDS = 10.0
 """Age from which on a node is silent: what is known of it is not used any more."""
 FADES = (5.0, STALE_SECONDS)
 """Ages from which on a node is drawn paler."""
+DEAD_SHOWN = 86400.0
+"""Seconds for which a dead node is shown without being asked for."""
+LOUD_SECONDS = 3600.0
+"""Seconds for which a loss stands above everything else."""
 HOME = "home"
 
 State = Literal["lends", "closed", "blocked", "silent", "dead"]
@@ -27,7 +31,7 @@ class Node:
 
     What not every daemon tells of every node: `utilisability`, the share of its time (0 to 1) that does not go to waiting for memory;
     `owner_state`, what its owner's policy does now; `owner_idle`, seconds since its owner typed anything; `closed_why`, why it
-    lends nothing.
+    lends nothing. Of a dead one `since` is when it came to count as dead (seconds since the epoch), if that is known.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Node:
     owner_idle: float | None = None
     closed_why: str = ""
     dead: bool = False
+    since: float | None = None
 
     @property
     def state(self) -> State:
@@ -73,7 +78,7 @@ class Node:
 @dataclass(frozen=True)
 class Process:
     """A home process of the node that was asked, or of `home` if that is named. `decision` is what its balancer last thought of it,
-    for who may know."""
+    for who may know; `cut` since when the node that it is on is not heard (seconds since the epoch), 0: it is."""
 
     pid: int
     user: str
@@ -90,6 +95,7 @@ class Process:
     decision: str = ""
     share: float | None = None
     """of its memory that has gone ahead, while it moves"""
+    cut: float = 0.0
     home: str = ""
 
 
@@ -107,7 +113,8 @@ class Guest:
 
 @dataclass(frozen=True)
 class Event:
-    """A move that was made, or was not ("failed"), or a program that was executed away; `at` in seconds since the epoch."""
+    """A move that was made, or was not ("failed"), a program that was executed away, a birth, an end, or that a process was lost; `at` in
+    seconds since the epoch."""
 
     at: float
     pid: int
@@ -127,6 +134,7 @@ class Counters:
     hop: int = 0
     home: int = 0
     failed: int = 0
+    lost: int = 0
     frozen_seconds: float = 0.0
     moved_bytes: int = 0
 
@@ -147,6 +155,15 @@ class Picture:
     def living(self) -> tuple[Node, ...]:
         """Nodes of which something is known now."""
         return tuple(node for node in self.nodes if not node.dead)
+
+    def is_shown(self, node: Node) -> bool:
+        """Whether a node is shown without being asked for: it lives, or has died lately, or processes are said to be on it."""
+        lately = node.since is not None and self.at - node.since < DEAD_SHOWN
+        return not node.dead or lately or any(process.where == node.name for process in self.processes)
+
+    def losses(self) -> list[Event]:
+        """Processes that were lost lately, the last one first."""
+        return [event for event in reversed(self.events) if event.what == "lost" and self.at - event.at < LOUD_SECONDS]
 
     def named(self, name: str) -> Node | None:
         """The node of that name."""
@@ -201,9 +218,7 @@ def picture_of(answer: Mapping[str, Any]) -> Picture:
     """The picture of a daemon's answer to `watch`. Errors: Nonsense."""
     nodes = [made_of(Node, row) for row in _rows(answer, "nodes")]
     known = {node.name for node in nodes}
-    for name in _rows(answer, "dead"):
-        if isinstance(name, str) and name not in known:
-            nodes.append(dead(printable(name)))
+    nodes += [one for row in _rows(answer, "dead") if (one := _dead(row)).name not in known]
     node, at, unseen = answer.get("node"), answer.get("at"), answer.get("unseen", 0)
     if not isinstance(node, str) or not isinstance(at, (int, float)) or not math.isfinite(at) or not isinstance(unseen, int):
         raise Nonsense("it did not say who it is")
@@ -228,9 +243,13 @@ def listing_of(answer: Mapping[str, Any]) -> Listing:
     )  # fmt: skip
 
 
-def dead(name: str) -> Node:
-    """A node of which nothing is known but its name."""
-    return Node(name, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, False, False, 0.0, False, dead=True)
+def _dead(row: object) -> Node:
+    """A node of which nothing is known but its name, and perhaps since when. Errors: Nonsense."""
+    name, since = (row.get("name"), row.get("since")) if isinstance(row, Mapping) else (row, None)
+    is_time = since is None or (isinstance(since, (int, float)) and not isinstance(since, bool) and math.isfinite(since))
+    if not isinstance(name, str) or not is_time:
+        raise Nonsense("it told of a dead node without a usable name or time")
+    return Node(printable(name), 0.0, 0.0, 0.0, 0.0, 0, 0, 0, False, False, 0.0, False, dead=True, since=since)
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

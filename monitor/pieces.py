@@ -11,7 +11,8 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Piece(NamedTuple):
-    """Some text of one style: "plain", "title", "low", "middle", "high", "memory", "chosen" or "faded"; `fade` as Node.fade."""
+    """Some text of one style: "plain", "title", "low", "middle", "high", "memory", "chosen", "faded" or "alarm";
+    `fade` as Node.fade."""
 
     text: str
     style: str = "plain"

@@ -21,9 +21,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from monitor.loopback import uid_of_peer
-from monitor.picture import Picture
+from monitor.picture import Event, Picture
 from monitor.source import Source, Trouble
-from monitor.timeline import told
+from monitor.table import dead_since
+from monitor.timeline import stays, told
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")
@@ -222,9 +223,15 @@ def row_of(picture: Picture) -> dict[str, Any]:
     """A picture as the page reads it: with what is concluded from it, so that nothing is concluded twice."""
     row = asdict(picture)
     for node, one in zip(picture.nodes, row["nodes"], strict=True):
-        one |= {"state": node.state, "fade": node.fade, "memory_used": node.memory_used}
+        one |= {"state": node.state, "fade": node.fade, "memory_used": node.memory_used, "shown": picture.is_shown(node)}
+        one["dead_since"] = dead_since(node) if node.dead else ""
     for event, one in zip(picture.events, row["events"], strict=True):
         one["told"] = told(event)
+    by_process: dict[int, list[Event]] = {}
+    for event in picture.events:
+        by_process.setdefault(event.pid, []).append(event)
+    row["stays"] = {str(pid): [*stays(picture, events)] for pid, events in by_process.items()}
+    row["lost"] = [told(event) for event in picture.losses()]
     return row
 
 

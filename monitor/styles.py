@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from monitor.pieces import Line, Piece
 
-COLOURS = {"low": "blue", "middle": "yellow", "high": "magenta", "memory": "cyan"}
+COLOURS = {"low": "blue", "middle": "yellow", "high": "magenta", "memory": "cyan", "alarm": "red"}
 """Blue, yellow and magenta are told apart by those who cannot tell green from red."""
-ATTRIBUTES = {"title": "bold", "chosen": "reverse", "faded": "dim"}
-_CODES = {"bold": "1", "dim": "2", "reverse": "7", "blue": "34", "yellow": "33", "magenta": "35", "cyan": "36"}
+ATTRIBUTES = {"title": ("bold",), "chosen": ("reverse",), "faded": ("dim",), "alarm": ("bold", "reverse")}
+_CODES = {"bold": "1", "dim": "2", "reverse": "7", "blue": "34", "red": "31", "yellow": "33", "magenta": "35", "cyan": "36"}
 ALTERNATE, ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """To the alternate screen, without a cursor, and back."""
 
 
 def words(piece: Piece, colour: bool) -> list[str]:
     """The names of what a piece is drawn with, as rich calls them."""
-    found = [ATTRIBUTES[piece.style]] if piece.style in ATTRIBUTES else []
+    found = [*ATTRIBUTES.get(piece.style, ())]
     if piece.fade and "dim" not in found:
         found.append("dim")
     if colour and piece.fade < 2 and piece.style in COLOURS:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from monitor.picture import STALE_SECONDS, Node
-from monitor.pieces import Line, Piece, bar, clip, compact, format_age, level
+from monitor.pieces import Line, Piece, bar, clip, compact, format_age, level, shorten
 
 NAME_WIDTH = 12
 
@@ -51,9 +52,20 @@ def totals(nodes: Sequence[Node]) -> str:
     )
 
 
+def dead_since(node: Node) -> str:
+    """That a node is dead, and since when, as far as that is known."""
+    if node.since is None:
+        return "dead"
+    moment = time.localtime(node.since)
+    today = moment[:3] == time.localtime()[:3]
+    return f"dead since {time.strftime('%H:%M:%S' if today else '%Y-%m-%d %H:%M', moment)}"
+
+
 def _row(node: Node, load_width: int, memory_width: int, top: float, blocks: bool) -> Line:
+    if node.dead:
+        return [Piece(f"{shorten(node.name, NAME_WIDTH):{NAME_WIDTH}} ", "high"), Piece(dead_since(node), "high")]
     memory = f"{compact(node.memory_used)}/{compact(node.memory_total)}"
-    name = node.name if len(node.name) <= NAME_WIDTH else node.name[: NAME_WIDTH - 1] + "~"
+    name = shorten(node.name, NAME_WIDTH)
     pieces = [
         Piece(f"{name:{NAME_WIDTH}} ", "title" if node.self else "plain"),
         Piece(bar(node.load / top, load_width, blocks), level(node.load)),

@@ -52,6 +52,9 @@ class Moves(Protocol):
     def progressed(self, pid: int, message: Message) -> None:
         """How far a move has come, as the deputy tells it."""
 
+    def lost(self) -> None:
+        """One more process is lost."""
+
     def begins(self, pid: int) -> None:
         """Its target is ready for a process that is to begin there."""
 
@@ -149,7 +152,8 @@ class Deputies:
         if event == "lost":
             # The process may have ended already: its end and this message come by different ways.
             sentence = str(message.get("sentence") or f"{message.get('node')}: {message.get('reason')}")
-            self._registry.update(pid, why=sentence, state="lost")
+            if self._registry.lose(pid, sentence):
+                self._moves.lost()
             log.critical("process %d is lost: %s", pid, sentence)
         elif event == "born":
             parent = entry or self._registry.ended.get(pid)
@@ -193,7 +197,7 @@ class Deputies:
             deputy = await self._attach(path, pid)
         except ProgramError:
             return                                              # it was short
-        entry = self._registry.take_child(parent, pid, state="away", where=where, command=parent.command)
+        entry = self._registry.take_child(parent, pid, state="away", where=where, born=where, command=parent.command)
         if entry is None:
             deputy.detach()
             return
@@ -261,7 +265,8 @@ class Deputies:
             log.info("process %d is not lost: it has come home, or has ended", entry.pid)
             return
         sentence = f"its deputy died while it {'left' if known.where == HOME else f'was on {known.where}'}"
-        self._registry.update(entry.pid, state="lost", why=sentence)
+        if self._registry.lose(entry.pid, sentence):
+            self._moves.lost()
         log.critical("process %d is lost: %s; ended %s", entry.pid, sentence, time.strftime("%Y-%m-%d %H:%M:%S"))
         if process.is_alive(entry.pid, entry.starttime):
             try:

@@ -8,19 +8,21 @@ from typing import Any
 
 from kernel_helpers.numbers import NUMBERS
 
+BORN = "born"
+"""What a monitor is told of births, which are in no history: their time is the kernel's."""
 KEPT_HAPPENINGS = 12
 KEPT_REASONS = 40
 """Different reasons that are counted; those that come later are counted together as OTHERS."""
 OTHERS = "other reasons"
 LONGEST = 200
 
-MOVED, FAILED, EXECUTED = "moved", "failed", "executed"
+MOVED, FAILED, EXECUTED, ENDED, LOST = "moved", "failed", "executed", "ended", "lost"
 
 
 @dataclass(frozen=True)
 class Happening:
-    """A move that was made, one that was not, or a program that was executed away (`reason` is its command line). `at` in seconds
-    since the epoch, the last time if it came `times` times in a row."""
+    """A move that was made, one that was not, a program that was executed away (`reason` is its command line), or the end: in order, or
+    that it was lost. `at` in seconds since the epoch, the last time if it came `times` times in a row."""
 
     at: float
     what: str
@@ -48,23 +50,39 @@ class History:
     recent: tuple[Happening, ...] = ()
 
     def moved(self, at: float, source: str, target: str, reason: str) -> History:
-        """With one more move that was made."""
+        """With one more move that was made; one that is heard of after the end of the process was before it, which was there."""
         reason = reason[:LONGEST]
         home = _counted(self.home, reason, at) if target == "home" else self.home
-        return replace(self, home=home, recent=_appended(self.recent, Happening(at, MOVED, source, target, reason)))
+        return replace(self, home=home, recent=_before_end(self.recent, Happening(at, MOVED, source, target, reason)))
 
     def not_moved(self, at: float, source: str, target: str, reason: str) -> History:
-        """With one more move that failed or was refused."""
+        """With one more move that failed or was refused; as moved()."""
         reason = reason[:LONGEST]
         return replace(
             self,
             failed=_counted(self.failed, reason, at),
-            recent=_appended(self.recent, Happening(at, FAILED, source, target, reason)),
+            recent=_before_end(self.recent, Happening(at, FAILED, source, target, reason)),
         )
 
     def executed(self, at: float, where: str, command: str) -> History:
         """With one more program that was executed away, and came to where the process was."""
         return replace(self, recent=_appended(self.recent, Happening(at, EXECUTED, where, where, command[:LONGEST])))
+
+    def ended(self, at: float, where: str) -> History:
+        """With its end, unless it was lost, which has been told."""
+        if self.is_lost:
+            return self
+        return replace(self, recent=_appended(self.recent, Happening(at, ENDED, where, where, "")))
+
+    def lost(self, at: float, where: str, reason: str) -> History:
+        """It has not ended by itself: farhome has lost it."""
+        recent = tuple(happening for happening in self.recent if happening.what != ENDED)
+        return self if self.is_lost else replace(self, recent=_appended(recent, Happening(at, LOST, where, where, reason[:LONGEST])))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is known that it was lost."""
+        return any(happening.what == LOST for happening in self.recent[-1:])
 
     def row(self, happenings: bool = True) -> dict[str, Any]:
         """What `mosps --json` shows: reasons, the most frequent first, and the happenings if they are asked for."""
@@ -93,6 +111,15 @@ def _appended(recent: tuple[Happening, ...], new: Happening) -> tuple[Happening,
     if last is not None and new.what == FAILED and replace(last, at=new.at, times=1) == new:
         return (*recent[:-1], replace(new, times=last.times + 1))
     return (*recent, new)[-KEPT_HAPPENINGS:]
+
+
+def _before_end(recent: tuple[Happening, ...], new: Happening) -> tuple[Happening, ...]:
+    """What is heard of a process after its end was before it, and the end there."""
+    if not recent or recent[-1].what not in (ENDED, LOST):
+        return _appended(recent, new)
+    end = recent[-1]
+    where = new.target if new.what == MOVED else end.target
+    return _appended(_appended(recent[:-1], replace(new, at=min(new.at, end.at))), replace(end, source=where, target=where))
 
 
 def _sorted(counts: Mapping[str, Count]) -> list[dict[str, Any]]:

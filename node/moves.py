@@ -95,6 +95,8 @@ class Manner:
     """who has asked for it by hand"""
     begins: Callable[[], None] | None = None
     """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/beginning.py"""
+    says: bool = False
+    """its program is told on its standard error why it has not left"""
 
     def fields(self) -> dict[str, str]:
         """Of a request to a deputy."""
@@ -127,7 +129,7 @@ class Mover:
         moved: Callable[[int, str, str, float], None],
     ) -> None:  # fmt: skip
         """moved is told of every move: of which process, from where, to where, and how many runnable threads that are."""
-        self.progress: dict[int, Progress] = {}
+        self._progress: dict[int, Progress] = {}
         """of moves that are under way"""
         self._config = config
         self._registry = registry
@@ -184,7 +186,7 @@ class Mover:
             return await self._move_locked(pid, target, reason, slowdown, manner)
         finally:
             self._begins.pop(pid, None)
-            self.progress.pop(pid, None)
+            self._progress.pop(pid, None)
             self.deputies.hurry(pid, False)
 
     async def _move_locked(self, pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
@@ -255,12 +257,13 @@ class Mover:
             raise deputy
         try:
             host, port = place["address"]
-            fields = {"to": target, "address": [str(host), int(port)], "secret": bytes(place["secret"]), "key": str(place["key"])}
+            address: list[object] = [str(host), int(port)]
+            fields: dict[str, object] = {"to": target, "address": address, "secret": bytes(place["secret"]), "key": str(place["key"])}
             fields |= manner.fields()
             if manner.asker is not None:
                 fields["asker"] = manner.asker.to_word()
             if manner.begins is not None:
-                fields["begins"] = os.path.basename(entry.command.split(" ")[0])[:NAME_MOST] or "?"
+                fields |= {"begins": os.path.basename(entry.command.split(" ")[0])[:NAME_MOST] or "?", "says": manner.says}
             steps.reached("asked")
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
             return _report(entry.pid, answer)
@@ -333,11 +336,13 @@ class Mover:
 
     def _arrived(self, before: HomeProcess, report: MoveReport, begun: float, reason: str) -> None:
         pid, entry = before.pid, self._registry.get(before.pid)
-        if entry is None:
+        state = {"state": "home" if report.where == HOME else "away"} if entry is not None else {}
+        entry = entry or self._registry.ended.get(pid)  # a short program has ended there before we hear that it has come
+        if entry is None or entry.starttime != before.starttime:
             return
         now = time.time()
         self._registry.update(
-            pid, state="home" if report.where == HOME else "away", where=report.where, since=now, moves=entry.moves + 1,
+            pid, **state, where=report.where, since=now, moves=entry.moves + 1,
             frozen_ms=report.frozen_ms, total_ms=report.total_ms, why="", not_before=0.0, recent=(*entry.recent, now)[-KEPT_MOVES:],
             cpu_away=before.cpu_away + self._registry.cpu_of_stay(before, now),
             history=entry.history.moved(now, before.where, report.where, reason),
@@ -351,13 +356,15 @@ class Mover:
 
     def _failed(self, pid: int, target: str, sentence: str, passes: bool) -> None:
         entry = self._registry.get(pid)
+        state = {"state": "home" if entry.where == HOME else "away"} if entry is not None else {}
+        entry = entry or self._registry.ended.get(pid)
         if entry is None:
             return
         log.info("process %d does not move to %s: %s", pid, target, sentence)
         self.tally.not_made()
         now = time.time()
         self._registry.update(
-            pid, state="home" if entry.where == HOME else "away", why=sentence,
+            pid, **state, why=sentence,
             not_before=now + retry_after(passes, self._rng),
             history=entry.history.not_moved(now, entry.where, target, sentence),
         )  # fmt: skip
@@ -366,12 +373,22 @@ class Mover:
         """Its target is ready for a process that is to begin there."""
         self._begins.pop(pid, lambda: None)()
 
+    def lost(self) -> None:
+        """One more process is lost."""
+        self.tally.lost += 1
+
+    def progress_of(self, pid: int) -> Progress | None:
+        """How far the move of a process has come; None: none is under way, or nothing goes ahead."""
+        return self._progress.get(pid) if self.is_moving(pid) else None
+
     def progressed(self, pid: int, message: Message) -> None:
-        """How far a move has come, as the deputy tells it."""
+        """How far a move has come, as the deputy tells it; it may tell late."""
+        if not self.is_moving(pid):
+            return
         sent, total, number, left = (int(message.get(key, 0)) for key in ("sent", "total", "round", "left"))
-        now, before = time.time(), self.progress.get(pid)
+        now, before = time.time(), self._progress.get(pid)
         rate = (sent - before.sent) / max(now - before.at, 0.001) if before is not None else 0.0
-        self.progress[pid] = Progress(sent, total, number, left, max(0.0, rate), now)
+        self._progress[pid] = Progress(sent, total, number, left, max(0.0, rate), now)
 
     def went(self, entry: HomeProcess, where: str, reason: str, frozen: object) -> None:
         """A process went home for a call, or was sent there; or a daemon before this one had asked for a move. entry: what it was before;

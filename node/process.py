@@ -49,6 +49,11 @@ def age(stat: ProcessStat) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - stat.starttime / TICKS
 
 
+def born_at(starttime: int) -> float:
+    """When a process began, in seconds since the epoch."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + starttime / TICKS
+
+
 def is_alive(pid: int, starttime: int) -> bool:
     """Whether that very process still runs (a zombie does not)."""
     stat = read_stat(pid)

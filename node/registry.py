@@ -46,7 +46,8 @@ class HomeProcess:
     came home; `cpu_away` the seconds of cpu that it used in those stays on other nodes that are over; `adopted` that
     mosrun did not start it (or the process that it comes from): somebody moved it by hand. `owner` is who registered it, or the process
     that it comes from: user, group, further groups; its own ids may be others. `trust` names the nodes that
-    it may be on beside its home (mosrun --trust); empty: all. `cut` is since when its node is not heard; 0: it is.
+    it may be on beside its home (mosrun --trust); empty: all. `cut` is since when its node is not heard; 0: it is. `born` is where it was
+    born: home, or the node that its parent was on.
 
     Its checkpoints: `checkpoint_every` minutes (0: not by themselves), since when, to what directory; the last that was made, and when
     the last was tried by itself; how many milliseconds it stood still; why the last one was not made.
@@ -84,6 +85,7 @@ class HomeProcess:
     checkpoint_ms: float = 0.0
     checkpoint_why: str = ""
     cut: float = 0.0
+    born: str = HOME
     history: History = field(default_factory=History)
 
     def runnable(self, stat: ProcessStat | None = None) -> float:
@@ -222,6 +224,14 @@ class Registry:
         if self._watch(entry):
             self._save(entry)
 
+    def lose(self, pid: int, reason: str) -> bool:
+        """Notes of a process, which may have ended already, that it is lost, and why. False: that is known, or nothing is known of it."""
+        entry = self._entries.get(pid) or self.ended.get(pid)
+        is_new = entry is not None and entry.state != "lost"
+        if entry is not None:
+            self.update(pid, why=reason, state="lost", history=entry.history.lost(time.time(), entry.where, reason))
+        return is_new
+
     def update(self, pid: int, **changes: Any) -> HomeProcess | None:
         """Changes fields of an entry and its file; None if the process has ended (then of what is remembered of it)."""
         entry = self._entries.get(pid)
@@ -287,7 +297,7 @@ class Registry:
         used = self.told_of_stay(self._entries[pid]) if pid in self._entries else 0.0
         entry = self._remove(pid)
         if entry is not None:
-            entry = replace(entry, cpu_away=entry.cpu_away + used)
+            entry = replace(entry, cpu_away=entry.cpu_away + used, history=entry.history.ended(time.time(), entry.where))
             self.ended[pid] = entry
             while len(self.ended) > KEPT_ENDED:
                 self.ended.popitem(last=False)

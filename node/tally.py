@@ -11,13 +11,16 @@ from node.registry import HOME
 
 @dataclass
 class Tally:
-    """Moves by kind, those that were not made, how long processes stood still for them, and bytes; never less than before."""
+    """Moves by kind, those that were not made, processes that were lost, how long processes stood still for moves, and bytes; never less
+    than before."""
 
     since: float = field(default_factory=time.time)
     out: int = 0
     hop: int = 0
     home: int = 0
     failed: int = 0
+    lost: int = 0
+    """processes"""
     frozen_seconds: float = 0.0
     moved_bytes: int = 0
 

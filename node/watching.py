@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import pwd
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.errors import FarhomeError
 from node import process
 from node.control import BadRequest, Client
+from node.history import BORN, ENDED, Happening
 from node.peers import PeerError
-from node.registry import HomeProcess
+from node.registry import HOME, HomeProcess
 
 if TYPE_CHECKING:
     from node.daemon import Daemon
@@ -57,13 +58,21 @@ class Watching:
         return {
             "node": node.config.name, "at": now,
             "nodes": [row | self._own() if row["self"] else row for row in view.rows()],
-            "dead": sorted(name for name in node.balancer.gossip.peers() if name not in view.entries),
+            "dead": self._dead(view.entries, now),
             "processes": [self._process(client, entry, now) for entry in entries[:MOST_PROCESSES]],
             "unseen": max(0, len(entries) - MOST_PROCESSES),
             "guests": await self._guests(),
-            "events": sorted(events(known), key=lambda event: event["at"])[-MOST_EVENTS:],
+            "events": _latest(sorted(events(known), key=lambda event: event["at"])),
             "counters": node.mover.tally.row(),
         }  # fmt: skip
+
+    def _dead(self, heard: Container[str], now: float) -> list[dict[str, Any]]:
+        """Nodes of which nothing is known now, and since when they count as dead, if they have been known here to live."""
+        gossip = self._node.balancer.gossip
+        return [
+            {"name": name, "since": None if (seconds := gossip.dead_for(name)) is None else now - seconds}
+            for name in sorted(gossip.peers()) if name not in heard
+        ]  # fmt: skip
 
     async def of_node(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """The processes of another node. Errors: BadRequest, NoAnswer."""
@@ -100,10 +109,11 @@ class Watching:
 
     def _process(self, client: Client, entry: HomeProcess, now: float) -> dict[str, Any]:
         decision = self._node.balancer.decisions.get(entry.pid) if client.may_act_on(entry.uid) else None
-        progress = self._node.mover.progress.get(entry.pid)
+        progress = self._node.mover.progress_of(entry.pid)
         return {
             "pid": entry.pid, "user": process.user_name(entry.uid), "where": entry.where, "state": entry.shown_state,
             "seconds": max(0.0, now - entry.since), "moves": entry.moves, "command": entry.command[:LONGEST_COMMAND], "why": entry.why,
+            "cut": entry.cut if entry.where != HOME else 0.0,
             "job": entry.job, "locked": entry.locked, "home_only": entry.home_only, "adopted": entry.adopted,
             "decision": decision.reason if decision else "",
             "share": min(1.0, progress.sent / max(1, progress.total)) if progress else None,
@@ -125,8 +135,18 @@ def _uid_of(name: str) -> int | None:
         return None
 
 
+def _latest(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last MOST_EVENTS, and when those were born that they are about."""
+    left, kept = told[:-MOST_EVENTS], told[-MOST_EVENTS:]
+    about = {event["pid"] for event in kept}
+    return [event for event in left if event["what"] == BORN and event["pid"] in about][-MOST_EVENTS:] + kept
+
+
 def events(entries: list[HomeProcess]) -> Iterator[dict[str, Any]]:
-    """The last happenings of these processes."""
+    """The last happenings of these processes, and births: of those that have been away, or were to."""
     for entry in entries:
+        if entry.born == HOME and all(happening.what == ENDED for happening in entry.history.recent):
+            continue
+        yield {"pid": entry.pid, **asdict(Happening(process.born_at(entry.starttime), BORN, entry.born, entry.born, ""))}
         for happening in entry.history.recent:
             yield {"pid": entry.pid, **asdict(happening)}

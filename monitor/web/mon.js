@@ -2,6 +2,7 @@
 // The live picture: /picture is asked for once an interval and drawn anew; nothing that the cluster says is ever read as HTML.
 
 const HOME = "home";
+const MARKS = { failed: "x", executed: "*", born: "├", ended: "┤", lost: "X" };
 const MANY = 20; // nodes from which on their names stand upright
 const VIEWS = {
   l: { value: node => node.load, top: nodes => Math.max(1, ...nodes.map(node => node.load)), written: value => value.toFixed(2) },
@@ -40,7 +41,7 @@ function has(text) {
 }
 
 function shownNodes() {
-  return state.picture.nodes.filter(node => (state.dead || !node.dead) && (has(node.name) || !nodesMatch()));
+  return state.picture.nodes.filter(node => (state.dead || node.shown) && (has(node.name) || !nodesMatch()));
 }
 
 function nodesMatch() {
@@ -103,7 +104,7 @@ function drawChart() {
     const level = node.load < 1.05 ? "low" : node.load < 2.05 ? "middle" : "high";
     const [text, well] = element.children, [free, bar] = well.children;
     element.className = `node fade${node.dead ? 2 : node.fade}`;
-    element.title = `${node.name}: ${node.state}`;
+    element.title = `${node.name}: ${node.dead ? node.dead_since : node.state}`;
     element.classList.toggle("self", node.self);
     element.classList.toggle("chosen", chosen !== undefined && node.name === chosen.name);
     free.hidden = state.view !== "m" || node.dead;
@@ -116,7 +117,7 @@ function drawChart() {
 }
 
 function about(node) {
-  if (node.dead) return `${node.name}: dead, nothing is known of it any more`;
+  if (node.dead) return `${node.name}: ${node.dead_since}, nothing is known of it any more`;
   const said = [`${node.name}: ${node.state}`, `load ${node.load.toFixed(2)}`, `${node.cores} cores of speed ${node.speed.toFixed(2)}`,
     `memory ${size(node.memory_used)}/${size(node.memory_total)}`, `${node.guests} guests`, `known for ${age(node.age)}`];
   if (node.utilisability !== null) said.push(`utilisability ${Math.round(node.utilisability * 100)} %`);
@@ -189,28 +190,33 @@ function drawTimeline() {
   const lanes = new Map();
   for (const event of picture.events) lanes.set(event.pid, [...(lanes.get(event.pid) || []), event]);
   const recent = [...lanes.values()].filter(events => events[events.length - 1].at >= begin)
-    .sort((a, b) => b[b.length - 1].at - a[a.length - 1].at).slice(0, 12);
+    .sort((a, b) => isLost(b) - isLost(a) || b[b.length - 1].at - a[a.length - 1].at).slice(0, 12);
   byId("timeline").replaceChildren(...recent.map(events => lane(events, begin, span)));
   byId("events").replaceChildren(...picture.events.slice(-30).reverse().map(event =>
-    made("li", "", `${new Date(event.at * 1000).toLocaleTimeString()}  ${event.told}`)));
+    made("li", event.what, `${new Date(event.at * 1000).toLocaleTimeString()}  ${event.told}`)));
 }
 
+function isLost(events) {
+  return Number(events[events.length - 1].what === "lost");
+}
+
+// Where a process was and when is concluded by the server (monitor/timeline.py); "" is where there is none, "?" where nobody knows.
 function lane(events, begin, span) {
-  const process = state.picture.processes.find(one => one.pid === events[0].pid);
-  const element = made("div", "lane"), track = made("div", "track"), moves = events.filter(event => event.what === "moved");
-  element.append(made("div", "label", `${events[0].pid} ${process ? process.command : "(ended)"}`), track);
+  const process = state.picture.processes.find(one => one.pid === events[0].pid), lost = isLost(events);
+  const element = made("div", lost ? "lane lost" : "lane"), track = made("div", "track");
+  element.append(made("div", "label", `${events[0].pid} ${process ? process.command : lost ? "(lost)" : "(ended)"}`), track);
   const percent = at => Math.max(0, Math.min(100, 100 * (at - begin) / span));
-  const stays = [[begin, moves.length ? moves[0].source : events[0].source], ...moves.map(event => [event.at, event.target])];
+  const stays = state.picture.stays[events[0].pid];
   stays.forEach(([at, where], index) => {
     const end = index + 1 < stays.length ? stays[index + 1][0] : state.picture.at;
-    if (where === HOME || end <= begin) return;
-    const stay = made("div", "stay", where);
+    if (where === "" || end <= begin || end <= at) return;
+    const stay = made("div", where === HOME ? "home" : where === "?" ? "stay unheard" : "stay", where === HOME ? "" : where);
     stay.style.left = `${percent(at)}%`;
     stay.style.width = `${percent(end) - percent(at)}%`;
     track.append(stay);
   });
-  for (const event of events.filter(one => one.what !== "moved" && one.at >= begin)) {
-    const mark = made("div", "mark", event.what === "failed" ? "x" : "*");
+  for (const event of events.filter(one => one.what in MARKS && one.at >= begin)) {
+    const mark = made("div", `mark ${event.what}`, MARKS[event.what]);
     mark.style.left = `${percent(event.at)}%`;
     mark.title = event.told;
     track.append(mark);
@@ -218,8 +224,15 @@ function lane(events, begin, span) {
   return element;
 }
 
+function drawLosses() {
+  const lost = state.picture.lost;
+  byId("lost").hidden = !lost.length;
+  set(byId("lost"), lost.length > 1 ? `${lost.length} PROCESSES ARE LOST. The last: ${lost[0]}` : lost[0] || "");
+}
+
 function draw() {
   if (!state.picture) return;
+  drawLosses();
   drawSummary();
   drawChart();
   drawProcesses();

@@ -234,6 +234,17 @@ def test_web_serves_what_the_daemon_tells_until_it_is_interrupted(tmp_path: Path
     assert re.fullmatch(r"mon: no page can be served at port \d+: Address already in use\n", taken.stderr)
 
 
+def test_first_look_says_that_it_is_not_live_yet(tmp_path: Path) -> None:
+    with daemon_at(tmp_path / "mosd.sock", answer):
+        terminal = Terminal(tmp_path, "-n", "0.1")
+        terminal.wait_for(LIVE)
+        first = terminal.output.partition(LIVE.encode())[0]
+        assert b"becomes live" in first
+        assert b"q quit" not in first and b"? q" not in first
+        terminal.wait_for("? q")
+        assert terminal.end(b"q") == 0
+
+
 def test_terminal_that_can_do_nothing_gets_a_sentence(tmp_path: Path) -> None:
     with daemon_at(tmp_path / "mosd.sock", answer):
         terminal = Terminal(tmp_path, TERM="no-such-terminal")

@@ -53,7 +53,7 @@ def answer(**changes: Any) -> dict[str, Any]:
             event(10, 4712, "home", "n3", "failed", "n3 refuses it: blocked"),
         ],
         "counters": {
-            "since": NOW - 3600, "out": 7, "hop": 2, "home": 5, "failed": 3, "frozen_seconds": 1.25, "moved_bytes": 5 * GIB,
+            "since": NOW - 3600, "out": 7, "hop": 2, "home": 5, "failed": 3, "lost": 1, "frozen_seconds": 1.25, "moved_bytes": 5 * GIB,
         },
     } | changes  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from monitor import frames, processes, timeline
 from monitor.outlook import Outlook
 from monitor.pieces import text_of
 from monitor.styles import painted
-from tests.monitor.pictures import event, node, picture, process
+from tests.monitor.pictures import NOW, event, node, picture, process
 
 
 def text(frame: frames.Frame) -> list[str]:
@@ -110,7 +111,69 @@ def test_timeline_knows_what_was_executed_and_who_has_ended() -> None:
     shown = picture(processes=[], events=[event(30, 5, "n2", "n2", "executed", "gcc")])
     lines = [text_of(line) for line in timeline.draw(shown, timeline.LABEL + 1 + 60, 9, blocks=False)]
     assert lines[1].startswith("5 (ended)")
-    assert lines[1][timeline.LABEL + 1 :] == "n2" + "=" * 28 + "*" + "=" * 29
+    assert lines[1][timeline.LABEL + 1 :] == "n2" + "=" * 28 + "*" + " " * 29  # it has ended since, and nobody tells when
+
+
+def lanes(**changes: Any) -> dict[str, str]:
+    """The timeline of a picture, by what stands before each line."""
+    drawn = [text_of(line) for line in timeline.draw(picture(**changes), timeline.LABEL + 1 + 60, 9)]
+    return {line[: timeline.LABEL].rstrip(): line[timeline.LABEL + 1 :] for line in drawn[1:]}
+
+
+def test_timeline_begins_at_births_and_ends_at_ends() -> None:
+    happened = [event(40, 5, "n2", "n2", "born"), event(20, 5, "n2", "n2", "ended"), event(50, 6, "home", "home", "born"),
+                event(30, 6, "home", "n2"), event(10, 6, "n2", "n2", "lost", "its deputy died")]  # fmt: skip
+    assert lanes(processes=[], events=happened) == {
+        "6 (lost)": " " * 10 + "├" + "·" * 19 + "n2" + "━" * 18 + "X" + " " * 9,
+        "5 (ended)": " " * 20 + "├2" + "━" * 18 + "┤" + " " * 19,
+    }
+
+
+def test_timeline_of_a_number_that_another_process_has_taken_over() -> None:
+    happened = [event(30, 5, "home", "n2"), event(20, 5, "n2", "n2", "ended"), event(10, 5, "home", "home", "born"),
+                event(5, 5, "home", "n3")]  # fmt: skip
+    assert lanes(processes=[process(5, "n3", command="next")], events=happened) == {
+        "5 next": "·" * 30 + "n2" + "━" * 8 + "┤" + " " * 9 + "├" + "·" * 4 + "n3" + "━" * 3
+    }
+
+
+def test_timeline_does_not_know_what_is_on_a_node_that_is_not_heard() -> None:
+    moved = [event(40, 5, "home", "n2"), event(30, 6, "home", "n9")]
+    found = lanes(
+        processes=[process(5, "n2", cut=NOW - 20, command="cut"), process(6, "n9", command="dead")], events=moved,
+        dead=[{"name": "n9", "since": NOW - 15}],
+    )  # fmt: skip
+    assert found["5 cut"] == "·" * 20 + "n2" + "━" * 18 + "?" * 20
+    assert found["6 dead"] == "·" * 30 + "n9" + "━" * 13 + "?" * 15
+
+
+def test_a_loss_is_above_all_else_on_every_screen_for_an_hour() -> None:
+    def shown(ago: float) -> list[list[str]]:
+        one = picture(events=[event(ago, 5, "n2", "n2", "lost", "its deputy died")])
+        return [text(frames.nodes(one, Outlook(), 80, 24)), text(frames.process_list(one, "n1", "", 0, 80, 24))]
+
+    for lines in shown(30):
+        assert "PROCESS 5 IS LOST, on n2: its deputy died" in lines[0]
+        assert len(lines) == 24
+    for lines in shown(2 * 3600):
+        assert not any("IS LOST" in line for line in lines[:1])
+    two = picture(events=[event(ago, pid, "n2", "n2", "lost", "gone") for ago, pid in ((30, 5), (20, 6))])
+    (line,) = frames.alarm(two, 100)
+    assert text_of(line).startswith(" 2 PROCESSES ARE LOST, the last at ")
+    assert "PROCESS 6 IS LOST" in text_of(line)
+    assert "\x1b[1;7;31m" in painted([line], True)
+    assert "\x1b[1;7m" in painted([line], False)
+
+
+def test_dead_nodes_are_shown_with_since_when_until_they_are_of_yesterday() -> None:
+    dead = [{"name": "n9", "since": NOW - 60}, {"name": "n8", "since": NOW - 2 * 86400}, {"name": "n7", "since": None}]
+    shown = picture(dead=dead)
+    assert [one.name for one in Outlook().nodes(shown) if one.dead] == ["n9"]
+    assert [one.name for one in Outlook(dead=True).nodes(shown) if one.dead] == ["n7", "n8", "n9"]
+    stranded = picture(dead=dead, processes=[process(1, "n8")])
+    assert [one.name for one in Outlook().nodes(stranded) if one.dead] == ["n8", "n9"]
+    (line,) = [line for line in text(frames.nodes(shown, Outlook(chosen="n9"), 80, 24)) if line.startswith("n9: dead")]
+    assert re.match(r"n9: dead since [\d:-]+", line)
 
 
 def test_timeline_without_moves_says_so_and_its_span_has_the_moves_in_it() -> None:

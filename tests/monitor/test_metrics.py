@@ -35,6 +35,7 @@ def test_nodes_are_told_with_what_is_known_of_them() -> None:
 def test_moves_are_counters() -> None:
     assert values("farhome_moves", "kind") == {"out": 7, "hop": 2, "home": 5}
     assert values("farhome_moves_not_made") == {"": 3}
+    assert values("farhome_processes_lost") == {"": 1}
     assert values("farhome_moves_frozen_seconds") == {"": 1.25}
     assert values("farhome_moved_bytes") == {"": 5 * GIB}
     assert values("farhome_mosd_start_time_seconds") == {"": NOW - 3600}

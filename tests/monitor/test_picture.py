@@ -44,6 +44,7 @@ def test_what_a_terminal_would_obey_is_no_part_of_a_picture() -> None:
         ({"nodes": [node("n1", 0.0, guests=True)]}, "'guests'"), ({"nodes": [node("n1", 0.0, utilisability="good")]}, "'utilisability'"),
         ({"processes": [process(1) | {"pid": "1"}]}, "'pid'"), ({"events": [{}]}, "'at'"), ({"counters": {"out": "many"}}, "'out'"),
         ({"at": float("nan")}, "who it is"), ({"guests": {}}, "guests"),
+        ({"dead": [{"name": 5}]}, "dead node"), ({"dead": [{"name": "n9", "since": "noon"}]}, "dead node"), ({"dead": [7]}, "dead node"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_its_name(change: dict[str, Any], word: str) -> None:

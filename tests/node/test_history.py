@@ -58,3 +58,16 @@ def test_it_comes_back_from_the_processs_file() -> None:
 def test_a_record_that_makes_no_sense_is_refused(record: object) -> None:
     with pytest.raises(ValueError, match="history"):
         history.from_record(record)
+
+
+def test_an_end_is_kept_and_a_loss_takes_its_place_whichever_is_heard_first() -> None:
+    moved = History().moved(1, "home", "n2", "asked")
+    assert [h.what for h in moved.ended(2, "n2").recent] == ["moved", "ended"]
+    for kept in (moved.ended(2, "n2").lost(3, "n2", "its deputy died"), moved.lost(3, "n2", "its deputy died").ended(4, "n2")):
+        assert [(h.what, h.at, h.target) for h in kept.recent] == [("moved", 1, "n2"), ("lost", 3, "n2")]
+        assert kept.lost(9, "n2", "again") == kept
+
+
+def test_a_move_that_is_heard_of_after_the_end_was_before_it() -> None:
+    kept = History().ended(5, "home").moved(7, "home", "n2", "asked")
+    assert [(h.what, h.at, h.target) for h in kept.recent] == [("moved", 5, "n2"), ("ended", 5, "n2")]

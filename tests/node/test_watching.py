@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import pytest
 
 from balancer.decide import Decision
 from monitor.picture import Listing, Picture, listing_of, picture_of
+from monitor.timeline import is_unheard
 from node import process, watching
 from node.config import Config, load
 from node.control import BadRequest, Client
@@ -73,7 +76,7 @@ async def seen_by(daemon: Daemon, uid: int) -> Picture:
 async def test_owner_and_root_see_what_was_decided_and_moved(daemon: Daemon, uid: int) -> None:
     seen = await seen_by(daemon, uid)
     assert [(one.pid, one.decision) for one in seen.processes] == [(os.getpid(), "it is best off here")]
-    assert [(one.pid, one.target) for one in seen.events] == [(os.getpid(), "n2")]
+    assert [(one.pid, one.what, one.target) for one in seen.events] == [(os.getpid(), "born", "home"), (os.getpid(), "moved", "n2")]
 
 
 async def test_others_see_the_process_but_neither_moves_nor_decisions(daemon: Daemon) -> None:
@@ -141,7 +144,7 @@ def test_a_picture_has_nodes_processes_guests_moves_and_counts(pair: Cluster) ->
     process = seen.process(pid)
     assert process is not None
     assert (process.where, process.state, process.moves) == ("n2", "away", 1)
-    assert [(event.pid, event.source, event.target) for event in seen.events] == [(pid, "home", "n2")]
+    assert [(event.pid, event.what, event.target) for event in seen.events] == [(pid, "born", "home"), (pid, "moved", "n2")]
     assert (seen.counters.out, seen.counters.home, seen.counters.moved_bytes) == (1, 0, 4096)
     (guest,) = wait_for(lambda: watched(pair[2]).guests)
     assert (guest.home, guest.pid) == ("n1", pid)
@@ -162,3 +165,64 @@ def test_counts_are_by_the_kind_of_move() -> None:
     row = tally.row()
     assert (row["out"], row["hop"], row["home"], row["failed"]) == (2, 1, 1, 1)
     assert (row["frozen_seconds"], row["moved_bytes"]) == (1.0, 4000)
+
+
+async def test_progress_that_is_told_late_is_not_shown_for_ever(daemon: Daemon) -> None:
+    late = {"sent": 3, "total": 100, "round": 1, "left": 0}
+    daemon.mover.progressed(os.getpid(), late)
+    assert [one.share for one in (await seen_by(daemon, 0)).processes] == [None]
+    async with daemon.mover.holding(os.getpid()):
+        daemon.mover.progressed(os.getpid(), late)
+        assert [one.share for one in (await seen_by(daemon, 0)).processes] == [0.03]
+    assert [one.share for one in (await seen_by(daemon, 0)).processes] == [None]
+
+
+async def test_a_child_that_is_born_away_has_its_birth_there(daemon: Daemon) -> None:
+    parent = daemon.registry.get(os.getpid())
+    assert parent is not None
+    with subprocess.Popen(["sleep", "60"]) as child:
+        daemon.registry.take_child(parent, child.pid, state="away", where="n2", born="n2")
+        (birth,) = [one for one in (await seen_by(daemon, 0)).events if one.pid == child.pid]
+        child.kill()
+    assert (birth.what, birth.target) == ("born", "n2")
+    assert abs(birth.at - time.time()) < 60
+
+
+async def test_what_has_never_been_away_is_no_event(daemon: Daemon) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        stat = process.read_stat(child.pid)
+        assert stat is not None
+        daemon.registry.add(HomeProcess(child.pid, stat.starttime, OWNER, since=time.time()))
+        child.kill()
+    async with asyncio.timeout(10):
+        while child.pid not in daemon.registry.ended:
+            await asyncio.sleep(0.01)
+    assert child.pid not in {one.pid for one in (await seen_by(daemon, 0)).events}
+
+
+def test_ends_losses_and_dead_nodes_are_told(pair: Cluster) -> None:
+    def happened(pid: int) -> list[tuple[str, str]]:
+        return [(event.what, event.target) for event in watched(pair[1]).events if event.pid == pid]
+
+    ended = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(ended), "n2")
+    os.kill(ended, signal.SIGTERM)
+    wait_for(lambda: happened(ended) == [("born", "home"), ("moved", "n2"), ("ended", "n2")])
+    wait_for(lambda: pair[2].guests() == [] == pair[2].programs())
+    lost = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(lost), "n2")
+    (remote,) = pair[2].programs()
+    os.kill(remote, signal.SIGKILL)
+    wait_for(lambda: happened(lost) == [("born", "home"), ("moved", "n2"), ("lost", "n2")])
+    assert watched(pair[1]).counters.lost == 1
+    assert "n2: LOST: " in pair[1].ok("mosps", "--why", str(lost))
+    stranded = pair.spawn(pair[1], "sleep", "60")
+    pair[1].ok("migrate", str(stranded), "n2")
+    begun = time.time()
+    pair[2].kill()
+    dead = wait_for(lambda: next((one for one in watched(pair[1]).nodes if one.dead and one.since), None), timeout=40)
+    assert begun - 1 < dead.since < time.time() + 1
+    assert re.search(r"^n2 +dead since \d\d:\d\d:\d\d$", pair[1].ok("mon", "--once"), re.MULTILINE)
+    seen = watched(pair[1])
+    process = seen.process(stranded)
+    assert process is not None and is_unheard(seen, process)
