@@ -31,7 +31,7 @@
 #include "mosrun.h"
 #include "mosrun_message.h"
 
-enum { PATIENCE = 5, RESTART_PATIENCE = 700 /* seconds */, ANSWER = 1 << 17 };
+enum { PATIENCE = 5, NODE_PATIENCE = 40, RESTART_PATIENCE = 700 /* seconds */, ANSWER = 1 << 17 };
 enum { PRIVATE_MOST = 10 /* directories of -X */ };
 
 static struct {
@@ -81,6 +81,8 @@ static void give(int option, const char *value)
     *known[option].value = value;
     if (known[option].value == &options.trust && !*value)
         bad_usage("--trust needs the names of nodes, with commas between them, not '%s' (-h keeps a program at home)", value);
+    if (!*value)
+        bad_usage("%s needs a value, and it is empty (mosrun --help tells how)", known[option].name);
     if (known[option].value != &options.private)
         return;
     if (*value != '/' || stat(value, &status) || !S_ISDIR(status.st_mode))
@@ -128,6 +130,8 @@ static int long_option(char **words)
             bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
         return give(i, words[1]), 2;
     }
+    if (length == 7 && !strncmp(words[0], "--trace=", 9)) /* '' is no file */
+        bad_usage("--trace= needs a file, and its name is empty (mosrun --help tells how)", "");
     if (length == 7 && !strncmp(words[0], "--trace", length)) /* its value, if any, is in the same word */
         return options.trace = words[0][length] ? words[0] + length + 1 : "-", 1;
     if (!strcmp(words[0], "--help"))
@@ -215,11 +219,17 @@ static void describe(struct message *message, char **program)
     memcpy(message->bytes, (unsigned char[]){0, 0, (unsigned char)(body >> 8), (unsigned char)body}, 4);
 }
 
+/* How long the daemon may take to answer: with -r it makes a place on that node first. */
+static int seconds_to_wait(void)
+{
+    return *options.restart ? RESTART_PATIENCE : *options.node ? NODE_PATIENCE : PATIENCE;
+}
+
 /* The connection to the daemon, out of the way of the standard descriptors. Errors: -1 and errno. */
 static int call(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval patience = {.tv_sec = *options.restart ? RESTART_PATIENCE : PATIENCE};
+    struct timeval patience = {.tv_sec = seconds_to_wait()};
     if (strlen(path) >= sizeof address.sun_path)
         return errno = ENAMETOOLONG, -1;
     strcpy(address.sun_path, path);

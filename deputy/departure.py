@@ -17,6 +17,7 @@ from deputy.beginning import Beginning, program_of
 from deputy.freezing import MOMENT_PATIENCE, NotNow
 from deputy.preparation import Preparation
 from deputy.report import Report
+from deputy.trace import STDERR, TraceFile
 from deputy.traced import Replaced
 from engine.precopy import Ahead
 from kernel_helpers.errors import FarhomeError, MoveRefused
@@ -44,6 +45,10 @@ class Departure:
         self._begun = time.monotonic()
         self._mosrun: os.stat_result | None = None
         """the program that the process still is, if it is about to execute another, which is to leave"""
+        self._voice: TraceFile | None = None
+        """the standard error of the program that begins"""
+        self._has_begun = False
+        """mosrun has become it"""
         if preparation.begins:
             with suppress(OSError):  # it may just have ended
                 self._mosrun = program_of(deputy.pid)
@@ -98,6 +103,9 @@ class Departure:
     def _begin(self, mosrun: os.stat_result) -> None:
         """The target is ready: mosrun may execute its program. Errors: OSError."""
         beginning = self._deputy.beginning = Beginning(self._deputy.pid, mosrun)
+        if self._preparation.says and not beginning.is_over:
+            self._voice = TraceFile(self._deputy.pid, STDERR)
+            self._voice.open()
         self._deputy.server.tell({"event": "begins"})
 
         def is_over() -> bool:
@@ -109,7 +117,12 @@ class Departure:
     def _take_begun(self, beginning: Beginning) -> tuple[Frozen | None, float]:
         """The program at its first instruction, and since when; or None: it runs already, and leaves as any. Errors: as Beginning.take."""
         self._deputy.beginning, self._preparation.begins = None, ""
-        held, since = beginning.take(self._preparation.owners), beginning.held_since
+        try:
+            held, since = beginning.take(self._preparation.owners), beginning.held_since
+        except MoveRefused:
+            self._has_begun = True
+            raise
+        self._has_begun = True
         if held is None:
             self._preparation.look_for_areas()
         return held, since or time.monotonic()
@@ -148,6 +161,11 @@ class Departure:
         self._preparation.abandon()
         sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {sentence_of(error)}"
         log.warning("%s", sentence, exc_info=not isinstance(error, (MoveRefused, NotNow, WireError)))
+        if self._voice is not None:  # mosrun is its program by now, and tells nothing any more
+            reason = error.reason if isinstance(error, MoveRefused) else sentence_of(error)
+            if self._has_begun:
+                self._voice.write(f"mosrun: it does not begin on {target.node}: {reason}; it runs at home\n".encode())
+            self._voice.close()
         deputy.answer_failure(self._number, sentence)
         if deputy.where == "home":
             deputy.finished = True
@@ -156,6 +174,8 @@ class Departure:
         """The process is where it was to go."""
         deputy = self._deputy
         deputy.wanted = None
+        if self._voice is not None:
+            self._voice.close()
         deputy.note_use()
         log.info("process %d is on %s, frozen %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
         deputy.answer(self._number, report)

@@ -209,7 +209,8 @@ class Deputy:
             self._do_later()
             if self._preparing is not None:
                 self._preparing()
-                self._tell_progress()
+                if self._preparing is not None:  # it may be over by now, and what is told then stays
+                    self._tell_progress()
         if self.signals is not None:
             self.signals.poll()
         if self.stub is not None and self.stub.executed is not None:
@@ -363,6 +364,7 @@ class Deputy:
             self.pid, target, self.options.node, engine, None if self.where == "home" else self.mappings.files(),
             trace=bool(self.options.trace), left=self.link.target if self.link is not None else None, memory=memory,
             begins=str(message.get("begins", "")), owners=(self.options.owner, asker), link_timeout=self.options.link_timeout,
+            says=message.get("says") is True,
         )  # fmt: skip
         self.wanted = Wanted(number, preparation) if self.where != "home" else None
         Departure(self, preparation, number).start()

@@ -18,7 +18,7 @@ from engine.memory_nodes import memory_nodes
 from engine.pending import Pending
 from engine.permission import Owner, may_leave
 from engine.refusal import why_not
-from kernel_helpers.errors import FarhomeError, MoveRefused
+from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.stream import Connection
 from wire import channel, steps
 from wire.channel import Channel
@@ -54,9 +54,10 @@ class Preparation:
     def __init__(
         self, pid: int, target: Target, home: str, engine: str, known: list[files.MappedFile] | None = None, held_by: int | None = None,
         trace: bool = False, left: Target | None = None, memory: str = "auto", begins: str = "", owners: Sequence[Owner] = (),
-        link_timeout: float | None = None,
+        link_timeout: float | None = None, says: bool = False,
     ) -> None:  # fmt: skip
-        """begins: the name of the program that the process is about to execute, which is to leave (deputy/beginning.py).
+        """begins: the name of the program that the process is about to execute, which is to leave (deputy/beginning.py); says: if it does
+        not, its user is told why.
         known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
         another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES.
         owners: whose rights bound those of what leaves (engine/permission.py). link_timeout: seconds, of this node."""
@@ -68,6 +69,8 @@ class Preparation:
         self.channel: Channel | None = None
         self._decider = Decider.MOVING
         self._pending: Pending = []
+        self.stopped = False
+        """it was when it was committed"""
         self.source: Channel | None = None
         """to where a guest is that is to hop"""
         self._left = left
@@ -77,6 +80,7 @@ class Preparation:
         self._trace = trace
         self._link_timeout = link_timeout
         self.begins = begins
+        self.says = says
         self.owners = owners
         self.memory = memory
         self.giver: postcopy.Giver | None = None
@@ -221,7 +225,7 @@ class Preparation:
     def check(self) -> None:
         """Raises what went wrong in the worker."""
         if self._error is not None:
-            raise self._error if isinstance(self._error, (FarhomeError, WireError, OSError)) else FarhomeError(str(self._error))
+            raise self._error if isinstance(self._error, (FarhomeError, WireError, OSError)) else FarhomeError(sentence(self._error))
 
     def note(self, word: Word) -> Do:
         """What is to be done after that (engine/commit.py)."""
@@ -233,19 +237,20 @@ class Preparation:
         """The signals that went with the commit."""
         return self._pending
 
-    def commit(self, pending: Pending) -> None:
-        """From here on the process is the target's. Errors: OSError, WireError: it has not been said, and is not."""
+    def commit(self, pending: Pending, stopped: bool = False) -> None:
+        """From here on the process is the target's; stopped: it stands still there until it is continued. Errors: OSError, WireError: it
+        has not been said, and is not."""
         assert self.channel is not None
         try:
             if self.channel.has_word():
                 raise WireError(f"the target said {self.channel.next()['op']!r} where nothing was due")  # it has changed its mind, or gone
-            self.channel.send("commit", pending=pending)
+            self.channel.send("commit", pending=pending, stopped=stopped)
         except BaseException:
             self.note(Word.UNSAID)
             raise
         steps.reached("commit said")
         self.note(Word.COMMIT)
-        self._pending = pending
+        self._pending, self.stopped = pending, stopped
 
     def await_running(self, patience: float, goes_on: Callable[[], bool] = lambda: True) -> float:
         """When the target said that the process runs (time.monotonic()), or was last waited for. If it does not say so soon, commit is said
@@ -280,7 +285,7 @@ class Preparation:
                     talk.close()
                     talk = again
                     if goes_on():
-                        talk.send("commit", pending=self._pending)
+                        talk.send("commit", pending=self._pending, stopped=self.stopped)
         finally:
             talk.close()
 

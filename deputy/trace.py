@@ -32,6 +32,14 @@ class TraceFile:
         self._failed = False
         self._lost = 0
 
+    def open(self) -> None:
+        """Now, from a process that may have ended when there is something to tell. What goes wrong is logged, and nothing is told."""
+        try:
+            self._descriptor = self._open()
+        except OSError as error:
+            log.warning("nothing can be told to process %d: %s", self._pid, error)
+            self._failed = True
+
     def write(self, lines: bytes) -> None:
         """Whatever goes wrong is logged once and loses lines, no more."""
         if self._failed or not self._path:

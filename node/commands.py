@@ -73,11 +73,31 @@ class Commands:
         """mosrun tells of itself: the peer of this connection, which becomes the program when it closes it by exec. The answer comes
         when it may."""
         entry = self._wished(client, request)
+        if self._is_away(entry):
+            self._node.spawn(self._begins_away(client, entry))
+            return {}
         self._node.registry.add(entry)
         self._node.spawn(self._started(client, entry))
         if entry.wanted == BEST:
             await self._node.balancer.turn(entry)
+        elif entry.wanted and entry.wanted != self._node.config.name:
+            await self._node.beginnings.begin(entry)
         return {}
+
+    def _is_away(self, entry: HomeProcess) -> bool:
+        """Whether mosrun was itself executed by a process that is away: so will its program be."""
+        now = self._node.registry.get(entry.pid)
+        return now is not None and now.starttime == entry.starttime and now.where != HOME
+
+    async def _begins_away(self, client: Client, entry: HomeProcess) -> None:
+        """What was asked for holds from when mosrun has become its program, where that is."""
+        await client.closed.wait()
+        wished = {key: getattr(entry, key) for key in ("job", "home_only", "locked", "memory", "wanted", "trust")}
+        if self._is_away(entry):
+            self._node.registry.update(entry.pid, **wished, command=process.command_line(entry.pid) or entry.command)
+            if entry.home_only:
+                await self._move_quietly(entry.pid, HOME, Manner())
+            self._node.balancer.decide()
 
     def _wished(self, client: Client, request: dict[str, Any]) -> HomeProcess:
         """What mosrun asks for the process that it is about to become. Errors: BadRequest."""
@@ -167,7 +187,7 @@ class Commands:
         return {"processes": sorted(rows, key=lambda row: row["pid"])}
 
     def _progress(self, pid: int) -> dict[str, Any]:
-        progress = self._node.mover.progress.get(pid)
+        progress = self._node.mover.progress_of(pid)
         return {"progress": progress.row()} if progress is not None else {}
 
     async def _let_register(self, pid: object) -> None:

@@ -20,6 +20,7 @@ from node import programs as starting
 from node.accounts import PERIOD as ACCOUNTS_PERIOD
 from node.accounts import Accounts
 from node.balancing import Balancer
+from node.beginning import Beginnings
 from node.certificates import Certificates
 from node.checkpoints import PERIOD as CHECKPOINT_PERIOD
 from node.checkpoints import Checkpoints
@@ -106,6 +107,7 @@ class Daemon:
             lambda: self.config, self.registry, self.mover, self.guests, self.peers, self.lending, self.processors, self._own_programs,
             speed, self.life, paths.mfs, certificates=self.certificates,
         )  # fmt: skip
+        self.beginnings = Beginnings(self.registry, self.mover, self.balancer.journal, self.spawn)
         self.files = FileTree(paths, lambda: self.config, self.keys, self.peers, self.balancer.gossip.peers)
         self.clustering = Clustering(self, self.certificates)
         self.control = ControlServer(paths.socket, Commands(self).handle)

@@ -106,7 +106,9 @@ def test_a_program_that_cannot_run_is_told_as_a_shell_does(environment: dict[str
      ["-C", "there", "true"], ["--restart"], ["-R", "there", "true"], ["--what", "true"], ["-m", "²", "true"], ["--node"], ["--"],
      ["-X", "relative", "true"], ["-X", "/nonexistent", "true"], ["-X", "/etc/passwd", "true"], ["-X", "/", "true"],
      ["-X", "/tmp", "-X", "/tmp", "true"], ["-X", "/usr/lib", "--private=/usr", "true"], ["-X/tmp", "-A", "5", "true"],
-     ["-X", "/tmp", "-R", "saved"], [*["-X", "/tmp"] * 11, "true"], ["-X"]],
+     ["-X", "/tmp", "-R", "saved"], [*["-X", "/tmp"] * 11, "true"], ["-X"],
+     ["-J", "", "true"], ["-r", "", "true"], ["--job=", "true"], ["--node=", "true"], ["-m", "", "true"], ["-A", "", "true"],
+     ["--trace=", "true"], ["-T", "", "true"]],
 )  # fmt: skip
 def test_bad_usage_is_one_sentence_and_64(environment: dict[str, str], argv: list[str]) -> None:
     done = run(environment, *argv)
@@ -129,7 +131,7 @@ TOLD |= {"every": "", "checkpoint": "", "directory": ""}
         (["-rn2", "-m", "5", "--", "echo"], {"node": "n2", "memory": 5 << 20}, ""),
         (["--node=n2", "--job", "j", "echo", "--", "-L"], {"node": "n2", "job": "j"}, "-- -L"),
         (["-LJ", "j", "echo"], {"locked": True, "job": "j"}, ""),
-        (["--locked", "--job=", "--memory=999999999", "echo"], {"locked": True, "memory": 999999999 << 20}, ""),
+        (["--locked", "--memory=999999999", "echo"], {"locked": True, "memory": 999999999 << 20}, ""),
         (["-J", "é" * 600, "echo"], {"job": "é" * 512}, ""),
         (["--trace", "-L", "echo"], {"trace": "-", "locked": True}, ""),
         (["-A", ".5", "-C", "/there/saved", "echo"], {"every": ".5", "checkpoint": "/there/saved"}, ""),
