@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.peculiar import by_asking
-from engine.pending import put, take
+from engine.pending import Pending, put, take
 from engine.permission import may_leave
 from engine.phases import Phases
 from engine.private import private_directories
@@ -36,6 +37,7 @@ from engine.refusal import PRIVATE, passes, shares_memory, why_not
 from engine.remains import remains
 from engine.restarts import deadlines, name_restarted_calls, note_masks, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
+from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink
@@ -78,8 +80,6 @@ def leave(
         if reason is not None and passes(reason):
             raise NotNow(reason)
         reason = reason or by_asking(frozen)
-        if reason is None and any(thread.group_stop for thread in frozen.threads.values()):
-            reason = "it is stopped"
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
         phases.done("why not")
@@ -115,6 +115,7 @@ def leave(
     deputy.be_away(stub, guest_link, mappings)
     assert deputy.signals is not None
     deputy.signals.note(preparation.waiting)
+    deputy.signals.stopped = preparation.stopped
     if preparation.ahead is not None:
         deputy.is_followed(preparation.ahead.owed, preparation.giver)
         preparation.giver = None  # it is the deputy's now
@@ -147,7 +148,7 @@ def _commit(frozen: Frozen, preparation: Preparation, phases: Phases) -> Connect
             if not waits:  # whoever kills us after the commit must not let it run here
                 frozen.park()
                 _bind(frozen)
-            preparation.commit(waiting)
+            preparation.commit(waiting, _is_stopped(frozen, waiting))
         except BaseException:
             put(frozen, waiting)
             raise
@@ -156,6 +157,12 @@ def _commit(frozen: Frozen, preparation: Preparation, phases: Phases) -> Connect
         connection.close()
         raise
     return connection
+
+
+def _is_stopped(frozen: Frozen, waiting: Pending) -> bool:
+    """Whether it was stopped (SIGSTOP, job control) when we came, and has not been continued since: what continued waits."""
+    was_stopped = any(thread.group_stop for thread in frozen.threads.values())
+    return was_stopped and all(tracing.signal_number(info) != signal.SIGCONT for _, info in waiting)
 
 
 def _bind(frozen: Frozen) -> None:
@@ -225,7 +232,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-        preparation.commit(pending)
+        preparation.commit(pending, deputy.signals.stopped)
     except BaseException:
         freezing.thaw(deputy)
         raise

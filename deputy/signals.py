@@ -44,7 +44,8 @@ class StubSignals:
     def __init__(self, deputy: Deputy, stub: Stub) -> None:
         self._deputy = deputy
         self._stub = stub
-        self._stopped = False
+        self.stopped = False
+        """the process is (SIGSTOP, job control), and its guest stands still"""
         self._own_stop: int | None = None
         self._own_death: int | None = None
         self._held: Pending | None = None
@@ -112,13 +113,13 @@ class StubSignals:
         elif stop.cause is Cause.EXECUTED:
             self._stub.executed = self._stub.program_tid(tracing.event_message(stop.tid))
         elif stop.cause is Cause.GROUP_STOP:
-            if not self._stopped:
-                self._stopped = True
+            if not self.stopped:
+                self.stopped = True
                 self._tell(Control.STOPPED, number=stop.number)
             tracing.listen(stop.tid)
         else:
-            if self._stopped and stop.cause is Cause.TRAP:
-                self._stopped = False
+            if self.stopped and stop.cause is Cause.TRAP:
+                self.stopped = False
                 self._tell(Control.CONTINUED)
             self._proceed(stop.tid)
 

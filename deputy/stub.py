@@ -168,6 +168,8 @@ class Stub(Traced):
             if kept:
                 self.send_again(thread.tid, kept, info)
             tracing.proceed(thread.tid)
+            if thread.group_stop:  # the process is stopped: for the way into the loop alone the thread was not
+                tracing.interrupt(thread.tid)
 
     # -- while it is a stub ----------------------------------------------------------------------------------------------
 
@@ -178,8 +180,7 @@ class Stub(Traced):
 
     def cancel(self, tid: int, timeout: float = 10.0) -> bool:
         """Takes a thread (the program's id) back out of the call that it waits in; the guest gets a suspended REPLY with
-        the restart code. False: it had completed, and the normal REPLY is on its way; or the process is stopped, and the thread not
-        in the call itself.
+        the restart code. False: it had completed, and the normal REPLY is on its way.
 
         Errors: TimeoutError when the call can neither be ended nor ends by itself.
         """
@@ -194,19 +195,20 @@ class Stub(Traced):
                     return False
                 continue
             registers = tracing.registers(host)
-            is_stopped = self.is_group_stop
-            suspended = False
-            if self._is_in_call(registers):
-                suspended = self.link.suspend(tid, signed(registers.rax))
-                if suspended:
-                    tracing.set_registers(host, self._loop_registers(host, registers))
-            self.let_go(host)
-            if suspended or is_stopped:
-                return suspended  # one that has come out of its call says so when the process is continued
+            if self._is_in_call(registers) and self.link.suspend(tid, signed(registers.rax)):
+                tracing.set_registers(host, self._loop_registers(host, registers))
+                self.let_go(host)
+                return True
+            if is_stopped := self.is_group_stop:
+                tracing.proceed(host)  # of a stopped process this thread alone, into its call or to the reply
+            else:
+                self.let_go(host)
             # It was just before or just after the call: that takes no time.
             quiet = time.monotonic() + 0.001
             while self.host(tid) is not None and self._is_busy(tid) and time.monotonic() < quiet:
                 os.sched_yield()
+            if is_stopped:
+                tracing.interrupt(host)  # it stops with the others, if that is not over
         return False
 
     def resumable(self, tid: int) -> int | None:
@@ -405,14 +407,18 @@ class Stub(Traced):
         threads: dict[int, Thread] = {}
         try:
             for tid in list(self.tids):
-                if self.interrupt(tid, 5.0) is None:
+                stop = self.interrupt(tid, 5.0)
+                if stop is None:
                     raise TimeoutError(f"thread {tid} of the stub does not stop")
                 threads[tid] = Thread(tid, self.pid)
+                threads[tid].group_stop = stop.number if stop.cause is Cause.GROUP_STOP else 0
                 threads[tid].capture()
         except BaseException:
             for thread in threads.values():
                 thread.restore()
                 tracing.proceed(thread.tid)
+                if thread.group_stop:
+                    tracing.interrupt(thread.tid)
             raise
         self._frozen = Frozen(self.pid, threads, instruction=self._code + self._call_end - 2)
         for tid, number, info in self.take_later():

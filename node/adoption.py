@@ -175,7 +175,4 @@ def _reasons(pid: int, owners: Sequence[Owner]) -> list[str]:
         except MoveRefused as refusal:
             asked = refusal.reason
         found += [asked] if asked is not None else []
-    stat = process.read_stat(pid)
-    if stat is not None and stat.state == "T":
-        found.append("it is stopped")
     return found

@@ -231,6 +231,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         taker.start(remote.patience.limit, remote.tree.waker.wake)
     if decision.link is not None:
         remote.attach(decision.link)
+    guest.is_stopped = decision.stopped
     guest.run(decision.pending)
     with suppress(OSError):  # it asks again
         decision.talk.send("running")
@@ -244,10 +245,12 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
 
 @dataclass(frozen=True)
 class Decision:
-    """The process runs here, with these signals waiting: who has said so, and the link, if it is connected."""
+    """The process runs here, with these signals waiting, or stands still until it is continued: who has said so, and the link, if it is
+    connected."""
 
     talk: Channel
     pending: Pending
+    stopped: bool
     link: Connection | None
 
 
@@ -271,7 +274,7 @@ def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lam
                 if action is Do.RUN:
                     talks.remove(caller)
                     pending = [(int(tid), bytes(info)) for tid, info in message["pending"]]
-                    made, link = Decision(caller, pending, link or _late_link(remote)), None
+                    made, link = Decision(caller, pending, message.get("stopped") is True, link or _late_link(remote)), None
                     return made
                 if action is Do.END:
                     raise WireError("the home keeps the process")

@@ -11,12 +11,13 @@ from engine.capture import pending_signals
 from engine.pending import Pending, put
 from engine.restarts import note_masks
 from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers.errors import sentence
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import Parked
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS
-from kernel_helpers.tracing import Cause
+from kernel_helpers.tracing import Cause, Stop
 
 if TYPE_CHECKING:
     from remote.guest import Guest
@@ -32,22 +33,22 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
     its calls are at."""
     if guest.frozen is not None:
         return ""
-    if guest.is_stopped and not is_over:
-        return "it is stopped"
     parked = guest.link.parked()
     if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
         return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
     threads: dict[int, Thread] = {}
+    halted = guest.take_halted()
     taken: list[tuple[int, bytes]] = []
     try:
         guest.signals.ask_no_more()
         for tid in guest.threads:
-            tracing.interrupt(tid)
+            if tid not in halted:
+                tracing.interrupt(tid)
         for tid in parked:
             # Calls that only home makes, and whatever was suspended just now: back to before the call.
             guest.link.answer(tid, error=syscalls.ERESTARTNOINTR)
         for tid in list(guest.threads):
-            taken += await_trap(guest, tid)
+            taken += await_trap(guest, tid, halted.pop(tid, None))
             if tid not in guest.threads:
                 continue  # its exit was under way
             threads[tid] = Thread(tid, guest.pid)
@@ -68,9 +69,13 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
             with suppress(OSError):
                 thread.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
                 thread.restore()
+                if guest.is_stopped:
+                    tracing.interrupt(thread.tid)
                 thread.resume()
+        for stop in halted.values():
+            guest.halt(stop)
         guest.link.unpause()
-        return str(error) or "the guest did not freeze"
+        return sentence(error) or "the guest did not freeze"
     return ""
 
 
@@ -83,12 +88,13 @@ def _put_back_masked(guest: Guest, frozen: Frozen, parked: dict[int, Parked]) ->
         syscalls.put_back(thread.registers, thread.signal_mask, thread.mask_in_force)
 
 
-def await_trap(guest: Guest, tid: int) -> list[tuple[int, bytes]]:
-    """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo)."""
+def await_trap(guest: Guest, tid: int, first: Stop | None = None) -> list[tuple[int, bytes]]:
+    """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo). first: the stop that the thread is
+    in, the process being stopped."""
     taken: list[tuple[int, bytes]] = []
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        stops = tracing.poll([tid])
+        stops, first = [first] if first is not None else tracing.poll([tid]), None
         if not stops:
             time.sleep(0.0001)  # no descriptor tells of a ptrace stop
             continue

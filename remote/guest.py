@@ -81,7 +81,8 @@ class Guest:
         self.frozen: Frozen | None = frozen
         self.threads: dict[int, Thread] = dict(frozen.threads)
         self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
-        self._halted: set[int] = set()
+        self._halted: dict[int, Stop] = {}
+        """threads (ours) that stay in a stop, the process being stopped"""
         self.is_stopped = False
         self.door = Door(link, frozen)
         self.signals = GuestSignals(self)
@@ -112,6 +113,8 @@ class Guest:
             if thread.pending_signal in tracing.STOPPING:  # which no mask keeps out of the calls above
                 self.signals.stop_at_home(thread.pending_signal)
                 thread.pending_signal, thread.pending_info = 0, b""
+            if self.is_stopped:
+                tracing.interrupt(thread.tid)  # it comes to that stop before any instruction of its own
             thread.resume()
             self.follow(thread.tid)
 
@@ -258,13 +261,12 @@ class Guest:
             self._over()
         elif event.kind == Control.STOPPED:
             self.is_stopped = True
-            for tid in self.threads:
+            for tid in self.threads if self.frozen is None else ():
                 tracing.interrupt(tid)
         elif event.kind == Control.CONTINUED:
             self.is_stopped = False
             self.signals.look_again()
-            halted, self._halted = self._halted, set()
-            for tid in halted:
+            for tid in self.take_halted():
                 self._go_on(tid)
         elif event.kind in (Control.MAPPED, Control.CONTENT):
             self._mappings.handle(event)
@@ -300,6 +302,15 @@ class Guest:
     def stands(self, host: int) -> bool:
         """Whether a thread (ours) is in a stop, the process being stopped."""
         return host in self._halted
+
+    def halt(self, stop: Stop) -> None:
+        """A thread (ours) stays in this stop until the process is continued."""
+        self._halted[stop.tid] = stop
+
+    def take_halted(self) -> dict[int, Stop]:
+        """Those that stay so, by whom it is asked from here on."""
+        halted, self._halted = self._halted, {}
+        return halted
 
     def host_tid(self, tid: int) -> int | None:
         """A thread's id as this process sees it."""
@@ -348,7 +359,7 @@ class Guest:
                 tracing.interrupt(stop.tid)
             tracing.proceed(stop.tid)
         elif self.is_stopped:
-            self._halted.add(stop.tid)
+            self.halt(stop)
         else:
             self._go_on(stop.tid)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.moves import test_directed, test_exec, test_itself, test_limits, test_masks, test_signals, test_unchanged
+from tests.moves import test_directed, test_exec, test_itself, test_limits, test_masks, test_signals, test_stopped, test_unchanged
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -84,3 +84,8 @@ def test_masks_with_the_reference_interceptor(reference: Cluster) -> None:
 @pytest.mark.timeout(120)
 def test_calls_that_change_nothing_with_the_reference_interceptor(reference: Cluster) -> None:
     test_unchanged.stays(reference, "unchanged")
+
+
+@pytest.mark.timeout(120)
+def test_a_stopped_process_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_stopped.test_one_that_was_stopped_in_a_call_is_in_that_call_wherever_it_goes_on(reference, "waits")

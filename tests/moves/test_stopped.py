@@ -1,0 +1,161 @@
+"""Stopped processes (SIGSTOP, Ctrl-Z) leave, hop and come home, stay stopped meanwhile, and go on where they are then."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.faults.running import HOME, Running
+from tests.moves.cluster import Cluster, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Stopped:
+    """The child of one `stopped`, whose parent stays at home."""
+
+    def __init__(self, parent: Running) -> None:
+        self.parent, self.cluster = parent, parent.cluster
+        (line,) = until("the child is there", parent.lines)
+        self.pid = int(line.split()[1])
+        until("it is listed", lambda: self._row() is not None)
+
+    def _row(self) -> dict[str, object] | None:
+        shown = json.loads(self.cluster.home.run("mosps", "-a", "--json").stdout)
+        return next((row for row in shown if row["pid"] == self.pid), None)
+
+    def where(self) -> str:
+        row = self._row()
+        assert row is not None, self.parent.said
+        return self.cluster.where(row)
+
+    def move(self, target: str) -> None:
+        move = self.cluster.migrate(self.pid, self.where(), target)
+        assert move.done, str(move)
+
+    def send(self, number: int) -> None:
+        assert self.cluster.home.run("sh", "-c", f"kill -{number} {self.pid}").returncode == 0
+
+    def state(self) -> str:
+        lines = (self.cluster.home.root / "proc" / str(self.pid) / "status").read_text().splitlines()
+        return next(line.split()[1] for line in lines if line.startswith("State"))
+
+    def told(self, *lines: str) -> None:
+        """Until waitpid has told the parent exactly that, after the first line."""
+        until(f"{lines}; {self.parent.lines()}", lambda: self.parent.lines()[1:] == [*lines])
+
+    def stop(self, number: int = signal.SIGSTOP) -> None:
+        self.send(number)
+        until("it is stopped", lambda: self.parent.lines()[-1] == f"stopped by {int(number)}")
+
+    def stands(self) -> None:
+        """Whether nothing of it runs, anywhere, for a while."""
+        assert self.state() in "Tt"
+        before = self.counted()
+        with pytest.raises(TimeoutError):
+            until("it counts", lambda: self.counted() != before, seconds=0.15)
+
+    def counted(self) -> str:
+        path = self.parent.directory / "count"
+        return path.read_text() if path.exists() else ""
+
+    def go(self) -> None:
+        (self.parent.directory / "go").touch()
+
+
+@contextmanager
+def stopped(cluster: Cluster, way: str) -> Iterator[Stopped]:
+    with Running(cluster, "stopped", way) as parent:
+        yield Stopped(parent)
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGSTOP, marks=pytest.mark.soak), signal.SIGTSTP])
+def test_a_stopped_process_leaves_hops_and_comes_home_and_goes_on_where_it_is(cluster: Cluster, number: int) -> None:
+    with stopped(cluster, "counts") as one:
+        until("it counts", one.counted)
+        heard: list[str] = []
+        for targets in (["n2"], ["n3", HOME]):
+            one.stop(number)
+            for target in targets:
+                one.move(target)
+                assert one.where() == target
+                one.stands()
+            heard.append(f"stopped by {int(number)}")
+            one.told(*heard)
+            before = one.counted()
+            one.send(signal.SIGCONT)
+            heard.append("continued")
+            one.told(*heard)
+            until("it goes on", lambda before=before: one.counted() != before)  # type: ignore[misc]
+            assert one.where() == targets[-1]
+        one.send(signal.SIGUSR1)
+        one.go()
+        one.told(*heard, "ended with 7")
+
+
+@pytest.mark.parametrize("way", ["waits", pytest.param("sleeps", marks=pytest.mark.soak)])
+def test_one_that_was_stopped_in_a_call_is_in_that_call_wherever_it_goes_on(cluster: Cluster, way: str) -> None:
+    with stopped(cluster, way) as one:
+        one.stop()
+        for target in ("n2", "n3", HOME, "n2") if way == "sleeps" else ("n2",):
+            one.move(target)
+            assert one.state() in "Tt"
+        one.send(signal.SIGCONT)
+        one.told(f"stopped by {int(signal.SIGSTOP)}", "continued")
+        one.stop()
+        one.move(HOME)
+        one.send(signal.SIGUSR1)
+        one.send(signal.SIGCONT)
+        if way == "waits":
+            fifo = os.open(one.parent.directory / "fifo", os.O_RDWR | os.O_NONBLOCK)
+            os.write(fifo, b"x")
+            one.told(*(f"stopped by {int(signal.SIGSTOP)}", "continued") * 2, "ended with 7")
+            os.close(fifo)
+        one.go()
+        one.told(*(f"stopped by {int(signal.SIGSTOP)}", "continued") * 2, "ended with 7")
+
+
+def test_signals_wait_until_it_goes_on_and_kill_does_not(cluster: Cluster) -> None:
+    with stopped(cluster, "counts") as one:
+        until("it counts", one.counted)
+        one.stop()
+        one.move("n2")
+        one.send(signal.SIGUSR1)
+        one.stands()
+        one.move("n3")
+        one.stands()
+        assert one.counted().split()[1] == "0"
+        one.send(signal.SIGCONT)
+        until("it has handled it", lambda: one.counted().split()[1] == str(int(signal.SIGUSR1)))
+        one.stop()
+        one.move("n2")
+        one.send(signal.SIGKILL)
+        one.told("stopped by 19", "continued", "stopped by 19", "killed by 9")
+        until("n2 has no guest", lambda: "[]" in cluster.place("n2").run("mosps", "--guests", "--json").stdout)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_one_that_is_continued_while_it_moves_runs(cluster: Cluster, rounds: int) -> None:
+    with stopped(cluster, "counts") as one:
+        until("it counts", one.counted)
+        for target in ("n2", "n3", HOME) * rounds:
+            one.stop()
+            with cluster.home.popen(["sh", "-c", f"sleep 0.0{len(one.parent.lines()) % 9}; kill -CONT {one.pid}"], "") as other:
+                one.move(target)
+                assert other.wait(20) == 0
+            before = one.counted()
+            until("it goes on", lambda before=before: one.counted() != before)  # type: ignore[misc]
+            until("that is told", lambda: one.parent.lines()[-1] == "continued")
+
+
+def test_moscheck_says_that_it_could_move(cluster: Cluster) -> None:
+    with stopped(cluster, "counts") as one:
+        one.stop()
+        assert "could move" in cluster.home.run("moscheck", str(one.pid)).stdout
+
+

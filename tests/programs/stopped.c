@@ -1,0 +1,81 @@
+/* stopped WAY: what stops is continued, wherever it is. The parent (this program) tells in the file `lines` how its child stopped, went on and
+ * ended, as waitpid(2) has it; the child counts in the file `count`, as `worker` does in two threads, or waits in a call.
+ *   waits: in a read, until `go` is there. counts: computing, in two threads. sleeps: in nanosleep, one second in all. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static int lines;
+static volatile sig_atomic_t handled;
+static volatile long rounds;
+
+static void note(int number) { handled = number; }
+
+static void *count(void *nothing)
+{
+    for (;;)
+        rounds++;
+    return nothing;
+}
+
+static void child(const char *way)
+{
+    setpgid(0, 0); /* else its group may be an orphan, which no terminal stops */
+    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    if (!strcmp(way, "counts")) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, count, NULL);
+        for (int file = open("count", O_WRONLY | O_CREAT, 0666);; usleep(10000)) {
+            char text[64];
+            pwrite(file, text, (size_t)snprintf(text, sizeof text, "%ld %d\n", rounds, handled), 0);
+            if (!access("go", F_OK))
+                _exit(handled == SIGUSR1 ? 7 : 8);
+        }
+    }
+    if (!strcmp(way, "waits")) {
+        char byte;
+        int fifo = open("fifo", O_RDONLY);
+        while (read(fifo, &byte, 1) != 1)
+            ;
+        _exit(handled == SIGUSR1 && byte == 'x' ? 7 : 8);
+    }
+    struct timespec left = {1, 0};
+    while (nanosleep(&left, &left))
+        ;
+    for (; access("go", F_OK); usleep(10000))
+        ;
+    _exit(handled == SIGUSR1 ? 7 : 8);
+}
+
+int main(int argc, char **argv)
+{
+    int status;
+    lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0666);
+    if (mkfifo("fifo", 0666))
+        return 2;
+    pid_t pid = fork();
+    if (!pid)
+        child(argc > 1 ? argv[1] : "counts");
+    dprintf(lines, "child %d\n", pid);
+    while (waitpid(pid, &status, WUNTRACED | WCONTINUED) == pid) {
+        if (WIFSTOPPED(status))
+            dprintf(lines, "stopped by %d\n", WSTOPSIG(status));
+        else if (WIFCONTINUED(status))
+            dprintf(lines, "continued\n");
+        else if (WIFSIGNALED(status))
+            return dprintf(lines, "killed by %d\n", WTERMSIG(status)), 0;
+        else
+            return dprintf(lines, "ended with %d\n", WEXITSTATUS(status)), 0;
+    }
+    return 1;
+}
