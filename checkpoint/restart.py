@@ -41,7 +41,7 @@ from engine.mappings import read_places
 from engine.phases import Phases
 from engine.refill import set_memory_layout
 from engine.vessel import Vessel
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.inject import PTRACE_O_EXITKILL, PTRACE_O_TRACEEXEC, Thread, check
 from kernel_helpers.seizing import RED_ZONE, Frozen, find_instruction, seize
 from kernel_helpers.syscalls import SYS
@@ -351,7 +351,7 @@ def main() -> int:
         answer = {"ok": False, "error": f"{options.directory}: {error}", "code": max(error.exit_code, RestartRefused.exit_code)}
     except OSError as error:
         log.warning("restart from %s failed", options.directory, exc_info=True)
-        answer = {"ok": False, "error": f"{options.directory}: the restart failed: {error}", "code": RestartRefused.exit_code}
+        answer = {"ok": False, "error": f"{options.directory}: the restart failed: {sentence(error)}", "code": RestartRefused.exit_code}
     print(json.dumps(answer), flush=True)
     return 0 if answer["ok"] else 1
 

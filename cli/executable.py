@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from cli.known import STAYS, SYSTEM
 from kernel_helpers import table
 
 SCRIPTS = 5
@@ -25,7 +26,6 @@ MOST_TABLE = 64 << 20
 """Bytes of symbols or their names that are looked at."""
 
 _MACHINES = {3: "32-bit x86", 40: "32-bit ARM", 62: "x86-64", 183: "64-bit ARM", 243: "RISC-V", 21: "64-bit PowerPC", 22: "IBM Z"}
-_CAP_SYS_RESOURCE = 24
 _PROGRAMS = (2, 3)
 """ET_EXEC, ET_DYN"""
 _SHT_DYNAMIC, _SHT_DYNSYM = 6, 11
@@ -47,12 +47,11 @@ _LIBRARIES = {
     "libibverbs.so": "InfiniBand: while a device is mapped it stays at home",
     "libseccomp.so": "libseccomp: under a filter of its own it stays at home",
 }
-_MADE_OF = {
-    "fork": ("fork", "vfork", "posix_spawn", "posix_spawnp", "system", "popen", "daemon", "forkpty"),
-    "clone": ("clone", "pthread_create", "thrd_create"),
-    "execve": ("execv", "execve", "execvp", "execvpe", "execl", "execlp", "execle", "fexecve"),
+_STAY_BY = {
+    "libjli.so": "Java has a file mapped shared and writable, for those who look at it: unless it is started with -XX:-UsePerfData it "
+    "stays at home",
 }
-"""Calls, and the functions of the C library that make them."""
+"""Libraries that tell of what keeps every program at home that has them."""
 
 
 @dataclass
@@ -80,6 +79,9 @@ def examine(path: str) -> Finding:
     """All that can be told. Errors: OSError: it is gone."""
     finding = Finding(path)
     _examine(path, finding, SCRIPTS)
+    for one in dict.fromkeys((path, os.path.realpath(path))):
+        if not finding.reasons:
+            _by_name(one, finding)
     return finding
 
 
@@ -98,30 +100,45 @@ def _examine(path: str, finding: Finding, left: int) -> None:
             if head[:2] == b"#!":
                 _script(head, finding, left)
                 return
-            _set_ids(path, status, who, finding)
+            _rights(path, status, who, finding)
             _elf(Elf(source.fileno(), status.st_size), who, finding)
     except PermissionError:
         finding.notes.append(f"{who} may be executed, but not read: nothing more can be told")
-        _set_ids(path, status, who, finding)
+        _rights(path, status, who, finding)
     except NotElf:
         finding.reasons.append(f"{who} is neither a program nor a script that names its interpreter")
 
 
-def _set_ids(path: str, status: os.stat_result, who: str, finding: Finding) -> None:
-    """What runs with mixed ids cannot go by CRIU's images unless the daemon has CAP_SYS_RESOURCE. (A script never does.)"""
-    if os.statvfs(path).f_flag & os.ST_NOSUID or _bounds_include(_CAP_SYS_RESOURCE):
+def _rights(path: str, status: os.stat_result, who: str, finding: Finding) -> None:
+    """What has more rights than its user leaves by no way (engine/permission.py). (A script never has.)"""
+    if os.statvfs(path).f_flag & os.ST_NOSUID:
         return
-    if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
-        finding.notes.append(f"{who} is setuid: with mixed user ids it does not go to a node with another kernel")
-    elif status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP and status.st_gid != os.getegid():
-        finding.notes.append(f"{who} is setgid: with mixed group ids it does not go to a node with another kernel")
+    found = []
+    if status.st_mode & stat.S_ISUID:
+        found.append(("setuid", status.st_uid == os.geteuid()))
+    if status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP:
+        found.append(("setgid", status.st_gid == os.getegid()))
+    if _has_capabilities(path):
+        found.append(("given capabilities of its own", os.geteuid() == 0))
+    for what, is_own in found:
+        if is_own:
+            finding.notes.append(f"{who} is {what}: with rights that its user does not have, which others would get, it stays at home")
+        else:
+            finding.reasons.append(f"{who} is {what}: with rights that its user does not have it stays at home")
 
 
-def _bounds_include(capability: int) -> bool:
-    """Whether any process here, the node daemon too, can have that capability."""
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as lines:
-        bounds = next((line.split()[1] for line in lines if line.startswith("CapBnd:")), "0")
-    return bool(int(bounds, 16) >> capability & 1)
+def _has_capabilities(path: str) -> bool:
+    try:
+        return bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        return False
+
+
+def _by_name(path: str, finding: Finding) -> None:
+    """What no header tells."""
+    name = os.path.basename(path) if path.startswith(SYSTEM) else ""
+    if (reason := STAYS.get(name)) is not None:
+        finding.reasons.append(f"{name} stays at home: {reason}")
 
 
 def _script(head: bytes, finding: Finding, left: int) -> None:
@@ -265,6 +282,7 @@ def _elf(elf: Elf, who: str, finding: Finding) -> None:
     notes = [_NAMED[name] for name in sorted(names & set(_NAMED))]
     notes += [text for library, text in _LIBRARIES.items() if any(name.startswith(library) for name in libraries)]
     finding.notes += dict.fromkeys(notes)
+    finding.reasons += [text for library, text in _STAY_BY.items() if library in libraries]
     calls = _calls_that_go_home(names)
     if calls:
         finding.notes.append(f"calls that only home makes, each takes it there: {', '.join(calls)}")
@@ -274,6 +292,5 @@ def _elf(elf: Elf, who: str, finding: Finding) -> None:
 
 def _calls_that_go_home(names: set[str]) -> list[str]:
     """Of the calls that a program imports by name, those that the table has taken home whatever their arguments are."""
-    always = {row.name for row in table.rows() if row.class_ == table.Class.GO_HOME and not row.variants}
-    made = {call for call, functions in _MADE_OF.items() if call in always and names.intersection(functions)}
-    return sorted(made | (names & always) - set(_NAMED))
+    always = {row.name for row in table.taken_home()[0]}
+    return sorted((names & always) - set(_NAMED))

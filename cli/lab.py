@@ -154,10 +154,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _shell(lab: Lab, name: str, user: str | None, command: list[str]) -> int:
     """Become the command on the node; never returns unless it cannot be started."""
+    if command[:1] == ["--user"]:                           # after the node too, as people write it
+        if len(command) < 2:
+            raise LabError("--user needs the name of a user.")
+        user, command = command[1], command[2:]
+    elif command and command[0].startswith("--user="):
+        user, command = command[0].removeprefix("--user="), command[1:]
     if command[:1] == ["--"]:
         command = command[1:]
-    if command[:1] == ["--user"] and len(command) > 1:      # after the node too, as people write it
-        user, command = command[1], command[2:]
     values = environment(user)
     argv = command or [values["SHELL"] or "/bin/sh"]
     if sys.stdin.isatty() and sys.stdout.isatty():

@@ -9,12 +9,14 @@ from pathlib import Path
 from engine.files import FileMapping, mappings
 from engine.layout import Span, merge, subtract
 from engine.mappings import PAGE, SPECIAL
-from engine.remains import BASES
+from engine.remains import BASES, GRID
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread
 from kernel_helpers.syscalls import SYS
 
 _MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
+LOWEST, HIGHEST = 1 << 32, 0x7FFF_0000_0000
+"""Between them a program has no use of its own for addresses that it has not asked for."""
 
 
 def overlap(a: Span, b: Span) -> bool:
@@ -23,12 +25,18 @@ def overlap(a: Span, b: Span) -> bool:
 
 
 def free_base(pid: int, size: int, avoid: Iterable[Span] = ()) -> int:
-    """Where `size` bytes have room, a page away from all that the process has and from `avoid`. Errors: FarhomeError, OSError."""
+    """Where `size` bytes have room, a page away from all that the process has and from `avoid`; in the middle of the greatest gap where
+    nothing else is left, as beside the shadow memory of a sanitizer. Errors: FarhomeError, OSError."""
     taken = [*((mapping.start, mapping.end) for mapping in mappings(pid)), *avoid]
     for base in BASES:
         if not any(overlap((base - PAGE, base + size + PAGE), span) for span in taken):
             return base
-    raise FarhomeError("no free addresses for the stub")
+    free = subtract((LOWEST, HIGHEST), merge(taken))
+    start, end = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
+    base = (start + end - size) // 2 & -GRID
+    if base - PAGE >= start and base + size + PAGE <= end:
+        return base
+    raise FarhomeError("its mappings leave no room in its address space for the part of farhome that makes its calls at home")
 
 
 def give_up(thread: Thread, reserved: Sequence[Span], kept: Sequence[Span]) -> None:

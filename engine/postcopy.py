@@ -29,6 +29,7 @@ from engine.handover import give_descriptor, take_descriptor
 from engine.layout import Span, common, merge, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers import postcopy
+from kernel_helpers.errors import sentence
 from kernel_helpers.postcopy import Given, Sink, State, View, give_pages
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.stream import Connection
@@ -148,7 +149,7 @@ class Giver:
             self.failure = self._give()
         except Exception as error:  # told by whoever looks
             log.exception("pages of process %d", self.pid)
-            self.failure = str(error)
+            self.failure = sentence(error)
         finally:
             log.info("pages of process %d: %d bytes in %.3f s%s", self.pid, self.given.bytes, time.monotonic() - begun,
                      f"; {self.failure}" if self.failure else "")  # fmt: skip
@@ -178,7 +179,7 @@ class Giver:
                     if error.errno == errno.ECANCELED:
                         return ""
                     if error.errno in (errno.EFAULT, errno.ESRCH):
-                        return str(error)
+                        return sentence(error)
                     log.info("pages of process %d: %s", self.pid, error)
             patience.begin(time.monotonic())
 

@@ -194,7 +194,7 @@ def refill(
             _empty(stub, created, kept, reserved)
             _take_back(stub, queued)
         except OSError as second:
-            raise RefillFailed(f"{reason}; and the stub is lost: {second}", stub_usable=False) from error
+            raise RefillFailed(f"{reason}; and the stub is lost: {sentence(second)}", stub_usable=False) from error
         raise RefillFailed(reason, stub_usable=not isinstance(error, ProcessLookupError)) from error
     for thread_context in context.threads:
         _load(threads[thread_context.tid], thread_context)

@@ -13,11 +13,13 @@ from kernel_helpers.link import SLOTS
 BASES = tuple(0x3A00_0000_0000 + i * 0x0040_0000_0000 for i in range(64))
 """Where a stub's loop is, with the slots behind it: between where the kernel puts position-independent programs (0x55...) and libraries
 (0x7f...), where nothing grows."""
+GRID = 1 << 21
+"""Bytes. A loop begins at a multiple of it also where a program has taken all of those places."""
 
 
 def is_slots(mapping: FileMapping) -> bool:
     """Whether it is such memory."""
-    return mapping.path == f"/memfd:{SLOTS} (deleted)" and mapping.start - PAGE in BASES
+    return mapping.path == f"/memfd:{SLOTS} (deleted)" and (mapping.start - PAGE) % GRID == 0
 
 
 def remains(maps: Iterable[FileMapping]) -> list[Span]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 from collections.abc import Iterator, Sequence
@@ -115,7 +116,8 @@ def _native() -> ctypes.CDLL:
 
 def _check(result: int, what: str) -> int:
     if result < 0:
-        raise OSError(-result, f"{os.strerror(-result)}: {what}")
+        why = "nothing has gone over the network for too long" if -result == errno.ETIMEDOUT else os.strerror(-result)
+        raise OSError(-result, f"{why}: {what}")
     return result
 
 

@@ -294,13 +294,18 @@ def c_table() -> str:
     return "\n".join(lines)
 
 
+BEARING = frozenset({"fork", "vfork", "clone", "clone3"})
+"""Calls that the filter catches as if home made them, and that bear a thread or a child where the process is (remote/births.py); only what
+would share what home and node cannot share takes it home."""
+
+
 def taken_home() -> tuple[list[Row], list[Row]]:
     """Calls that bring the process home whatever their arguments are, and those that do with some values of them."""
     always: list[Row] = []
     sometimes: list[Row] = []
     for row in rows():
         classes = {row.class_, *(variant.class_ for variant in row.variants)}
-        if classes == {Class.GO_HOME}:
+        if classes == {Class.GO_HOME} and row.name not in BEARING:
             always.append(row)
         elif classes & {Class.GO_HOME, Class.SAME}:
             sometimes.append(row)
@@ -337,7 +342,8 @@ def documentation() -> str:
         if row.group != group:
             group = row.group
             lines += ["", f"## {group}", "", "| call | where | arguments | note |", "| --- | --- | --- | --- |"]
-        lines.append(f"| {row.name} | {words[row.class_]} | {' '.join(a.word for a in row.arguments)} | {row.note} |")
+        where = "where the process is" if row.name in BEARING else words[row.class_]
+        lines.append(f"| {row.name} | {where} | {' '.join(a.word for a in row.arguments)} | {row.note} |")
         for variant in row.variants:
             lines.append(f"| ↳ {variant.note} | {words[variant.class_]} "
                          f"| {' '.join(a.word for a in variant.arguments)} | |")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from balancer.policy import LendingPolicy, LendingState
+from kernel_helpers.errors import sentence
 from node.census import Census
 from node.cgroups import GuestGroups
 from node.config import Config
@@ -133,7 +134,7 @@ class Guests:
             port = await self._make_place(guest, secret)
         except (OSError, ProgramError) as error:
             log.error("no remote for guest %s: %s", guest.key, error)
-            raise PeerRefused("failed", f"the node could not make a place for it: {error}") from None
+            raise PeerRefused("failed", f"the node could not make a place for it: {sentence(error)}") from None
         finally:
             self._arriving.discard(guest.key)
         steps.reached("reserved")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine import precopy
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError
@@ -53,7 +53,7 @@ class GoingAhead:
                 self.talk.send("ready", sent=progress.sent, seconds=progress.seconds, unwatched=self.unwatched)
             except (FarhomeError, WireError, OSError) as error:
                 log.info("nothing goes ahead of guest %d: %s", self._guest.pid, error)
-                self.talk.send("refused", reason=str(error))
+                self.talk.send("refused", reason=sentence(error))
         except (OSError, WireError):
             self.failed = True
         finally:

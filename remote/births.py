@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from engine.phases import Phases
 from kernel_helpers import tracing
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import AwayLink, Event
 from kernel_helpers.seizing import Frozen
@@ -173,7 +173,7 @@ class Births:
         except (OSError, MemoryError) as error:
             with suppress(ProcessLookupError):
                 newborn.call(SYS.exit, 0)
-            raise FarhomeError(f"the new task cannot be looked after: {error}") from error
+            raise FarhomeError(f"the new task cannot be looked after: {sentence(error)}") from error
         newborn.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
         newborn.restore()
         newborn.resume()

@@ -24,7 +24,7 @@ from engine.files import MappedFile, hashes
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
 from engine.store import FileStore, Incoming
 from kernel_helpers import tracing
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link import AwayLink, Event
 from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
 from wire.control import Control, pack, unpack
@@ -227,7 +227,7 @@ class Mappings:
             self._ask_for_more(fetch)
             self._look_whether_complete(fetch)
         except (FarhomeError, OSError) as error:
-            self._give_up(fetch, str(error))
+            self._give_up(fetch, sentence(error))
 
     def _look_whether_complete(self, fetch: _Fetch) -> None:
         """Errors: FarhomeError, OSError."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from engine import postcopy
 from engine.precopy import Ahead
 from engine.store import LIMIT
-from kernel_helpers.errors import FarhomeError
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link import Event, Kind
 from kernel_helpers.stream import Connection, holds
 from remote import arrival, departure, identity
@@ -275,7 +275,7 @@ class Remote:
             log.warning("a move failed: %s", error, exc_info=not isinstance(error, WireError))
             connection.close()
             if self.guest is None:
-                self.finish(f"it could not arrive: {error}")
+                self.finish(f"it could not arrive: {sentence(error)}")
 
     def attach(self, connection: Connection) -> None:
         """Hands a proven connection of role link to the C session."""
@@ -384,7 +384,7 @@ class Remote:
         except (FarhomeError, WireError, OSError) as error:
             log.warning("the new program does not come: %s", error, exc_info=not isinstance(error, WireError))
             talk.close()
-            self.finish(f"its new program could not arrive: {error}")
+            self.finish(f"its new program could not arrive: {sentence(error)}")
 
     # -- mosd -----------------------------------------------------------------------------------------------------------
 

@@ -91,18 +91,67 @@ def test_a_script_is_its_interpreter(tmp_path: Path) -> None:
     assert examine(str(loop)).reasons == ["its interpreters are scripts, too many of them"]
 
 
-def test_a_program_that_changes_its_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_gives_rights_stays_at_home(tmp_path: Path) -> None:
     program = Path(shutil.copy("/bin/true", tmp_path / "program"))
     os.chown(program, 12345, 12345)
     for mode, word in ((0o4755, "setuid"), (0o2755, "setgid")):
         program.chmod(mode)
-        monkeypatch.setattr(executable, "_bounds_include", lambda capability: False)
-        finding = examine(str(program))
-        assert any(word in line for line in finding.notes)
-        monkeypatch.setattr(executable, "_bounds_include", lambda capability: True)
-        assert examine(str(program)).notes == []
+        finding = json.loads(run(str(program), "--json").stdout)
+        assert finding["can_move"] is False
+        assert [word in reason for reason in finding["reasons"]] == [True]
+    os.chown(program, os.geteuid(), os.getegid())
+    program.chmod(0o4755)                        # gives nothing to who asks, as sudo to root
+    finding = examine(str(program))
+    assert finding.reasons == []
+    assert any("setuid" in note and "others" in note for note in finding.notes)
     program.chmod(0o755)
-    assert examine(str(program)).reasons == []
+    assert (examine(str(program)).reasons, examine(str(program)).notes) == ([], [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives capabilities to files")
+def test_a_program_with_capabilities_of_its_own_stays_at_home(tmp_path: Path) -> None:
+    for directory in (tmp_path, *tmp_path.parents[:3]):
+        directory.chmod(directory.stat().st_mode | 0o055)
+    program = Path(shutil.copy("/bin/true", tmp_path / "program"))
+    os.setxattr(program, "security.capability", bytes.fromhex("0100000200200000000000000000000000000000"))
+    assert any("capabilities" in note for note in examine(str(program)).notes)
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setresuid(65534, 65534, 65534)
+        os.write(write, "\n".join(examine(str(program)).reasons).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        assert "capabilities of its own" in told.read()
+
+
+@pytest.mark.parametrize("name", ["bash", "make", "gcc", "sh", "perl", "git"])
+def test_whose_children_are_born_where_they_are_is_not_said_to_go_home_for_them(name: str) -> None:
+    path = executable.find(name)
+    if path is None:
+        pytest.skip(f"there is no {name}")
+    told = "\n".join(examine(path).notes)
+    assert not any(call in told for call in ("fork", "clone")), told
+
+
+def test_java_stays_unless_it_is_told_to_share_nothing() -> None:
+    path = executable.find("java")
+    if path is None:
+        pytest.skip("there is no java")
+    assert ["-XX:-UsePerfData" in reason for reason in examine(path).reasons] == [True]
+
+
+def test_what_is_known_by_name_is_said_of_what_is_installed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("chromium", "docker", "sudo"):
+        shutil.copy("/bin/true", tmp_path / name)
+    assert [examine(str(tmp_path / name)).reasons + examine(str(tmp_path / name)).notes for name in ("chromium", "docker")] == [[], []]
+    monkeypatch.setattr(executable, "SYSTEM", (f"{tmp_path}/",))
+    assert "seccomp" in examine(str(tmp_path / "chromium")).reasons[0]
+    assert "daemon" in examine(str(tmp_path / "docker")).reasons[0]
+    assert "rights" in examine(str(tmp_path / "sudo")).reasons[0]
+    os.symlink("chromium", tmp_path / "www-browser")
+    assert examine(str(tmp_path / "www-browser")).reasons
 
 
 def test_what_a_program_calls_by_name_is_noted(tmp_path: Path) -> None:
@@ -110,8 +159,9 @@ def test_what_a_program_calls_by_name_is_noted(tmp_path: Path) -> None:
     notes = "\n".join(examine(str(compiled(tmp_path, source))).notes)
     assert "shmat" in notes
     always = {row.name for row in table.rows() if row.class_ == table.Class.GO_HOME and not row.variants}
-    for name in {"fork", "chroot", "execve"} & always:
+    for name in {"chroot", "execve"} & always:
         assert name in notes
+    assert "fork" not in notes
     assert "linked statically" in "\n".join(examine(str(compiled(tmp_path, "int main() { return 0; }", "-static"))).notes)
     assert examine(str(compiled(tmp_path, "int main() { return 0; }"))).notes == []
 

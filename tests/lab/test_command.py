@@ -39,6 +39,8 @@ def test_a_lab_comes_and_goes_by_commands(lab_name: Callable[[], str]) -> None:
         assert lab("sh", "--name", name, "n2", "--user", "farhome-a", "id", "-un").stdout == "farhome-a\n"
         assert lab("sh", "--name", name, "--user", "farhome-b", "n2", "id", "-un").stdout == "farhome-b\n"
         assert lab("sh", "--name", name, "n2", "--", "sh", "-c", "exit 7").returncode == 7
+        assert lab("sh", "--name", name, "n2", "--user", "farhome-a", "--", "id", "-un").stdout == "farhome-a\n"
+        assert lab("sh", "--name", name, "n2", "--user=farhome-a", "--", "id", "-un").stdout == "farhome-a\n"
         assert lab("sh", "--name", name, "n2", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
         assert lab("cut", "--name", name, "n1", "n2").returncode == 0
         assert lab("kill", "--name", name, "n3").returncode == 0
