@@ -109,6 +109,7 @@ def test_one_that_is_wanted_at_home_runs_there(cluster: Cluster) -> None:
     assert run(cluster, "-r n1", "true") == Outcome(0, "", [("ended", "home")], "")
 
 
+@pytest.mark.soak
 def test_mosrun_away_begins_where_it_is_and_goes_on_to_the_node_that_is_named(cluster: Cluster) -> None:
     line = "echo $$; exec mosrun -J inner -r n3 sleep 60"
     with cluster.home.popen(["mosrun", "-L", "-r", "n2", "sh", "-c", line], "", stdout=subprocess.PIPE) as shell:
