@@ -125,7 +125,9 @@ static void vector(struct marshalled *m, int tid, uint32_t at, uint64_t count, u
         uint32_t where = at + i * sizeof(struct iovec);
         uint64_t address = (uint64_t)there[i].iov_base, length = there[i].iov_len;
         int fits = traffic == SENT || has_room(m, tid, address, length);
-        if (!length || (fits && (readable || !guest_read(tid, address, m->image + offset, length))))
+        if (!length && address >> 47)
+            set_u64(m, where, address);
+        else if (!length || (fits && (readable || !guest_read(tid, address, m->image + offset, length))))
             point(m, where, offset);
         else if (fits && begins(m, tid, address))
             m->failed = -ENOTSUP;
@@ -388,6 +390,8 @@ static void marshal_argument(struct marshalled *m, int tid, const struct call_ar
         m->failed = error;
         return;
     }
+    if (!size && address >> 47 && !is_vector)
+        return;                 /* of no bytes, and yet the kernel may say EFAULT: that no program has memory there is enough */
     switch (a->shape) {
     case SHAPE_PART:
         if (a->writes == WRITES_AFTER && !has_room(m, tid, address, size)) {

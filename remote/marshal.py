@@ -298,6 +298,8 @@ class Marshaller:
 
     def _sized(self, index: int, argument: Argument, address: int, size: int) -> None:
         shape = argument.shape
+        if not size and address >> 47 and shape not in (Shape.IOV_IN, Shape.IOV_OUT):
+            return  # of no bytes, and yet the kernel may say EFAULT: that no program has memory there is enough
         if shape is Shape.OUT:
             at: int | None = self._behind_room(address, size)
         elif shape in (Shape.IOV_IN, Shape.IOV_OUT):
@@ -387,7 +389,10 @@ class Marshaller:
             try:
                 if send and length:
                     self.call.image[data : data + length] = self._read(address, length)
-                self._point(at + i * _IOVEC.size, data)
+                if not length and address >> 47:
+                    self._fault(at + i * _IOVEC.size, address)
+                else:
+                    self._point(at + i * _IOVEC.size, data)
             except OSError:
                 if self._begins(address):
                     raise TooBig from None

@@ -19,7 +19,8 @@ def program(name: str) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        newest = max(path.stat().st_mtime for path in (source, *HERE.glob("*.h")))
+        if not target.exists() or target.stat().st_mtime < newest:
             warnings = ["-Wall", "-Wextra", "-Werror"]
             command = ["gcc", "-std=gnu11", "-O2", *warnings, "-pthread", *static, "-o", f"{target}.new", str(source), "-lm"]
             subprocess.run(command, check=True, timeout=120)

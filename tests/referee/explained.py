@@ -1,0 +1,42 @@
+"""Differences that are known, each with its reason. An error of ours is called one, and stays in this table until it is mended."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.referee.compare import Difference
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """call: of the call that shows it, with its arguments; native, found: what the records say, from the result on."""
+
+    call: str
+    native: str
+    found: str
+    reason: str
+    is_ours: bool
+
+    def holds(self, difference: Difference) -> bool:
+        step = difference.step()
+        return all(
+            re.fullmatch(pattern, text) is not None
+            for pattern, text in ((self.call, step.text if step else ""), (self.native, difference.native), (self.found, difference.found))
+        )
+
+
+EXPLANATIONS = (
+    Explanation(
+        r"kill\(@[12], .*",
+        r"\d+ 0( !.*)?",
+        r"\d+ 0( !.*)?",
+        "kill(2) with the id of a thread that is not the first: the signal is the process's, but the kernel prefers that thread; away the"
+        " guest's kernel is told of the process alone, and prefers the first",
+        is_ours=True,
+    ),
+)
+
+
+def explain(difference: Difference) -> Explanation | None:
+    return next((one for one in EXPLANATIONS if one.holds(difference)), None)

@@ -1,0 +1,35 @@
+"""What random programs have found, shortened by hand: it was so, is mended, and stays so.
+
+Lines are those of a script (tests/programs/referee.h); a call is named, its arguments are hexadecimal."""
+
+from __future__ import annotations
+
+from kernel_helpers.numbers import NAMES
+from tests.referee.program import HANDLERS, Episode, Step
+
+_NUMBERS = {name: number for number, name in NAMES.items()}
+BEYOND = "fffffffffffff000"
+"""An address that no program has."""
+
+FOUND: dict[str, tuple[str, ...]] = {
+    "no bytes at an address that no program has, for which the kernel says EFAULT all the same": (
+        f"read 14 {BEYOND} 0", f"write 14 {BEYOND} 0", f"pread64 14 {BEYOND} 0 0", f"recvfrom 1b {BEYOND} 0 40", f"getrandom {BEYOND} 0",
+        f"sendto 19 {BEYOND} 0 40", f"getdents64 16 {BEYOND} 0", f"readlink {BEYOND} {BEYOND} 0", f"mq_timedsend 63 {BEYOND} 0",
+        "P 100000000000 00f0ffffffffffff000000000000000000020000001000000400000000000000", "readv 14 100000000000 2",
+        "writev 14 100000000000 2",
+        f"read 17 {BEYOND} 0", f"getxattr {BEYOND} {BEYOND} {BEYOND} 0", f"poll {BEYOND} 0 0", f"fgetxattr 14 {BEYOND} {BEYOND} 0",
+        f"setsockopt 1e 1 2 {BEYOND} 0", f"getgroups 0 {BEYOND}", f"sched_getaffinity 0 0 {BEYOND}", f"msgsnd 0 {BEYOND} 0 800",
+    ),
+}  # fmt: skip
+
+
+def _step(line: str) -> Step:
+    name, *rest = line.split()
+    if name not in _NUMBERS:
+        return Step([line], line)
+    return Step([f"C {_NUMBERS[name]:x} {' '.join((rest + ['0'] * 6)[:6])} -"], line.replace(" ", "(", 1))
+
+
+def found() -> list[Episode]:
+    """An episode for each."""
+    return [Episode(number, 0, HANDLERS, [_step(line) for line in lines]) for number, lines in enumerate(FOUND.values())]
