@@ -12,6 +12,15 @@
 #include "guest_memory.h"
 #include "guest_signals.h"
 
+/* A thread's next call comes after the answer to its last one. The kernel sees to that, which ThreadSanitizer does not know. */
+#ifdef __SANITIZE_THREAD__
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+#else
+#define __tsan_acquire(address) ((void)(address))
+#define __tsan_release(address) ((void)(address))
+#endif
+
 /* ENOENT is no error: the thread was killed meanwhile. */
 void away_respond(struct away *a, uint64_t id, int64_t value, int native) {
     struct seccomp_notif_resp response = {.id = id};
@@ -21,6 +30,7 @@ void away_respond(struct away *a, uint64_t id, int64_t value, int native) {
         response.error = value;
     else
         response.val = value;
+    __tsan_release(a);
     ioctl(a->listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
@@ -130,6 +140,7 @@ static void bind_guest(struct guest_thread *t) {
 static void take(void *member, const struct seccomp_notif *n) {
     struct away *a = member;
     uint64_t arguments[6];
+    __tsan_acquire(a);
     for (int i = 0; i < 6; i++)
         arguments[i] = n->data.args[i];
     const struct call_entry *entry = link_entry(n->data.nr, arguments);
@@ -149,7 +160,7 @@ static void take(void *member, const struct seccomp_notif *n) {
     t->notification = n->id;
     t->class = entry->class;
     t->m.call.number = n->data.nr;
-    if (a->direct && away_takes_directly(a, t, n, arguments))
+    if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && away_takes_directly(a, t, n, arguments))
         return;
     if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE || entry->class == CLASS_SAME ||
         (entry->class == CLASS_BIND && read_limit(t, n->data.nr, arguments)))
@@ -220,7 +231,7 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
     int overtaken = !(r.flags & REPLY_SUSPENDED) && is_overtaken(t, value);
     if (overtaken)
         leave_sets(t);
-    if (a->direct && !(r.flags & REPLY_SUSPENDED))
+    if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && !(r.flags & REPLY_SUSPENDED))
         direct_answered(a->direct, &t->reads, t->m.call.number, value);
     if (marshal_results(&t->m, t->host_tid, lengths, a->results))
         value = -EFAULT;

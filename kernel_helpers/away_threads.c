@@ -140,7 +140,7 @@ struct away *away_sibling(struct away *one, int host_tid, int tid, int event_fd)
 void away_set_account(struct away *a, struct account *account) { a->account = account; }
 
 /* Before the first attach. */
-void away_set_direct(struct away *a, struct direct *direct) { a->direct = direct; }
+void away_set_direct(struct away *a, struct direct *direct) { __atomic_store_n(&a->direct, direct, __ATOMIC_RELEASE); }
 
 struct session *away_session(struct away *a) { return a->session; }
 
