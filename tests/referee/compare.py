@@ -109,9 +109,8 @@ class Court:
         record = self.directory / "record"
         record.unlink(missing_ok=True)
         record.touch()
-        for path in (work, record):
-            shutil.chown(path, USER, USER)
-        work.chmod(0o777)
+        shutil.chown(record, USER, USER)
+        work.chmod(0o777)  # not the program's own: it could take its rights away
         (self.directory / "go").unlink(missing_ok=True)
         (self.directory / "script").write_text("".join(one.script() for one in episodes))
         command = f"exec {inside}/referee {inside}/script {inside}/record {inside}/work{' exact' if exact else ''}"
