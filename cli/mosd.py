@@ -14,6 +14,7 @@ from cli.command import Parser, run
 from cli.exit_codes import NOT_PERMITTED, OK
 from node import config
 from node.daemon import Daemon
+from node.names import format_endpoint
 from node.paths import Paths
 from node.priority import come_first
 from wire.resources import allow_many_descriptors
@@ -40,7 +41,7 @@ def body(arguments: Sequence[str] | None) -> int:
     paths = Paths.from_environment(options.config, options.run, options.state)
     settings = config.load(paths.config)
     if options.check:
-        print(f"{paths.config} is fine: node {settings.name} at {config.format_endpoint(settings.address, settings.port)}")
+        print(f"{paths.config} is fine: node {settings.name} at {format_endpoint(settings.address, settings.port)}")
         return OK
     if os.geteuid() != 0:
         print("mosd: only root can run the node daemon", file=sys.stderr)

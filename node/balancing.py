@@ -106,7 +106,7 @@ class Balancer:
         self._rng = random.Random(seed)
         self._clock = time.monotonic
         self.gossip = Gossip(config().name, self._clock, self._rng, signatures=certificates)
-        self.gossiping = Gossiping(self.gossip, peers, self._speak_again, certificates)
+        self.gossiping = Gossiping(self.gossip, peers, self._speak_again)
         self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
         self._incarnation = life
         self._threads = sampling.RunnableThreads(own)

@@ -44,6 +44,9 @@ class Known:
     der: bytes
     key: ec.EllipticCurvePublicKey
     since: datetime.datetime
+    until: datetime.datetime
+    serial: str
+    """in hexadecimal"""
 
 
 class Certificates:
@@ -88,15 +91,27 @@ class Certificates:
             raise Doubtful("forged")
         if self._keys.removals.covers(certificate):
             raise Doubtful("removed")
-        before = self._known.get(name)
-        if before is not None and since < before.since:
+        return self._keep(Known(name, der, key, since, certificate.not_valid_after_utc, f"{certificate.serial_number:x}"))
+
+    def take(self, known: Known) -> Known:
+        """Takes what a certificate says that the front has checked. Errors: Doubtful."""
+        if known.der in self._names:
+            return self._known[self._names[known.der]]
+        if self._keys.removals.bars(known.name, known.since):
+            raise Doubtful("removed")
+        return self._keep(known)
+
+    def _keep(self, known: Known) -> Known:
+        """Errors: Doubtful."""
+        before = self._known.get(known.name)
+        if before is not None and known.since < before.since:
             raise Doubtful("replayed")
-        self.drop(name)
+        self.drop(known.name)
         while len(self._known) >= MOST:
             self.drop(next(iter(self._known)))
-        known = self._known[name] = Known(name, der, key, since)
-        self._names[der] = name
-        self.met(name, before is not None and before.key != key)
+        self._known[known.name] = known
+        self._names[known.der] = known.name
+        self.met(known.name, before is not None and before.key != known.key)
         return known
 
     def drop(self, name: str) -> None:

@@ -7,22 +7,21 @@ import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kernel_helpers.errors import FarhomeError
 from node import join
-from node.certificates import Certificates, Doubtful
-from node.config import check_name
+from node.certificates import Certificates, Doubtful, Known
 from node.control import BadRequest, Client, NotPermitted
+from node.names import check_name
 from node.parting import part_from
 from node.peer_server import Caller
 from node.peers import PeerError, PeerRefused
 from node.pki import PkiError
 from node.renewal import Renewal, answer_renew
-from node.signed import Record
+from node.signed import Record, key_digest
 from node.spreading import Spreading
 
 if TYPE_CHECKING:
@@ -54,17 +53,17 @@ class Clustering:
         self.spreading = Spreading(node.keys, node.peers, gossip, self._removed)
         self.renewal = Renewal(node.keys, node.peers, gossip.peers, node.begin_peers)
         certificates.met = self._met
-        node.peers.seen = node.peer_server.seen = self._seen
+        node.front.met = self._seen
 
-    def _seen(self, der: bytes) -> None:
-        """A peer has shown its certificate over TLS."""
+    def _seen(self, shown: Known) -> None:
+        """A node has shown its certificate, which the front has checked."""
         try:
-            known = self._certificates.meet(der)
-        except Doubtful as doubt:
+            known = self._certificates.take(shown)
+            if self._keys.is_authority() and self._keys.signed.get(known.name) is None:      # let in before there was a record
+                since, until = known.since.timestamp(), known.until.timestamp()
+                self._keys.signed.take(Record(known.name, known.serial, key_digest(known.key), since, until))
+        except (Doubtful, ValueError, OSError) as doubt:
             log.debug("%s", doubt)
-            return
-        if self._keys.is_authority() and self._keys.signed.get(known.name) is None:
-            self._keys.signed.note(x509.load_der_x509_certificate(der))  # let in before there was a record
 
     def _met(self, name: str, anew: bool) -> None:
         gossip = self._node.balancer.gossip
@@ -75,15 +74,15 @@ class Clustering:
     def _removed(self, names: set[str]) -> None:
         """Names that are news on the list of those who were taken out."""
         node = self._node
+        node.front.removed(names)
         for name in sorted(names):
             if name == node.config.name:
                 if self._keys.exists() and self._keys.is_over():
                     log.error("this node was removed from the cluster (mosctl cluster join TOKEN lets it in again)")
                 continue
             node.peers.drop(name)
-            node.peer_server.drop(name)
             known = self._certificates.get(name)
-            if known is not None and self._keys.refusal(known.der) is None:
+            if known is not None and not self._keys.removals.bars(name, known.since):
                 continue                          # it was let in again
             log.warning("node %s was removed from the cluster", name)
             self._certificates.drop(name)
@@ -96,7 +95,7 @@ class Clustering:
 
     async def join(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
         """Lets a node in. Errors: PeerRefused."""
-        grumbler, members = self._node.peer_server.grumbler, {*self._node.balancer.gossip.peers(), self._node.config.name}
+        grumbler, members = self._node.front.grumbler, {*self._node.balancer.gossip.peers(), self._node.config.name}
         try:
             answer = join.answer_join(self._keys, members, caller, parameters)
         except (PeerRefused, ValueError, PkiError) as error:

@@ -16,10 +16,11 @@ from node import adoption, process
 from node.adoption import NoSuchProcess
 from node.balancing import BEST
 from node.checkpoints import NOTES_MOST
-from node.config import ENGINES, MEMORY, check_name
+from node.config import ENGINES, MEMORY
 from node.control import BadRequest, Client, NotPermitted
 from node.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
 from node.moves import Manner, MoveReport
+from node.names import check_name
 from node.owner_commands import OwnerCommands
 from node.peers import PROTOCOL_VERSION
 from node.registry import HOME, HomeProcess, to_record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -26,18 +27,20 @@ from node.checkpoints import PERIOD as CHECKPOINT_PERIOD
 from node.checkpoints import Checkpoints
 from node.clustering import SIGNED_PERIOD, Clustering
 from node.commands import Commands
-from node.config import Config, ConfigError, format_endpoint, parse_endpoint
+from node.config import Config, ConfigError
 from node.control import ControlServer
 from node.filetree import PERIOD as FILES_PERIOD
 from node.filetree import FileTree
+from node.front.front import Front
 from node.guest import Guest, Surroundings
 from node.guests import Guests
 from node.ledger import Ledger
 from node.lending import Lending
 from node.lobby import source_of
 from node.moves import Mover
+from node.names import format_endpoint, parse_endpoint
 from node.paths import Paths, write_atomically
-from node.peer_server import Caller, PeerServer
+from node.peer_server import Caller
 from node.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
 from node.periodic import periodically
 from node.pki import KeyStore
@@ -54,7 +57,8 @@ END_PATIENCE = 0.5
 CHECKPOINT_TIMEOUT = 120.0
 """Seconds within which a home has taken a process back that could not go in time, and has made a checkpoint of it."""
 AFTER_START = 0.2
-ADDRESSES_KEPT = 1.0
+FRONT_PATIENCE = 10.0
+"""Seconds within which the front is there, even where there is too much to do."""
 
 log = logging.getLogger("mosd")
 
@@ -86,11 +90,9 @@ class Daemon:
         self.stopping = asyncio.Event()
         self.registry = Registry(paths.registry, self._process_ended, lineage.listen())
         self.processors = Processors(own_processor().restricted(config.cpu_flags), time.monotonic, self._get_acquainted)
-        self.peers = Peers(self.keys, self._hello, self._peer_address, self.processors.judge)
-        self.peer_server = PeerServer(self.keys, self._on_peer, self._on_join)
-        self.peer_server.is_known = self._is_address_of_a_member
-        self._addresses: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
-        self._peer_server_runs = False
+        self.front = Front(self.keys, lambda: life.begin(paths.life), self._on_peer, self._on_join)
+        self.peers = Peers(self.keys, self.front, self._hello, self._peer_address, self.processors.judge)
+        self._listens = False
         self._remembered: dict[str, tuple[str, int]] = {}
         self.mover = Mover(paths, lambda: self.config, self.registry, self.peers, programs, self._process_moved)
         self.checkpoints = Checkpoints(paths, self.registry, self.mover, self.spawn)
@@ -126,6 +128,8 @@ class Daemon:
         self._check_alone()
         self.paths.make_run_directories()
         try:
+            if self.keys.exists():
+                self.front.start()               # it takes a moment, in which there is enough to do
             self.registry.load()
             await self.mover.deputies.restore()
             await self.guests.restore()
@@ -179,11 +183,12 @@ class Daemon:
         await self.control.close()
         self.clustering.spreading.close()
         await self.balancer.gossiping.leave()
+        await self.front.settle()
         await self.files.close()
         self.balancer.close()
         self.lending.close()
-        await self.peer_server.close()
         self.peers.close()
+        self.front.close()
         self.mover.deputies.close()
         self.guests.close()
         starting.hosts.close()
@@ -203,7 +208,9 @@ class Daemon:
     async def _hear_who_was_removed(self) -> None:
         """Before anybody is believed: who was taken out of the cluster while this node was off."""
         if self.keys.exists():
-            self.peers.reload()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FRONT_PATIENCE):
+                    await self.front.wait_until_ready()      # or others would seem to be silent
             self.clustering.spreading.read()
             known = {endpoint for name, endpoint in self.balancer.gossip.peers().items()}
             await self.clustering.spreading.ask_first(self._seeds() | known)
@@ -215,20 +222,17 @@ class Daemon:
             return
         if self.keys.name() != self.config.name:
             raise ConfigError(f"{self.paths.config}: name is {self.config.name}, but the node joined its cluster as {self.keys.name()}")
-        self.peers.reload()
+        self.front.start()
         if self.certificates.reload():
             self.balancer.gossip.sign_anew()
         self.clustering.spreading.read()
-        if self._peer_server_runs:
-            self.peer_server.reload()
         try:
-            self.balancer.gossiping.open(self.keys, self.life, self.config.address, self.config.port)
-            if not self._peer_server_runs:
-                self.peer_server.start(self.config.address, self.config.port)
+            self.balancer.gossiping.open(self.front, self.life, self.config.address, self.config.port)
+            self.front.listen(self.config.address, self.config.port)
         except OSError as error:
             where = format_endpoint(self.config.address, self.config.port)
             raise ConfigError(f"{self.paths.config}: cannot listen at {where}: {error.strerror}") from None
-        self._peer_server_runs = True
+        self._listens = True
 
     async def _keep_to_lent_memory(self) -> None:
         """Keeps guests within the memory that the owner lends: the greatest goes home."""
@@ -241,7 +245,8 @@ class Daemon:
 
     async def _dial_seeds(self) -> None:
         """Dials seeds until their names are known; gossip keeps what it brings."""
-        if self._peer_server_runs:
+        self.front.look()
+        if self._listens:
             if not self.peers.connected():
                 self._dialled.clear()  # alone again: seeds are where to look for the others
             for endpoint in self._seeds() - self._dialled:
@@ -278,6 +283,7 @@ class Daemon:
     def _remember_peers(self) -> None:
         peers = self.balancer.gossip.peers()
         if peers != self._remembered:
+            self.front.know({source_of(host) for host, _ in peers.values()})
             try:
                 write_atomically(self.paths.peers, json.dumps(peers).encode())
                 self._remembered = peers
@@ -294,7 +300,8 @@ class Daemon:
 
     def _own_programs(self) -> list[int]:
         """Pids of deputies and remotes, and of the programs that they share."""
-        return [*self.mover.deputies.pids(), *self.guests.remotes(), *self.files.pids()]
+        front = [self.front.pid] if self.front.pid else []
+        return [*self.mover.deputies.pids(), *self.guests.remotes(), *self.files.pids(), *front]
 
     def _surroundings(self) -> Surroundings:
         return self.lending.surroundings((self.balancer.memory_free, self.balancer.memory_total), self.balancer.estimator.load)
@@ -348,13 +355,6 @@ class Daemon:
             "version": PROTOCOL_VERSION, "name": self.config.name, "address": self.config.address, "port": self.config.port,
             "processor": self.processors.own.to_wire(), "mfs_port": self.files.port(), "authority": self.keys.is_authority(),
         }  # fmt: skip
-
-    def _is_address_of_a_member(self, address: str) -> bool:
-        at, addresses = self._addresses
-        if time.monotonic() - at > ADDRESSES_KEPT:
-            addresses = frozenset(source_of(host) for host, _ in self.balancer.gossip.peers().values())
-            self._addresses = time.monotonic(), addresses
-        return source_of(address) in addresses
 
     def _get_acquainted(self, name: str) -> None:
         self.spawn(self._say_hello(name))

@@ -1,14 +1,13 @@
 """The UDP socket of a node's gossip: sealed datagrams out and in, and introductions of nodes that have not met.
 
 What is garbled, forged, old or of a stranger is dropped and counted, with a line in the log now and then. A stranger is asked
-who it is; how often strangers are answered, and their certificates looked at, is bounded.
+who it is; how often strangers are answered, and their certificates looked at, is bounded. It runs in the front (node/front/program.py),
+without rights.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import ipaddress
 import logging
 import socket
 import time
@@ -34,8 +33,6 @@ AT_ONCE = 64
 """Datagrams that are taken before the daemon does something else."""
 LONGEST = 2048
 LOG_PERIOD = 60.0
-NAMES_KEPT = 60.0
-"""Seconds that the address of a host's name is good for."""
 
 log = logging.getLogger("mosd.gossip")
 
@@ -49,7 +46,7 @@ class GossipSocket:
         self, keys: KeyStore, life: int, address: Callable[[str], Endpoint | None], hear: Callable[[str, bytes], None],
         spend: Callable[[int], None], certificates: Certificates | None = None,
     ) -> None:  # fmt: skip
-        """life: greater with each start of the daemon; address: of a node; spend: is told of bytes that introductions take.
+        """life: greater with each start; address: of a node, in numbers; spend: is told of bytes that introductions take.
         Errors: PkiError."""
         self._keys = keys
         self._address = address
@@ -59,10 +56,8 @@ class GossipSocket:
         self._seals = Seals(keys, life << 32, self._certificates)
         self._waiting: dict[str, list[tuple[float, bytes]]] = {}
         self._asked: dict[str, float] = {}
-        self._hosts: dict[str, tuple[str | None, float]] = {}
         self._allowance = Allowance(time.monotonic, INTRODUCTIONS, 1.0)
         self._socket: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self.dropped: Counter[str] = Counter()
         """Datagrams that nothing was taken of, by why."""
         self._told: Counter[str] = Counter()
@@ -70,15 +65,8 @@ class GossipSocket:
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
-    def start(self, address: str, port: int) -> None:
-        """Binds. Errors: OSError."""
-        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        try:
-            sock.setblocking(False)
-            sock.bind((address, port))
-        except OSError:
-            sock.close()
-            raise
+    def start(self, sock: socket.socket) -> None:
+        """Speaks by that socket, which is bound."""
         self._socket = sock
         asyncio.get_running_loop().add_reader(sock, self._receive, sock)
 
@@ -88,8 +76,6 @@ class GossipSocket:
 
     def close(self) -> None:
         """Hears and says nothing any more."""
-        for task in self._tasks:
-            task.cancel()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -123,35 +109,12 @@ class GossipSocket:
         self._waiting.pop(name, None)
 
     def _put(self, datagram: bytes, endpoint: Endpoint) -> None:
-        host, port = endpoint
-        if self._socket is not None and (number := self._number_of(host)) is not None:
+        if self._socket is not None:
             try:
-                self._socket.sendto(datagram, (number, port))
+                self._socket.sendto(datagram, endpoint)
             except OSError as error:
                 # The way is barred, or our own buffer full: the membership sees to who does not answer.
-                log.debug("nothing is sent to %s: %s", host, error)
-
-    def _number_of(self, host: str) -> str | None:
-        """The numeric address of a host; None while it is looked up."""
-        if (numeric := _numeric(host)) is not None:
-            return numeric
-        now = asyncio.get_running_loop().time()
-        number, until = self._hosts.get(host, (None, 0.0))
-        if now >= until:
-            self._hosts[host] = number, now + NAMES_KEPT
-            task = asyncio.get_running_loop().create_task(self._look_up(host))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return number
-
-    async def _look_up(self, host: str) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            found = (await loop.getaddrinfo(host, None, type=socket.SOCK_DGRAM))[0][4][0]
-        except OSError:
-            del self._hosts[host]
-        else:
-            self._hosts[host] = str(found), loop.time() + NAMES_KEPT
+                log.debug("nothing is sent to %s: %s", endpoint[0], error)
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
@@ -173,19 +136,19 @@ class GossipSocket:
                 return
             name, opened = self._seals.open(data)
         except Unopened as unopened:
-            self._count(unopened.why, source[0])
+            self.count(unopened.why, source[0])
             if unopened.why == "unknown" and self._may_spend():
                 self._introduce(ASKING, source[:2])
             return
         try:
             self._hear(name, opened)
         except ValueError as error:
-            self._count("nonsense", f"{name}: {error}")
+            self.count("nonsense", f"{name}: {error}")
 
     def _introduced(self, data: bytes, source: Any) -> None:
         name = self._seals.is_met(data)
         if (name is None or data[:1] == ASKING) and not self._may_spend():
-            self._count("unexamined", source[0])
+            self.count("unexamined", source[0])
             return
         name = name or self._seals.meet(data)
         if data[:1] == ASKING:
@@ -207,7 +170,8 @@ class GossipSocket:
         self._spend(UDP + len(introduction))
         self._put(introduction, endpoint)
 
-    def _count(self, why: str, example: str) -> None:
+    def count(self, why: str, example: str) -> None:
+        """Counts a datagram that nothing was taken of."""
         self.dropped[why] += 1
         now = asyncio.get_running_loop().time()
         if why == "unknown" or now - self._told_at < LOG_PERIOD:
@@ -216,12 +180,3 @@ class GossipSocket:
         news = self.dropped - self._told
         self._told = Counter(self.dropped)
         log.warning("dropped datagrams: %s; such as from %s", ", ".join(f"{count} {what}" for what, count in sorted(news.items())), example)
-
-
-@functools.lru_cache(maxsize=4096)
-def _numeric(host: str) -> str | None:
-    """An address that is one already, None of a name."""
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return None

@@ -16,10 +16,9 @@ from balancer.datagram import Word
 from balancer.gossip import Gossip
 from balancer.letters import Letter, Sent
 from balancer.load import LoadVector
-from node.certificates import Certificates
-from node.gossip_socket import GossipSocket
+from node.front.datagrams import Datagrams
+from node.front.front import Front
 from node.peers import PeerError, Peers
-from node.pki import KeyStore
 
 CALL_TIMEOUT = 3.0
 LEAVE_TIMEOUT = 1.0
@@ -41,27 +40,22 @@ log = logging.getLogger("mosd.gossip")
 class Gossiping:
     """Carries the letters of one node's gossip."""
 
-    def __init__(self, gossip: Gossip, peers: Peers, due: Callable[[], None], certificates: Certificates | None = None) -> None:
+    def __init__(self, gossip: Gossip, peers: Peers, due: Callable[[], None]) -> None:
         """due: is called when tick() has something to do."""
-        self._certificates = certificates
         self._asked: dict[bytes, tuple[int, float]] = {}
         self.gossip = gossip
         self._peers = peers
         self._due = due
         self._timer: tuple[float, asyncio.TimerHandle] | None = None
-        self._socket: GossipSocket | None = None
+        self._socket: Datagrams | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaf: set[str] = set()
 
-    def open(self, keys: KeyStore, life: int, address: str, port: int) -> None:
-        """Speaks by datagrams from now on; if it does so already, with keys that are read anew. Errors: OSError, PkiError."""
-        if self._socket is not None:
-            self._socket.reload()
-            return
-        address_of, spend = self.gossip.membership.address_of, self.gossip.allowance.spend
-        made = GossipSocket(keys, life, address_of, self._hear_datagram, spend, self._certificates)
-        made.start(address, port)
-        self._socket = made
+    def open(self, front: Front, life: int, address: str, port: int) -> None:
+        """Speaks by datagrams from now on. Errors: OSError."""
+        front.listen_to_datagrams(address, port, life)
+        if self._socket is None:
+            self._socket = Datagrams(front, self.gossip.membership.address_of, self._hear_datagram, self.gossip.allowance.spend)
 
     @property
     def dropped(self) -> Counter[str]:
@@ -103,10 +97,8 @@ class Gossiping:
             log.debug("who is said to be at %s: %s", address, error)
 
     def drop(self, name: str) -> None:
-        """Hears nothing of a node that was taken out of the cluster, and forgets it."""
+        """Forgets a node that was taken out of the cluster; the front does not hear it any more."""
         self.gossip.forget(name)
-        if self._socket is not None:
-            self._socket.drop(name)
 
     def update_self(self, vector: LoadVector) -> None:
         """Takes this node's newest load vector."""

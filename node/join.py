@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Collection
 from typing import Any
 
-from node.config import format_endpoint
+from node.names import format_endpoint
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller
 from node.peers import PeerRefused

@@ -1,4 +1,4 @@
-"""Answering other node daemons: mutual TLS 1.3, framed msgpack.
+"""Answering other node daemons: mutual TLS 1.3, framed msgpack. It runs in the front (node/front/program.py), without rights.
 
 The first message is ``hello`` with the version of the protocol; a caller without a certificate may say nothing but ``join``.
 Whoever does otherwise is refused with one line in the log, before any memory is spent on it.
@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 from kernel_helpers.errors import FarhomeError
-from node.config import format_endpoint
 from node.grumbling import Grumbler
 from node.lobby import Lobby, Place
+from node.names import format_endpoint
 from node.peers import HANDSHAKE_TIMEOUT, PROTOCOL_VERSION, PeerRefused, certificate_der, certificate_name, open_stream, say
 from node.pki import KeyStore
 from node.streams import close, read_message, write_message
@@ -34,7 +34,6 @@ CONNECTIONS = 1024
 """Of peers that are known, with those in the lobby."""
 CONNECTIONS_OF_PEER = 8
 """Of one peer; the oldest gives way."""
-BACKLOG = 1024
 REQUESTS = 64
 """Requests of one peer that are worked on at once; more wait in its own socket."""
 
@@ -79,19 +78,9 @@ class PeerServer:
         """Reads keys and certificates again, for connections that come later. Errors: PkiError."""
         self._context = self._keys.server_context()
 
-    def start(self, address: str, port: int) -> None:
-        """Listens. Errors: OSError, PkiError."""
+    def start(self, listener: socket.socket) -> None:
+        """Accepts whoever connects there. Errors: PkiError."""
         self.reload()
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setblocking(False)
-            listener.bind((address, port))
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
         self._listener = listener
         self._spawn(self._accept_loop(listener))
 

@@ -1,23 +1,28 @@
 """Calls to other node daemons: mutual TLS 1.3, framed msgpack, one outgoing connection to each peer.
 
-A connection is of the node that opened it: it asks, the other answers (see peer_server).
+A connection is of the node that opened it: it asks, the other answers (see peer_server). The front has the socket, and makes the handshake
+(node/front/front.py); what is here without mosd's rights is used there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.errors import FarhomeError
-from node.config import format_endpoint
+from node.names import format_endpoint
 from node.pki import KeyStore
-from node.streams import BUFFER, close, read_message, write_message
-from wire.frames import Message, WireError
+from node.streams import BUFFER
+from wire.frames import Message, encode
+
+if TYPE_CHECKING:
+    from node.front.front import Front
 
 PROTOCOL_VERSION = 1
 HANDSHAKE_TIMEOUT = 5.0
@@ -31,8 +36,6 @@ class PeerError(FarhomeError):
 
     exit_code = 75
 
-
-Check = Callable[[bytes], str | None]
 
 BUSY = "busy"
 """The kind of a refusal that may be none soon."""
@@ -111,28 +114,40 @@ def say(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+class Channel:
+    """A connection to a peer as the front has it: messages that it sends come one by one, bytes of ours go out."""
+
+    def __init__(self, write: Callable[[bytes], None], close: Callable[[], None]) -> None:
+        self.write = write
+        self.close = close
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """done when the peer has shown a certificate that counts; PeerError if it has not"""
+        self.name = ""
+        self.since = datetime.datetime.fromtimestamp(0, datetime.UTC)
+        """from when on its certificate is valid"""
+        self.take: Callable[[Message], None] = lambda message: None
+        self.ended: Callable[[], None] = lambda: None
+
+
 class PeerConnection:
     """Our connection to one peer: asks, and gives each answer to who waits for it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str) -> None:
-        self.name = name
-        self.certificate = certificate_der(writer)
+    def __init__(self, channel: Channel) -> None:
+        self.name = channel.name
+        self.since = channel.since
         self.hello: dict[str, Any] = {}
         self.unfit: str | None = None
         """Why no process of this node can go on there, by what its hello told."""
-        self._reader = reader
-        self._writer = writer
+        self._channel = channel
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._next = 0
         self.closed = False
-        self._task = asyncio.get_running_loop().create_task(self._read_answers())
+        channel.take, channel.ended = self._take, self.close
 
     @classmethod
-    async def open(
-        cls, host: str, port: int, context: ssl.SSLContext, hello: dict[str, Any], expected: str | None, check: Check
-    ) -> PeerConnection:
-        """Connects and says hello. check: says why the node that answers, by its certificate, is none. Errors: PeerError."""
-        connection = await cls._connect(host, port, context, expected, check)
+    async def open(cls, front: Front, host: str, port: int, hello: dict[str, Any], expected: str | None) -> PeerConnection:
+        """Connects and says hello. Errors: PeerError."""
+        connection = await cls._connect(front, host, port, expected)
         try:
             result = await connection.call("hello", {"version": PROTOCOL_VERSION, **hello})
             connection.hello = result if isinstance(result, dict) else {}
@@ -142,44 +157,28 @@ class PeerConnection:
         return connection
 
     @classmethod
-    async def ask(cls, host: str, port: int, context: ssl.SSLContext, method: str, parameters: dict[str, Any], check: Check) -> Any:
+    async def ask(cls, front: Front, host: str, port: int, method: str, parameters: dict[str, Any]) -> Any:
         """The answer to one question of those that need no hello; the connection ends. Errors: PeerError."""
-        connection = await cls._connect(host, port, context, None, check)
+        connection = await cls._connect(front, host, port, None)
         try:
             return await connection.call(method, parameters, HANDSHAKE_TIMEOUT)
         finally:
             connection.close()
 
     @classmethod
-    async def _connect(cls, host: str, port: int, context: ssl.SSLContext, expected: str | None, check: Check) -> PeerConnection:
+    async def _connect(cls, front: Front, host: str, port: int, expected: str | None) -> PeerConnection:
         where = format_endpoint(host, port)
-        sock: socket.socket | None = None
         try:
             sock = await connect_socket(host, port)
-            reader, writer = await open_stream(sock, context, server_side=False)
         except (OSError, TimeoutError) as error:
-            if sock is not None:
-                sock.close()
             raise PeerError(f"{expected or where} cannot be reached: {say(error)}") from None
-        name = certificate_name(writer)
-        if expected is not None and name != expected:
-            close(writer)
-            raise PeerError(f"{where} is {name}, not {expected}")
-        if (why := check(certificate_der(writer))) is not None:
-            close(writer)
-            raise PeerError(f"{name} is no peer: {why}")
-        return cls(reader, writer, name)
+        return cls(await front.connect(sock, where, expected))
 
-    async def _read_answers(self) -> None:
-        try:
-            while (message := await read_message(self._reader)) is not None:
-                future = self._waiting.pop(message.get("id", -1), None)
-                if future is not None and not future.done():
-                    future.set_result(message)
-        except (OSError, WireError) as error:
-            log.debug("connection to %s: %s", self.name, say(error))
-        finally:
-            self.close()
+    def _take(self, message: Message) -> None:
+        identity = message.get("id", -1)
+        future = self._waiting.pop(identity, None) if isinstance(identity, int) else None
+        if future is not None and not future.done():
+            future.set_result(message)
 
     async def call(self, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
         """The peer's result. Errors: PeerRefused with its reason, PeerError (gone, silent for timeout seconds)."""
@@ -191,14 +190,11 @@ class PeerConnection:
         self._waiting[identity] = future
         try:
             async with asyncio.timeout(timeout):
-                await write_message(self._writer, {"id": identity, "method": method, "params": parameters})
+                self._channel.write(encode({"id": identity, "method": method, "params": parameters}))
                 message = await future
         except TimeoutError:
             self.close()
             raise PeerError(f"{self.name} did not answer within {timeout:g} s") from None
-        except OSError as error:
-            self.close()
-            raise PeerError(f"the connection to {self.name} broke: {say(error)}") from None
         finally:
             self._waiting.pop(identity, None)
             if future.done() and not future.cancelled():
@@ -211,52 +207,36 @@ class PeerConnection:
     def close(self) -> None:
         """Ends the connection; calls that wait fail."""
         self.closed = True
-        close(self._writer)
+        self._channel.close()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(PeerError(f"{self.name} closed the connection"))
         self._waiting.clear()
-        if self._task is not asyncio.current_task():
-            self._task.cancel()
 
 
 class Peers:
     """Connections to all peers, made when needed."""
 
     def __init__(
-        self, keys: KeyStore, hello: Callable[[], dict[str, Any]], address: Callable[[str], tuple[str, int] | None],
+        self, keys: KeyStore, front: Front, hello: Callable[[], dict[str, Any]], address: Callable[[str], tuple[str, int] | None],
         judge: Callable[[str, dict[str, Any]], str | None],
     ) -> None:  # fmt: skip
         """judge says, by name and hello of a peer, why it is unfit for this node's processes."""
         self._judge = judge
         self._keys = keys
+        self._front = front
         self._hello = hello
         self._address = address
-        self._context: ssl.SSLContext | None = None
-        self.seen: Callable[[bytes], None] = lambda certificate: None
-        """Is shown the certificate of each peer that is connected."""
         self._connections: dict[str, PeerConnection] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    def reload(self) -> None:
-        """Reads keys and certificates again. Errors: PkiError."""
-        self._context = self._keys.client_context()
-
-    def context(self) -> ssl.SSLContext:
-        """For connections to other nodes. Errors: PeerError: there is no cluster."""
-        if self._context is None:
-            raise PeerError("this node is in no cluster (mosctl cluster init, or join)")
-        return self._context
-
     async def dial(self, host: str, port: int) -> PeerConnection:
         """A connection to whoever is at that address. Errors: PeerError."""
-        return self._kept(await PeerConnection.open(host, port, self.context(), self._hello(), None, self.check))
+        return self._kept(await PeerConnection.open(self._front, host, port, self._hello(), None))
 
-    def check(self, certificate: bytes) -> str | None:
-        """Why the node with that certificate is none of the cluster."""
-        if (why := self._keys.refusal(certificate)) is None:
-            self.seen(certificate)
-        return why
+    async def ask(self, endpoint: tuple[str, int], method: str, parameters: dict[str, Any]) -> Any:
+        """The answer to one question of those that need no hello. Errors: PeerError."""
+        return await PeerConnection.ask(self._front, *endpoint, method, parameters)
 
     def _kept(self, connection: PeerConnection) -> PeerConnection:
         """The connection itself, or the one to the same peer that somebody else has made meanwhile."""
@@ -277,7 +257,7 @@ class Peers:
             address = self._address(name)
             if address is None:
                 raise PeerError(f"no node {name} is known")
-            return self._kept(await PeerConnection.open(*address, self.context(), self._hello(), name, self.check))
+            return self._kept(await PeerConnection.open(self._front, *address, self._hello(), name))
 
     async def call(self, name: str, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
         """The result of one call of that peer. Errors: PeerRefused, PeerError (also when no connection comes within `timeout`
@@ -301,7 +281,7 @@ class Peers:
     def drop(self, name: str) -> None:
         """Ends the connection to a node that was taken out of the cluster."""
         known = self._connections.get(name)
-        if known is not None and self._keys.refusal(known.certificate) is not None:
+        if known is not None and self._keys.removals.bars(name, known.since):
             known.close()
             del self._connections[name]
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kernel_helpers.errors import FarhomeError
-from node.config import check_name
+from node.names import check_name
 from node.paths import write_atomically
 from node.removals import Removals
 from node.signed import Signed

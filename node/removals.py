@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from balancer.datagram import REMOVED
-from node.config import check_name
+from node.names import check_name
 from node.paths import write_atomically
 
 MOST = 1024
@@ -134,5 +134,9 @@ class Removals:
     def covers(self, certificate: x509.Certificate) -> bool:
         """Whether the certificate is one that does not count any more."""
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        line = self._lines.get(str(names[0].value)) if names else None
-        return line is not None and certificate.not_valid_before_utc < datetime.datetime.fromtimestamp(line[1], datetime.UTC)
+        return bool(names) and self.bars(str(names[0].value), certificate.not_valid_before_utc)
+
+    def bars(self, name: str, since: datetime.datetime) -> bool:
+        """Whether certificates of that node that are valid from then do not count any more."""
+        line = self._lines.get(name)
+        return line is not None and since < datetime.datetime.fromtimestamp(line[1], datetime.UTC)

@@ -111,6 +111,10 @@ def answer_renew(keys: KeyStore, caller: Caller, parameters: dict[str, Any]) -> 
     if not isinstance(request, bytes):
         raise PeerRefused("renew", "the request is not complete")
     shown, wanted = x509.load_der_x509_certificate(caller.certificate), x509.load_pem_x509_csr(request).public_key()
+    try:
+        shown.verify_directly_issued_by(keys.authority())    # who tells us of the caller has no rights, and is not believed in this
+    except (TypeError, InvalidSignature):
+        raise PeerRefused("renew", "the certificate is not of this cluster") from None
     if key_bytes(shown.public_key()) != key_bytes(wanted):  # type: ignore[arg-type]
         raise PeerRefused("renew", "a certificate is renewed for its own key alone")
     keys.removals.load(keys.authority())

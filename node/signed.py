@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
 from cryptography.x509.oid import NameOID
 
-from node.config import check_name
+from node.names import check_name
 from node.paths import write_atomically
 
 MOST = 16384

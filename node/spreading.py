@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from balancer.gossip import Gossip
-from node.config import format_endpoint
-from node.peers import PeerConnection, PeerError, Peers
+from node.names import format_endpoint
+from node.peers import PeerError, Peers
 from node.pki import KeyStore
 
 PERIOD = 0.25
@@ -99,8 +99,7 @@ class Spreading:
 
     async def _ask(self, endpoint: tuple[str, int]) -> None:
         try:
-            lines = await PeerConnection.ask(*endpoint, self._peers.context(), "removals", {}, self._peers.check)
-            self.take(lines)
+            self.take(await self._peers.ask(endpoint, "removals", {}))
         except (PeerError, ValueError, OSError) as error:
             log.debug("%s does not say who was removed: %s", format_endpoint(*endpoint), error)
 

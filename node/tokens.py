@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from node.config import check_name, format_endpoint, parse_endpoint
+from node.names import check_name, format_endpoint, parse_endpoint
 from node.paths import write_atomically
 from node.pki import KeyStore, PkiError, fingerprint
 

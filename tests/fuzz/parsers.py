@@ -30,6 +30,7 @@ from engine.capture import capture
 from engine.context import BadContext, Context
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.seizing import seize
+from node.front import values
 from tests.balancer.vectors import node
 from tests.fuzz.mutation import mutate
 from wire import control, frames
@@ -97,6 +98,11 @@ def _messages() -> Parser:
     return Parser(take, (WireError,), [message, message * 2, frames.encode({})])
 
 
+def _values() -> Parser:
+    told = ["request", 7, "n2", "10.0.0.1:5", b"der", "reserve", {"bytes": 1 << 63, "list": [1, None, True], "share": 0.5, 3: {}}]
+    return Parser(values.decode, (values.NotPlain,), [values.encode(told), values.encode([]), values.encode({"a": [[["x"]]]})])
+
+
 def _controls() -> Parser:
     inputs = [control.pack(number=17, info=bytes(128), tid=0), control.pack(pending=[[1, bytes(128)]], used=[1.5, 2], error=""), b""]
     return Parser(control.unpack, (WireError,), inputs)
@@ -155,7 +161,7 @@ def _checkpoint(directory: Path, place: Path) -> Parser:
 def parser(name: str, directory: Path, place: Path) -> Parser:
     """The parser of that name; directory: a checkpoint; place: an empty directory."""
     makers: dict[str, Callable[[], Parser]] = {
-        "datagram": _datagrams, "context": _context, "messages": _messages, "control": _controls,
+        "datagram": _datagrams, "context": _context, "messages": _messages, "control": _controls, "values": _values,
         "images": lambda: _images(directory), "checkpoint": lambda: _checkpoint(directory, place),
     }  # fmt: skip
     return makers[name]()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from node import config
-from node.config import Config, ConfigError, format_endpoint, parse_endpoint
+from node.config import Config, ConfigError
+from node.names import format_endpoint, parse_endpoint
 
 
 def load(tmp_path: Path, text: str) -> Config:

@@ -15,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from balancer.datagram import LIMIT, SEAL
+from node.front.front import bound
 from node.gossip_socket import INTRODUCTIONS, GossipSocket
 from node.pki import KeyStore, new_key
 from node.seals import ASKING, TELLING, Seals, Unopened
@@ -41,7 +42,7 @@ class Ears:
 
     def ear(self, name: str, keys: KeyStore, life: int = 7) -> GossipSocket:
         made = GossipSocket(keys, life, self.addresses.get, lambda by, data: self.hear(name, by, data), self.spent.append)
-        made.start(*self.addresses[name])
+        made.start(bound(socket.SOCK_DGRAM, *self.addresses[name]))
         return made
 
     def hear(self, name: str, by: str, data: bytes) -> None:

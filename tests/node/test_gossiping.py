@@ -12,8 +12,9 @@ from typing import Any
 
 from balancer.datagram import Word, node_id
 from balancer.gossip import Gossip
+from node.front.front import Front
 from node.gossiping import Gossiping
-from node.peer_server import Caller, PeerServer
+from node.peer_server import Caller
 from node.peers import Peers
 from node.pki import KeyStore
 from tests.balancer.vectors import node
@@ -27,11 +28,11 @@ class Talker:
         self.name, self.keys, self.address = name, keys, f"{network}.{name[1:]}"
         self.gossip = Gossip(name, time.monotonic, random.Random(name))
         self.gossip.learn(seed[0], seed[1], PORT)
-        self.peers = Peers(keys, self.hello, self.gossip.membership.address_of, lambda name, hello: None)
-        self.peers.reload()
+        self.front = Front(keys, lambda: 2, self.answer, self.answer)  # type: ignore[arg-type]
+        self.peers = Peers(keys, self.front, self.hello, self.gossip.membership.address_of, lambda name, hello: None)
         self.gossiping = Gossiping(self.gossip, self.peers, self.tick)
-        self.server = PeerServer(keys, self.answer, self.answer)  # type: ignore[arg-type]
-        self.server.start(self.address, PORT)
+        self.front.start()
+        self.front.listen(self.address, PORT)
         self.calls = 0
         self.task: asyncio.Task[None] | None = None
 
@@ -49,7 +50,7 @@ class Talker:
 
     def talk(self, by_datagrams: bool = True) -> None:
         if by_datagrams:
-            self.gossiping.open(self.keys, 1, self.address, PORT)
+            self.gossiping.open(self.front, 1, self.address, PORT)
         self.task = asyncio.get_running_loop().create_task(self._talk())
 
     async def _talk(self) -> None:
@@ -63,7 +64,7 @@ class Talker:
             self.task.cancel()
         self.gossiping.close()
         self.peers.close()
-        await self.server.close()
+        self.front.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -72,19 +73,21 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def cluster(base: Path, authority: KeyStore, count: int) -> list[Talker]:
+async def cluster(base: Path, authority: KeyStore, count: int) -> list[Talker]:
     network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
     keys = {"n1": authority} | {f"n{number}": member(base, authority, f"n{number}") for number in range(2, count + 1)}
-    return [Talker(name, network, store, ("n1", f"{network}.1")) for name, store in keys.items()]
+    nodes = [Talker(name, network, store, ("n1", f"{network}.1")) for name, store in keys.items()]
+    await until(lambda: all(one.front.is_ready for one in nodes))
+    return nodes
 
 
 def test_what_is_due_is_said_without_being_asked_for(tmp_path: Path, first: KeyStore) -> None:
     """Nobody ticks but the gossip itself."""
 
     async def work() -> None:
-        nodes = cluster(tmp_path, first, 2)
+        nodes = await cluster(tmp_path, first, 2)
         for one in nodes:
-            one.gossiping.open(one.keys, 1, one.address, PORT)
+            one.gossiping.open(one.front, 1, one.address, PORT)
             one.gossiping.update_self(node(one.name, 1.0, address=one.address))
         try:
             await until(lambda: all(len(one.gossip.view().entries) == 2 for one in nodes))
@@ -99,7 +102,7 @@ def test_what_is_due_is_said_without_being_asked_for(tmp_path: Path, first: KeyS
 
 def test_nodes_that_know_one_seed_get_to_know_all_without_one_call(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
-        nodes = cluster(tmp_path, first, 4)
+        nodes = await cluster(tmp_path, first, 4)
         try:
             for one in nodes:
                 one.talk()
@@ -116,7 +119,7 @@ def test_nodes_that_know_one_seed_get_to_know_all_without_one_call(tmp_path: Pat
 
 def test_node_that_leaves_is_gone_at_once_and_not_dead(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
-        nodes = cluster(tmp_path, first, 3)
+        nodes = await cluster(tmp_path, first, 3)
         try:
             for one in nodes:
                 one.talk()
@@ -134,14 +137,14 @@ def test_node_that_leaves_is_gone_at_once_and_not_dead(tmp_path: Path, first: Ke
 
 def test_node_whose_datagrams_do_not_get_through_is_spoken_to_over_tcp(tmp_path: Path, first: KeyStore) -> None:
     async def work() -> None:
-        n1, n2 = cluster(tmp_path, first, 2)
+        n1, n2 = await cluster(tmp_path, first, 2)
         try:
             n1.talk()
             n2.talk(by_datagrams=False)
             await until(lambda: n1.gossip.membership.deaf() == ["n2"])
             seen = [n1.gossip.view().entries["n2"].suspected]
             assert n2.calls > 0 and seen == [False]
-            n2.gossiping.open(n2.keys, 1, n2.address, PORT)
+            n2.gossiping.open(n2.front, 1, n2.address, PORT)
             await until(lambda: n1.gossip.membership.deaf() == [])
         finally:
             await n1.close()

@@ -1,0 +1,355 @@
+"""The front: it reads what comes from the network, has no rights, and may end at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.front import keeper, rights, values
+from node.front.front import REQUESTS, Front
+from node.front.values import NotPlain, decode, encode
+from node.pki import KeyStore, joining_context
+from tests.node.nodes import PORT, ROOT, Cluster, Node, wait_for
+from tests.node.test_gossip_socket import run
+from tests.node.test_peers import dial, hello, is_closed, member
+from wire import frames
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes, nothing balanced."""
+    base = tmp_path_factory.mktemp("both")
+    base.chmod(0o755)
+    base.parent.chmod(0o755)
+    cluster = Cluster(base, 2)
+    yield cluster
+    cluster.down()
+
+
+# -- rights --------------------------------------------------------------------------------------------------------------
+
+
+def front_of(node: Node) -> int:
+    """The pid of the front of a node; 0: there is none."""
+    assert node.daemon is not None
+    for child in Path(f"/proc/{node.daemon.pid}/task/{node.daemon.pid}/children").read_text().split():
+        if b"node.front.program" in Path(f"/proc/{child}/cmdline").read_bytes() and rights.remaining(int(child)) is None:
+            return int(child)
+    return 0
+
+
+def sockets_of(pid: int) -> set[str]:
+    """Inodes of the sockets that a process has."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(target.removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def far_end(connection: socket.socket) -> str:
+    """The inode of the other end of a connection of this machine; "0" as long as nobody has accepted it."""
+    (host, port), (there, their_port) = connection.getsockname(), connection.getpeername()
+    local, remote = (f"{int.from_bytes(socket.inet_aton(a), 'little'):08X}:{p:04X}" for a, p in ((there, their_port), (host, port)))
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[1:3] == [local, remote]:
+            return words[9]
+    raise AssertionError("no such connection")
+
+
+def test_the_front_has_no_rights_and_not_the_key_of_the_authority(both: Cluster) -> None:
+    assert rights.remaining(os.getpid()) == "an id that somebody has"
+    pid = wait_for(lambda: front_of(both[1]))
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    assert {int(status[kind], 16) for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    assert (status["NoNewPrivs"], status["Seccomp"], status["Groups"].strip()) == ("1", "2", "")
+    assert {int(number) >= rights.IDS for number in status["Uid"].split() + status["Gid"].split()} == {True}
+    assert Path(f"/proc/{pid}/environ").stat().st_uid == 0     # the kernel's sign of a process that cannot be looked into
+    root = Path(f"/proc/{pid}/root")
+    assert {entry.name for entry in root.rglob("*")} == {"authority.pem", "node.key", "node.pem", "removed"}
+    assert (both[1].base / "state" / "pki" / "authority.key").exists()
+    kinds = {os.readlink(entry).partition(":")[0] for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    assert kinds <= {"socket", "anon_inode", "/dev/null"}, kinds
+
+
+def has_none_but_listeners(daemon: subprocess.Popen[bytes]) -> bool:
+    """Whether the daemon has no connection of TCP."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return not sockets_of(daemon.pid) & {words[9] for words in lines if words[3] != "0A"}
+
+
+TRIES = """
+import ctypes, mmap, os, socket, sys
+from node.front import rights
+held = [socket.socketpair() for _ in range(2)]
+rights.give_up(os.getppid())
+def mapped():
+    mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+def call(number, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+acts = {
+    "a socket": lambda: socket.socket(), "a program": lambda: os.execv("/bin/true", ["true"]), "a child": lambda: os.fork(),
+    "a file of the machine": lambda: open("/etc/passwd"), "its processes": lambda: open("/proc/1/status"), "code": mapped,
+    "a signal": lambda: os.kill(os.getppid(), 0), "an id": lambda: os.setuid(0),
+    "memory of others": lambda: call(310, os.getppid(), 0, 0, 0, 0, 0),
+    "tracing": lambda: call(101, 16, os.getppid(), 0, 0), "a mount": lambda: call(165, b"none", b"/", b"tmpfs", 0, 0),
+    "a root": lambda: os.chroot("/"), "a connection": lambda: held[0][0].connect("/x"), "32 bits": lambda: call(0x40000000 | 39),
+    "a descriptor of others": lambda: call(438, 3, 0, 0), "io_uring": lambda: call(425, 1, bytes(120)), "a size": lambda: bytes(3 << 30),
+}
+for what, act in acts.items():
+    try:
+        act()
+        print(what)
+    except (OSError, MemoryError):
+        pass
+held[0][0].send(b"x")
+print("what it has works:", held[0][1].recv(1), os.listdir("/"))
+"""
+
+
+def test_what_has_given_its_rights_up_gets_nothing_more() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TRIES], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("what it has works: b'x' []\n", "")
+
+
+def test_the_daemon_never_has_the_socket_of_who_connects(both: Cluster) -> None:
+    assert both[1].daemon is not None
+    front = wait_for(lambda: front_of(both[1]))
+    with socket.create_connection((both[1].address, PORT), timeout=10) as silent:
+        there = wait_for(lambda: (inode := far_end(silent)) != "0" and inode)
+        assert there in sockets_of(front)
+        assert there not in sockets_of(both[1].daemon.pid)
+    with dial(both[1], member(both[2])) as greeted:
+        frames.send(greeted, hello())
+        assert "result" in frames.receive(greeted)
+        assert far_end(greeted) in sockets_of(front) - sockets_of(both[1].daemon.pid)
+    # Nor, for longer than it takes to hand it over, that of who it has connected to itself.
+    for node in (both[1], both[2]):
+        wait_for(partial(has_none_but_listeners, node.daemon))
+
+
+async def nothing(*_: object) -> None:
+    """Answers whatever is asked."""
+
+
+# -- its end -------------------------------------------------------------------------------------------------------------
+
+
+def told(node: Node) -> list[str]:
+    return [line for line in node.log.read_text().splitlines() if "the front, which" in line]
+
+
+def test_a_front_that_is_killed_comes_back_and_no_process_is_lost(both: Cluster) -> None:
+    away = both.spawn(both[1], "sleep", "600")
+    both[1].ok("migrate", str(away), "n2")
+    assert both[1].process(away)["where"] == "n2"
+    for node in (both[1], both[2]):
+        before = wait_for(lambda node=node: front_of(node))
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda node=node, before=before: front_of(node) not in (0, before))
+        (line,) = told(node)
+        assert "is gone: it has ended; it is started again in 0.2 s" in line
+        assert "Traceback" not in node.log.read_text()
+    assert both[1].process(away)["where"] == "n2"
+    assert both[2].guests() == [f"n1-{away}"]
+    wait_for(lambda: both[1].nodes() == both[2].nodes() == {"n1", "n2"})
+    both[1].ok("migrate", str(away), "home")
+    assert both[1].process(away)["where"] == "home"
+    both[1].ok("migrate", str(away), "n2")
+    with dial(both[1], member(both[2])) as connection:
+        frames.send(connection, hello())
+        assert "result" in frames.receive(connection)
+    with dial(both[1], joining_context()) as connection:
+        frames.send(connection, hello())
+        assert is_closed(connection)
+
+
+def test_a_front_ends_with_its_daemon_and_leaves_the_address_to_the_next_one(both: Cluster) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        before = wait_for(lambda: front_of(both[2]))
+        both[2].kill(number)
+        wait_for(lambda before=before: not Path(f"/proc/{before}").exists())
+        with both[2].log.open("a") as log:
+            log.write("start of test daemon\n")
+        both[2].start()
+    wait_for(lambda: both[2].nodes() == {"n1", "n2"})
+
+
+def test_one_that_does_not_answer_is_ended_and_the_pause_grows(tmp_path: Path, first: KeyStore) -> None:
+    async def work() -> None:
+        front = Front(first, lambda: 2, nothing, nothing)
+        front.start()
+        try:
+            await front.wait_until_ready()
+            before = front.pid
+            for _ in range(3 * keeper.LOOKS):
+                front.look()
+                await front.settle()
+            assert front.pid == before
+            os.kill(before, signal.SIGSTOP)
+            for _ in range(keeper.LOOKS + 1):
+                front.look()
+            assert front.pid == 0 and not Path(f"/proc/{before}").exists()
+            pauses = [front._pause]
+            for _ in range(2):
+                await front.wait_until_ready()
+                os.kill(front.pid, signal.SIGKILL)
+                while front.is_ready:
+                    await asyncio.sleep(0.01)
+                pauses.append(front._pause)
+            assert pauses == [2 * keeper.PAUSE, 4 * keeper.PAUSE, 8 * keeper.PAUSE]
+        finally:
+            front.close()
+
+    run(work())
+
+
+# -- what it tells -------------------------------------------------------------------------------------------------------
+
+PLAIN: list[Any] = [
+    None, True, False, 0, -1, 1 << 63, (1 << 64) - 1, -(1 << 63), 0.5, "", "ä€", b"", b"\xff" * 70000, [], {}, [[], {}],
+    {"a": [1, {"b": b"c"}], 5: None}, ["x"] * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=lambda value: repr(value)[:20])
+def test_plain_values_come_as_they_were(value: Any) -> None:
+    assert decode(encode(value)) == value
+    assert type(decode(encode(value))) is type(value)
+
+
+DEEP: Any = []
+for _ in range(values.DEEPEST + 1):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "value", [1 << 64, -(1 << 63) - 1, object(), {1.5: 1}, {None: 1}, "\ud800", DEEP, [None] * values.MOST_VALUES, b"x" * values.LONGEST],
+    ids=lambda value: repr(value)[:20],
+)  # fmt: skip
+def test_what_is_not_plain_is_not_told(value: Any) -> None:
+    with pytest.raises(NotPlain):
+        encode(value)
+
+
+def test_whatever_bytes_come_are_values_or_none_and_cost_no_more_than_they_are() -> None:
+    rng = random.Random(7)
+    good = [encode(value) for value in PLAIN]
+    for number in range(20000):
+        data = bytearray(rng.choice(good)[:200] if number % 3 else rng.randbytes(rng.randrange(40)))
+        for _ in range(rng.randrange(4)):
+            if data:
+                data[rng.randrange(len(data))] = rng.choice(b"NTFiudsblm\0\xff")
+        try:
+            decode(bytes(data))
+        except NotPlain:
+            pass
+    for claim in (b"b", b"s", b"l", b"m"):
+        for count in (1, 1 << 16, 0xFFFFFFFF):
+            with pytest.raises(NotPlain):
+                decode(claim + struct.pack("!I", count))
+    with pytest.raises(NotPlain):
+        decode(b"l\0\0\0\1" * 100000)
+    with pytest.raises(NotPlain):
+        decode(b"l" + struct.pack("!I", values.MOST_VALUES) + b"N" * values.MOST_VALUES)
+
+
+POINT = b"\x04" + bytes(64)
+NONSENSE: list[Any] = [
+    None, [], {}, ["boom"], ["_lost"], ["ready", 1], ["there", 1], ["log", 10, "mosd"], ["log", "10", "mosd", "x"], [["ready"]],
+    ["request", 1, "", "1.2.3.4:5", b"", "hello", {}], ["request", 1, "../x", "1.2.3.4:5", b"", "hello", {}],
+    ["request", 1, "n2", "1" * 200, b"", "hello", {}], ["request", 1, "n2", "1", b"x" * 9000, "hello", {}],
+    ["request", 1, "n2", "1", b"", "hello", []], ["request", True, "n2", "1", b"", "hello", {}],
+    ["met", "n2", b"x", POINT, 1.0, 2.0, "1"], ["met", "n2", b"x", b"", 1.0, 2.0, "1"], ["met", "n2", b"x", POINT, 2.0, 1.0, "1"],
+    ["met", "n2", b"x", POINT, float("nan"), 2.0, "1"], ["datagram", "n2", b"x" * 5000], ["datagram", "../n2", b""],
+    ["spent", -1], ["spent", 1 << 40], ["dropped", {"a": "b"}], ["dropped", {str(n): n for n in range(100)}],
+    ["connected", 1, "n2", float("inf")], ["message", 1, []], ["closed", "1", "x"],
+]  # fmt: skip
+
+
+def test_nonsense_of_the_front_is_known_for_what_it_is(first: KeyStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Each ends the front: Pipe ends who tells what raises ValueError."""
+
+    async def work() -> None:
+        front = Front(first, lambda: 2, nothing, nothing)
+        with pytest.raises(ValueError, match="before it was ready"):
+            front._take(encode(["there"]), [])
+        front._ready.set()
+        for told in NONSENSE:
+            with pytest.raises(ValueError):
+                front._take(encode(told), [])
+            assert not front._requests
+        front.pid = os.getpid()
+        with pytest.raises(ValueError, match="it has an id that somebody has"):
+            front._take(encode(["ready"]), [])
+        front._on_log(20, "mosd.peers", "a\nb\x1b[31m\0")
+        assert caplog.messages == ["a | b?[31m?"]
+
+    caplog.set_level(logging.INFO)
+    run(work())
+
+
+def test_more_requests_than_there_can_be_are_nonsense(first: KeyStore) -> None:
+    async def wait(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        front = Front(first, lambda: 2, wait, wait)
+        front._ready.set()
+        for number in range(REQUESTS):
+            front._take(encode(["request", number, "n2", "1.2.3.4:5", b"", "ping", {}]), [])
+        with pytest.raises(ValueError, match="a request that cannot be"):
+            front._take(encode(["request", REQUESTS, "n2", "1.2.3.4:5", b"", "ping", {}]), [])
+        tasks = list(front._requests.values())
+        front._take(encode(["cancel", 5]), [])
+        await asyncio.sleep(0.01)
+        assert [task.cancelled() for task in tasks].count(True) == 1
+        front._take(encode(["request", REQUESTS, "n2", "1.2.3.4:5", b"", "ping", {}]), [])
+        front.close()
+        await asyncio.wait(tasks, timeout=10)
+        assert all(task.cancelled() for task in tasks)
+
+    run(work())
+
+
+def test_a_front_that_keeps_a_right_is_told_no_key(
+    first: KeyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rights, "IDS", 1000)
+
+    async def work() -> None:
+        front = Front(first, lambda: 2, nothing, nothing)
+        front.start()
+        try:
+            async with asyncio.timeout(20):
+                while not caplog.records:
+                    await asyncio.sleep(0.01)
+            assert not front.is_ready
+            assert "it has an id that somebody has" in caplog.text
+        finally:
+            front.close()
+
+    run(work())
