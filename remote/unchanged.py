@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _UIDS = frozenset({SYS.setuid, SYS.setreuid, SYS.setresuid})
 _GIDS = frozenset({SYS.setgid, SYS.setregid, SYS.setresgid})
-_PLACES = frozenset({SYS.mbind, SYS.set_mempolicy_home_node})
+_MODES, _MODE_FLAGS = range(5), 1 << 14 | 1 << 15
+"""Of mbind(2), MPOL_DEFAULT to MPOL_LOCAL: what any kernel knows."""
+_MOVE_ALL = 4
+"""MPOL_MF_MOVE_ALL, for which the kernel wants a right that no guest has."""
 _AS_IT_IS = (1 << 32) - 1
 
 
@@ -35,11 +38,12 @@ class Unchanged:
         guest, host = self._guest, self._guest.host_tid(event.tid)
         if host is None:
             return False
-        if event.code in _PLACES:
-            return self._one_node and guest.link.answer(event.tid, proceed=True)
-        if event.code not in _UIDS | _GIDS:
+        if event.code != SYS.mbind and event.code not in _UIDS | _GIDS:
             return False
         arguments = struct.unpack("<6Q", event.data)
+        if event.code == SYS.mbind:
+            is_plain = arguments[2] & ~_MODE_FLAGS in _MODES and not arguments[5] & _MOVE_ALL
+            return self._one_node and is_plain and guest.link.answer(event.tid, proceed=True)
         try:
             own = Credentials.of(f"/proc/{guest.pid}/task/{host}/status")
             if not _are_own(own.uids if event.code in _UIDS else own.gids, guest.sandbox.identities, event.code, arguments):

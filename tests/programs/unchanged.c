@@ -47,7 +47,7 @@ static void memory(void)
     EXPECT(!bind_to(memory, 8 << 12, MPOL_PREFERRED, 1, 0) && !bind_to(memory, 4 << 12, MPOL_BIND, 1, MPOL_MF_MOVE));
     EXPECT(bind_to(memory, 8 << 12, MPOL_BIND, 2, 0) == -1 && errno == EINVAL);
     EXPECT(bind_to(memory + 1, 4096, MPOL_BIND, 1, 0) == -1 && errno == EINVAL);
-    EXPECT(bind_to(memory, 4096, 77, 1, 0) == -1 && errno == EINVAL);
+    EXPECT(bind_to(memory, 4096, MPOL_DEFAULT, 1, 0) == -1 && errno == EINVAL);
     EXPECT(!munmap(memory, 4096) && bind_to(memory, 4096, MPOL_BIND, 1, 0) == -1 && errno == EFAULT);
     memset(memory + 4096, 1, 7 << 12);
     EXPECT(!munmap(memory + 4096, 7 << 12));
