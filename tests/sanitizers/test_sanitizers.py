@@ -1,0 +1,63 @@
+"""The tests of the link with all C built with sanitizers: nothing is used after its end, read beyond its bounds, or undefined. Only
+with ./test --all.
+
+Not among it: `resident.bin`, which becomes a part of other processes and has no C library, and the programs that tests move.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import leftovers
+from tests.sanitizers.build import ROOT, build
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3000)]
+BEYOND_ITS_END = """
+import ctypes
+from kernel_helpers import library
+allocate = library.load().malloc
+allocate.restype = ctypes.c_void_p
+ctypes.memset(allocate(10), 0, 11)
+"""
+MISTAKES = {"asan,ubsan": (BEYOND_ITS_END, "heap-buffer-overflow")}
+"""Something that is wrong, and what is reported of it."""
+
+
+@pytest.fixture(scope="module", params=sorted(MISTAKES))
+def built(request: pytest.FixtureRequest) -> Path:
+    target = build(request.param)
+    for old in (target / "reports").iterdir():
+        old.unlink()
+    return target
+
+
+def run(built: Path, *words: str, log: Path) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "FARHOME_BUILD": str(built)}
+    environment.pop(leftovers.RUN, None)
+    with open(log, "wb") as output:
+        command = [built / "python" / "bin" / "python", *words]
+        return subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=2900, check=False)
+
+
+def reports(built: Path) -> str:
+    return "".join(f"{path.name}:\n{path.read_text(errors='replace')[:6000]}\n" for path in sorted((built / "reports").iterdir()))
+
+
+def test_a_mistake_is_reported(built: Path, tmp_path: Path) -> None:
+    mistake, name = MISTAKES[built.name]
+    assert run(built, "-c", mistake, log=tmp_path / "log").returncode
+    assert name in reports(built)
+    for path in (built / "reports").iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("room", ["link"])
+def test_nothing_is_reported(room: str, built: Path, tmp_path: Path) -> None:
+    done = run(built, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not soak and not alone", f"tests/{room}", log=tmp_path / "log")
+    found = reports(built)
+    assert not found, found[:60000]
+    assert done.returncode == 0, (tmp_path / "log").read_text(errors="replace")[-20000:]
