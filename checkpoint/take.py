@@ -32,6 +32,7 @@ from engine import criu, refusal, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.mappings import Mapping, read_mappings_quickly
+from engine.marks import not_in_images
 from engine.peculiar import by_asking
 from engine.permission import Owner, may_leave
 from engine.phases import Phases
@@ -255,7 +256,7 @@ def _why_not_frozen(frozen: Frozen) -> str | None:
     """What only the process itself, standing still, can tell. Errors: OSError."""
     if any(thread.group_stop for thread in frozen.threads.values()):
         return "it is stopped"
-    reason = by_asking(frozen, with_timers=False)
+    reason = by_asking(frozen, with_timers=False) or not_in_images(frozen, read_mappings_quickly(frozen.pid))
     if reason is not None:
         return reason
     with frozen.scratch(64) as scratch:

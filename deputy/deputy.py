@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deputy import birth, execution, homecoming
+from deputy import birth, dying, execution, homecoming
 from deputy.approach import Approach
 from deputy.beginning import Beginning
 from deputy.departure import Departure
@@ -128,6 +128,8 @@ class Deputy:
         self._told_progress = 0.0
         self._told_cut = False
         self.go_home_reason: str | None = None
+        self.death: dying.Death | None = None
+        """by which it is to end at home, where it is on its way to"""
         self._retry_home_at = 0.0
         self._idle_since = time.monotonic()
         self.selector = tree.selector
@@ -215,6 +217,8 @@ class Deputy:
             self.signals.poll()
         if self.stub is not None and self.stub.executed is not None:
             self._need_no_more()
+            if self.death is not None:  # another thread was quicker
+                self.death = self.go_home_reason = None
             if self.tree.is_free(self):
                 execution.go_on(self)
             return
@@ -398,8 +402,8 @@ class Deputy:
         begun, approach = time.monotonic(), Approach(self, memory or self.options.memory)
         self._approaching = approach
         self.wanted = Wanted(number, reason=reason) if number is not None else None
-        if number is None and self.stub is not None and len(self.stub.tids) == 1:
-            approach.over_since = begun  # its only thread waits for home anyway
+        if number is None and self.stub is not None and (len(self.stub.tids) == 1 or self.death is not None):
+            approach.over_since = begun  # nothing of it runs until it is home, anyway
             self._come_home(reason, None, begun, approach)
             return
 
@@ -440,12 +444,14 @@ class Deputy:
             else:
                 approach.close()
                 self.wanted = None
+                dying.has_failed(self)
                 self.answer_failure(number, f"coming home from {was} failed: {sentence(error)}")
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)
             approach.close()
             self.wanted, self._retry_home_at = None, time.monotonic() + 0.5
+            dying.has_failed(self)
             if number is not None:
                 self.answer_failure(number, f"coming home from {was} failed: {sentence(error)}")
             return

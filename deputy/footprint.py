@@ -42,7 +42,8 @@ def free_base(pid: int, size: int, avoid: Iterable[Span] = ()) -> int:
 def give_up(thread: Thread, reserved: Sequence[Span], kept: Sequence[Span]) -> None:
     """Lets go of a process's private memory, by calls that its stopped `thread` makes: anonymous mappings go, private file mappings
     lose their pages and stay. What is `reserved` or `kept` (both sorted) stays as it is, and so do the arguments on the stack, for ps.
-    Errors: OSError."""
+    Nothing of it is locked any more, nor what it maps later: the guest's memory is. Errors: OSError."""
+    thread.call(SYS.munlockall)
     maps = mappings(thread.pid)
     for span in merge(_droppable(maps, reserved, _arguments(thread.pid))):
         for start, end in subtract(span, kept):

@@ -140,8 +140,10 @@ def _await_replies(deputy: Deputy) -> None:
 
 
 def thaw(deputy: Deputy) -> None:
-    """The move is off: the guest runs on where it is. Goes over the link, which delivers it even across a break."""
+    """The move is off: the guest runs on where it is, but if it has come to its end. Goes over the link, which delivers it even across a
+    break."""
     assert deputy.link is not None and deputy.signals is not None
     deputy.link.still = False
-    deputy.link.send(Control.THAW)
+    if deputy.death is None:
+        deputy.link.send(Control.THAW)
     deputy.signals.let_go()

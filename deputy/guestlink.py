@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deputy import mapping
+from deputy import dying, mapping
 from kernel_helpers import account
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event, HomeLink, Kind
@@ -248,6 +248,8 @@ class GuestLink:
         elif event.kind == Control.BLOCKS:
             assert deputy.signals is not None
             deputy.signals.blocks({int(tid): int(mask) for tid, mask in unpack(event.data)["masks"]})
+        elif event.kind == Control.DUMPS:
+            dying.begin(deputy, event.tid, bytes(unpack(event.data)["info"]))
         elif event.kind == Control.GUEST_DIED:
             deputy.guest_died(int(str(unpack(event.data)["number"])))
         else:

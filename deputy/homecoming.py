@@ -94,6 +94,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         phases.done("refill")
         # The process is whole at home and the guest stands still for good: the decision is made here.
         stub.remove_resident()
+        if deputy.death is not None:
+            deputy.death.give(frozen, stub.host(deputy.death.tid))
         frozen.detach()
         frozen_until = time.monotonic()
         phases.done("let go")

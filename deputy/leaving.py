@@ -25,9 +25,11 @@ from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
 from engine import criu, files, precopy
 from engine.capture import capture, inner_tid
-from engine.context import with_pending
+from engine.context import Context, with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
+from engine.mappings import read_mappings_quickly
+from engine.marks import lock, not_in_images, unlock
 from engine.peculiar import by_asking
 from engine.pending import Pending, put, take
 from engine.permission import may_leave
@@ -86,10 +88,12 @@ def leave(
         preparation.send_late_files(files.mapped_files(deputy.pid))
         mappings = Mappings.of(deputy.pid, preparation.files)
         phases.done("late files")
-        engine, size = _send(frozen, deputy, preparation, phases, has_run=held is None)
+        engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
         link = HomeLink([inner_tid(deputy.pid, tid) for tid in frozen.threads])
         link.used_away = used or []
         try:
+            if context is not None:
+                unlock(frozen, context)  # else loop and slots would have to be locked
             stub = Stub.prepare(frozen, link, ends)  # while the target is at work
             try:
                 phases.done("loop")
@@ -104,6 +108,8 @@ def leave(
                 raise
         except BaseException:
             link.close()
+            if context is not None:
+                lock(frozen, context)
             raise
     except BaseException:
         shorten(frozen, ends)
@@ -218,7 +224,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
     pending = freezing.freeze_guest(deputy, preparation.over_since)
     phases.done("freeze")
     try:
-        reason = may_leave(deputy.pid, preparation.owners)
+        reason = "it ends, and dumps core" if deputy.death is not None else may_leave(deputy.pid, preparation.owners)
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
         preparation.send_late_files(deputy.mappings.files())
@@ -262,8 +268,11 @@ def _ready_source(left: Target, preparation: Preparation) -> Channel:
     return source
 
 
-def _send(frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int]:
-    """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes."""
+def _send(
+    frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool
+) -> tuple[str, int, Context | None]:
+    """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes, and the context
+    of what was poured."""
     assert preparation.channel is not None
     talk = preparation.channel
     if preparation.engine != "criu":
@@ -274,18 +283,21 @@ def _send(frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phas
         if reason is None:
             size = precopy.send_context(frozen, with_pending(context, []), talk, preparation.ahead)
             phases.done("send")
-            return "pour", size
+            return "pour", size, context
         if preparation.engine == "pour":
             raise MoveRefused(frozen.pid, reason)
         log.info("not poured: %s", reason)
     if private_directories(frozen.pid):
         raise MoveRefused(frozen.pid, PRIVATE)
-    return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases)
+    return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases), None
 
 
 def _copy_and_send(frozen: Frozen, directory: Path, talk: Channel, phases: Phases) -> int:
     """Dumps a copy of the frozen process, sends the images, and the memory beside them; returns how many bytes. Nothing is left
     on the disk."""
+    reason = not_in_images(frozen, read_mappings_quickly(frozen.pid))
+    if reason is not None:
+        raise MoveRefused(frozen.pid, reason)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o700)
     try:

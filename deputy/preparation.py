@@ -19,6 +19,7 @@ from engine.pending import Pending
 from engine.permission import Owner, may_leave
 from engine.refusal import why_not
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
+from kernel_helpers.pages import knows_guards
 from kernel_helpers.stream import Connection
 from wire import channel, steps
 from wire.channel import Channel
@@ -131,7 +132,7 @@ class Preparation:
         self.channel.send(
             "prepare", pid=inner_tid(self.pid, self.pid), home=self.home, nodename=uname.nodename,
             uid=int(status["Uid"].split()[0]), command=self.begins or status["Name"].strip(), files=[file.to_wire() for file in self.files],
-            engine=self.engine, trace=self._trace, link_timeout=self._link_timeout, memory_nodes=memory_nodes(),
+            engine=self.engine, trace=self._trace, link_timeout=self._link_timeout, memory_nodes=memory_nodes(), guards=knows_guards(),
             ids=sorted({int(word) for name in ("Uid", "Gid", "Groups") for word in status.get(name, "").split()}),
         )  # fmt: skip
         self._send_wanted(self.files)

@@ -16,6 +16,7 @@ from engine import identities
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
+from engine.marks import future_locks, guards_of
 from kernel_helpers import refuge, tracing
 from kernel_helpers.inject import Thread, check, comes_again
 from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
@@ -27,6 +28,7 @@ from kernel_helpers.tracing import signal_state
 _PTRACE_PEEKSIGINFO = 0x4209
 _PEEK_SHARED = 1
 _PR_GET_TID_ADDRESS = 40
+_CAP_IPC_LOCK = 14
 _SS_ONSTACK = 1
 _MEMBARRIER_GET_REGISTRATIONS = 1 << 9
 _RSEQ_CS = 8  # offset of rseq_cs in struct rseq
@@ -59,7 +61,7 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
     (syscalls.carry_restart); otherwise registers are as the stop found them.
     has_run: else it stands at the first instruction of its program.
 
-    Errors: OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
+    Errors: MoveRefused, OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
     """
     maps = read_mappings_quickly(frozen.pid)
     for thread in frozen.threads.values():
@@ -81,6 +83,8 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
         pending=tuple(pending_signals(frozen.pid, shared=True)),
         kernel_code=kernel_code(frozen, maps),
         barriers=max(0, frozen.leader.call(SYS.membarrier, _MEMBARRIER_GET_REGISTRATIONS, 0, 0)),  # Linux 6.3; before, none are known
+        guards=guards_of(frozen.pid),
+        future_locks=future_locks(frozen, maps),
     )
 
 
@@ -121,20 +125,24 @@ def memory_layout(pid: int, brk: int) -> MemoryLayout:
 
 
 def identity(pid: int) -> Identity:
-    """From /proc; ids as the process sees them. Errors: OSError."""
+    """From /proc; ids as the process sees them; who may lock any memory has no limit on that. Errors: OSError."""
     status: dict[str, list[int]] = {}
+    locks_anything = False
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             name, _, value = line.partition(":")
             if name in ("Uid", "Gid", "Groups"):
                 status[name] = [int(word) for word in value.split()]
+            locks_anything = locks_anything or (name == "CapEff" and bool(int(value, 16) >> _CAP_IPC_LOCK & 1))
     limits: dict[int, tuple[int, int]] = {}
+    if locks_anything:
+        limits[resource.RLIMIT_MEMLOCK] = (NO_LIMIT, NO_LIMIT)
     with open(f"/proc/{pid}/limits", encoding="ascii", errors="replace") as lines:
         for line in lines:
             number = _LIMITS_OF_MEMORY.get(line[:26].rstrip())
             if number is not None:
                 soft, hard = (NO_LIMIT if word == "unlimited" else int(word) for word in line[26:].split()[:2])
-                limits[number] = (soft, hard)
+                limits.setdefault(number, (soft, hard))
     with open(f"/proc/{pid}/personality", encoding="ascii") as file:
         personality = int(file.read(), 16)
     users, groups = identities.users(pid), identities.groups(pid)
@@ -154,13 +162,13 @@ def scratch_page(frozen: Frozen, address: int = 0, size: int = PAGE) -> Iterator
     """Writable memory of `size` bytes in a stopped process, a mapping of its own at `address` if given; as if nothing
     had been at the end.
 
-    Errors: OSError when it may not map more (RLIMIT_AS); without `address` its stack is used then.
+    Errors: OSError when it may not map more (RLIMIT_AS, RLIMIT_MEMLOCK); without `address` its stack is used then.
     """
     fixed = 0x100000 if address else 0  # MAP_FIXED_NOREPLACE
     try:
         page = frozen.call(SYS.mmap, address, size, _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS | fixed, -1, 0)
     except OSError as error:
-        if address or error.errno != errno.ENOMEM:
+        if address or error.errno not in (errno.ENOMEM, errno.EAGAIN):  # EAGAIN: all that it maps is locked, and it has no more
             raise
         with frozen.scratch(size) as below_stack:
             yield below_stack

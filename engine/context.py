@@ -11,8 +11,9 @@ import msgpack
 
 from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.pages import MOST_GUARDS
 
-VERSION = 2
+VERSION = 3
 SIGNALS = 64
 SIGINFO_BYTES = 128
 ACTION_BYTES = 32
@@ -123,7 +124,8 @@ class Identity:
 class Context:
     """A whole process without its pages. pid as the program sees it; signal_actions: by number, struct kernel_sigaction
     (32 bytes); pending: siginfo_t of each signal that waits for the process, in order; kernel_code: SHA-256 of the vdso
-    that it ran with, empty if none; barriers: the commands of membarrier(2) by which it has registered, one bit each.
+    that it ran with, empty if none; barriers: the commands of membarrier(2) by which it has registered, one bit each; guards: where its
+    memory has some; future_locks: how what it maps later is locked (both: engine/marks.py).
     """
 
     pid: int
@@ -135,6 +137,8 @@ class Context:
     pending: tuple[bytes, ...] = ()
     kernel_code: bytes = b""
     barriers: int = 0
+    guards: tuple[tuple[int, int], ...] = ()
+    future_locks: int = 0
 
     def to_wire(self) -> bytes:
         """One msgpack object; from_wire takes it."""
@@ -160,6 +164,8 @@ class Context:
                     self.pending,
                     self.kernel_code,
                     self.barriers,
+                    self.guards,
+                    self.future_locks,
                 ]
             )
         )  # fmt: skip
@@ -176,7 +182,7 @@ class Context:
         version, *rest = _list(unpacked, None, "context")
         if version != VERSION:
             raise BadContext(f"version {version!r}, not {VERSION}")
-        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers = _list(rest, 9, "context")
+        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks = _list(rest, 11, "context")
         return cls(
             pid=_number(pid, 1, 1 << 22, "pid"),
             maps=_maps(maps),
@@ -187,6 +193,8 @@ class Context:
             pending=_signals(pending),
             kernel_code=_bytes(kernel_code, (0, 32), "digest of the vdso"),
             barriers=_number(barriers, 0, 2**31 - 1, "barriers"),
+            guards=_guards(guards),
+            future_locks=_number(locks, 0, 6, "locks"),
         )
 
 
@@ -262,6 +270,19 @@ def _maps(value: Any) -> tuple[Mapping, ...]:
         if before.end > after.start:
             raise BadContext(f"mappings {before.start:x} and {after.start:x} overlap or are out of order")
     return maps
+
+
+def _guards(value: Any) -> tuple[tuple[int, int], ...]:
+    def span(item: Any) -> tuple[int, int]:
+        start, end = (_address(edge, "guard") for edge in _list(item, 2, "guard"))
+        if start % PAGE or end % PAGE or start >= end:
+            raise BadContext(f"guard {start:x}-{end:x}")
+        return start, end
+
+    guards = _each(value, MOST_GUARDS, span, "guards")
+    if any(before[1] > after[0] for before, after in itertools.pairwise(guards)):
+        raise BadContext("guards overlap or are out of order")
+    return guards
 
 
 def _layout(value: Any) -> MemoryLayout:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from kernel_helpers import vmas
-from kernel_helpers.pages import has_guards
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.settings import Setting, settings
 from kernel_helpers.syscalls import SYS, U64
@@ -17,8 +16,6 @@ from kernel_helpers.syscalls import SYS, U64
 ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
 CPU_TIMER = "it has a timer that counts its processor time ({})"
 _SLOT = 64
-_PAGE = 4096
-_PRIVATE_ANONYMOUS = 0x22
 
 
 def by_looking(pid: int) -> Iterator[str]:
@@ -39,8 +36,6 @@ def by_looking(pid: int) -> Iterator[str]:
         yield from (words for pattern, words in patterns if pattern.search(text))
     if vmas.is_sealed(pid):
         yield _words("mseal")
-    if has_guards(pid):
-        yield _words("madvise(MADV_GUARD_INSTALL)")
 
 
 def by_asking(frozen: Frozen, with_timers: bool = True) -> str | None:
@@ -65,7 +60,7 @@ def by_asking(frozen: Frozen, with_timers: bool = True) -> str | None:
         size = _size(row)
         if row.is_set(int.from_bytes(memory[at : at + size], "little") if size and result == 0 else result & U64):
             return row.words
-    return _words("mlockall(MCL_FUTURE)") if _locks_all(frozen) else None
+    return None
 
 
 def ask(pid: int) -> str | None:
@@ -93,24 +88,6 @@ def _size(row: Setting) -> int:
     """Bytes of memory that the call writes, and that are the value; 0: its result is."""
     memory = [int(word[1:]) for word in row.read.split() if word.startswith("@")]
     return memory[0] if memory and memory[0] <= 8 else 0
-
-
-def _locks_all(frozen: Frozen) -> bool:
-    """Whether what it maps is locked (mlockall(2), MCL_FUTURE): the kernel shows it on such a mapping alone."""
-    before = _locked(frozen.pid)
-    try:
-        page = frozen.call(SYS.mmap, 0, _PAGE, 0, _PRIVATE_ANONYMOUS, U64, 0)
-    except OSError:
-        return False
-    locked = _locked(frozen.pid)
-    frozen.call(SYS.munmap, page, _PAGE)
-    return locked > before
-
-
-def _locked(pid: int) -> int:
-    """kB."""
-    with open(f"/proc/{pid}/status", "rb") as status:
-        return next((int(line.split()[1]) for line in status if line.startswith(b"VmLck:")), 0)
 
 
 def _words(name: str) -> str:

@@ -216,7 +216,7 @@ class Taker:
         self._served = threading.Event()
         self._served.set()
         try:
-            self._sink: Sink | None = Sink(userfaultfd, self._changed)
+            self._sink: Sink | None = Sink(pid, userfaultfd, self._changed)
         except BaseException:
             os.close(self._changed)
             raise
@@ -340,6 +340,6 @@ class Taker:
 
 
 def owed(pieces: Iterable[Span], kept: Sequence[Span], context: Context) -> list[Span]:
-    """Of pieces (sorted, apart), those that are kept, and may follow."""
+    """Of pieces (sorted, apart), those that are kept, and may follow: guards are no pages."""
     follows = [part for piece in pieces for part in common(piece, kept)]
-    return subtract_all(merge(follows), must_be_there(context))
+    return subtract_all(merge(follows), merge([*must_be_there(context), *context.guards]))

@@ -29,6 +29,7 @@ from engine.context import (
 )  # fmt: skip
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
+from engine.marks import MLOCK_ONFAULT, MarksMissing, check_locks, install, lock_future, remove
 from engine.pending import is_over
 from engine.postcopy import Taker
 from kernel_helpers.errors import FarhomeError, sentence
@@ -52,7 +53,6 @@ _PR_SET_NAME = 15
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
 _RSEQ_UNREGISTER = 1
-_MLOCK_ONFAULT = 1
 _SCRATCH = 4 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
 NO_DESCRIPTOR = (1 << 32) - 1
@@ -168,7 +168,10 @@ def refill(
     taken = [(m.start, m.end) for m in (*maps, *context.maps)] + reserved
     try:
         with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
-            _shape(stub, plan, maps, [*taken, (scratch, scratch + _SCRATCH)], notes)
+            room = (scratch, scratch + _SCRATCH)
+            if has_run:
+                remove(stub, [(m.start, m.end) for m in maps if m.is_file], room)
+            _shape(stub, plan, maps, [*taken, room], notes)
             started = _lap(seconds, "mappings", started)
             if isinstance(stream, (int, socket.socket, Sealed)):
                 pages = _from_socket(stub.pid, plan.pages, stream, timeout, taker)
@@ -176,7 +179,10 @@ def refill(
                 pages = stream(stub.pid, plan.pages)
             drop_pages(stub, pages.gone)
             started = _lap(seconds, "pages", started)
+            install(stub, context.guards, context.maps, room)
             _finish_mappings(stub, plan, scratch, notes)
+            if not has_run:
+                check_locks(stub.pid, context)
             if memory_layout(stub.pid, stub.call(SYS.brk, 0)) != context.memory:
                 set_memory_layout(stub, context.memory, scratch)
             _set_signal_actions(stub, context, scratch, has_run)
@@ -188,7 +194,8 @@ def refill(
                 _set_thread(stub, thread, thread_context, scratch)
                 thread.set_extended_state(states[thread_context.tid])
             _queue_pending(context, threads, stub, scratch, queued)
-    except OSError as error:
+        lock_future(stub, context.future_locks)
+    except (MarksMissing, OSError) as error:
         reason = f"the process could not be put back together: {sentence(error)}"
         try:
             _empty(stub, created, kept, reserved)
@@ -286,7 +293,7 @@ def _finish_mappings(stub: Frozen, plan: Plan, scratch: int, notes: list[str]) -
         stub.call(SYS.mprotect, start, end - start, prot)
     for start, end, on_fault in plan.lock:
         try:
-            stub.call(SYS.mlock2, start, end - start, _MLOCK_ONFAULT if on_fault else 0)
+            stub.call(SYS.mlock2, start, end - start, MLOCK_ONFAULT if on_fault else 0)
         except OSError as error:
             notes.append(str(error))
     for m in plan.create:

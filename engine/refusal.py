@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 
 from engine.files import FileMapping, mappings
+from engine.marks import IN_IMAGES as GUARDS_IN_IMAGES
 from engine.peculiar import CPU_TIMER, by_looking
 from engine.permission import THREADS_DIFFER, credentials
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
+from kernel_helpers.pages import has_guards
 from kernel_helpers.seizing import parent_of
 from kernel_helpers.sharing import who_shares_memory
 
@@ -80,6 +82,8 @@ def only_poured(pid: int) -> Iterator[str]:
             yield "it runs with mixed user ids"
         if private_directories(pid):
             yield PRIVATE
+        if has_guards(pid):
+            yield GUARDS_IN_IMAGES
         with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
             start = ""
             for line in smaps:

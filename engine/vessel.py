@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import struct
 from collections.abc import Sequence, Set
 
@@ -18,6 +19,7 @@ from engine.context import BadContext, Context, Identity
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings, read_places
+from engine.marks import raise_lock_limit
 from engine.refill import Refilled, Source, drop_pages, refill, set_memory_layout
 from engine.room import make_room
 from kernel_helpers import tracing
@@ -191,6 +193,7 @@ class Vessel:
         """What the memory is built upon: personality, limits, and the addresses and program that the kernel shows for it."""
         frozen, identity = self.frozen, context.identity
         frozen.call(SYS.personality, identity.personality)
+        raise_lock_limit(frozen.pid, identity.limits.get(resource.RLIMIT_MEMLOCK, (0, 0))[1])
         for number, (soft, hard) in identity.limits.items():
             frozen.call(SYS.prlimit64, 0, number, 0, scratch)
             _, most = struct.unpack("<QQ", frozen.read(scratch, 16))

@@ -1,7 +1,10 @@
 /* An address space whose pages follow it: where what is lacking lies now, whatever the process does to its mappings meanwhile. */
+#define _GNU_SOURCE
 #include "mouth.h"
+#include "pagemap.h"
 #include "uffd.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,24 +15,28 @@ struct place {
 };
 
 struct mouth {
-	int userfaultfd;
+	int userfaultfd, pagemap; /* pagemap: -1 of children, of which nobody tells which they are */
 	bool gone;
 	struct page_set *lacking; /* by where the pages were when they were left, as all sets here */
 	struct place *places;
 	size_t count;
 };
 
-struct mouth *mouth_new(int userfaultfd)
+struct mouth *mouth_new(int pid, int userfaultfd)
 {
 	struct mouth *mouth = calloc(1, sizeof *mouth);
 
-	if (mouth)
+	if (mouth) {
 		mouth->userfaultfd = userfaultfd;
+		mouth->pagemap = pid > 0 ? open_proc(pid, "pagemap", O_RDONLY) : -1;
+	}
 	return mouth;
 }
 
 static void drop(struct mouth *mouth)
 {
+	if (mouth->pagemap >= 0)
+		close(mouth->pagemap);
 	page_set_free(mouth->lacking);
 	free(mouth->places);
 	free(mouth);
@@ -37,7 +44,7 @@ static void drop(struct mouth *mouth)
 
 struct mouth *mouth_child(const struct mouth *parent, int userfaultfd)
 {
-	struct mouth *child = mouth_new(userfaultfd);
+	struct mouth *child = mouth_new(0, userfaultfd);
 
 	if (!child)
 		return NULL;
@@ -168,10 +175,27 @@ int mouth_change(struct mouth *mouth, const struct uffd_msg *message)
 
 /* -- what comes -------------------------------------------------------------------------------------------------------------- */
 
+/* Bytes from start on before the first guard (MADV_GUARD_INSTALL): a page that is put there takes its place. */
+static uint64_t before_guard(const struct mouth *mouth, uint64_t start, uint64_t length)
+{
+	uint64_t words[SCAN_REGIONS];
+
+	if (mouth->pagemap < 0)
+		return length;
+	if (length > SCAN_REGIONS * PAGE)
+		length = SCAN_REGIONS * PAGE;
+	ssize_t size = pread(mouth->pagemap, words, length / PAGE * sizeof *words, start / PAGE * sizeof *words);
+	for (ssize_t i = 0; i < size / (ssize_t)sizeof *words; i++)
+		if (is_guard(words[i]))
+			return i * PAGE;
+	return length;
+}
+
 /* Returns how many bytes are dealt with; 0: the process is changing its mappings; -ESRCH: it has ended; -errno. */
 static int64_t fill(const struct mouth *mouth, uint64_t start, const char *content, uint64_t length)
 {
-	int64_t done = uffd_fill(mouth->userfaultfd, start, content, length);
+	length = before_guard(mouth, start, length);
+	int64_t done = length ? uffd_fill(mouth->userfaultfd, start, content, length) : -EEXIST;
 
 	if (done == -EEXIST) {
 		uffd_wake(mouth->userfaultfd, start, PAGE);

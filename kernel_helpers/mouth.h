@@ -6,8 +6,8 @@
 
 struct mouth;
 
-/* Of the process's, in which nothing is lacking yet. userfaultfd: ours from here on. NULL: no memory. */
-struct mouth *mouth_new(int userfaultfd);
+/* Of the process pid's (0: it is not known), in which nothing is lacking yet. userfaultfd: ours from here on. NULL: no memory. */
+struct mouth *mouth_new(int pid, int userfaultfd);
 /* Of a child, which has what its parent has and lacks what it lacks. NULL: no memory; then the userfaultfd is not ours. */
 struct mouth *mouth_child(const struct mouth *parent, int userfaultfd);
 void mouth_free(struct mouth *mouth);

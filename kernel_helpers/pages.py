@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,6 +18,10 @@ from kernel_helpers.syscalls import Registers
 
 Span = tuple[int, int]
 _HIGHEST = (1 << 47) - 4096
+GUARD_INSTALL, GUARD_REMOVE = 102, 103
+"""madvise(2)"""
+MOST_GUARDS = 1 << 16
+"""That a process moves with."""
 
 
 class _Range(ctypes.Structure):
@@ -107,7 +112,8 @@ def _native() -> ctypes.CDLL:
         ("farhome_pages_send", i, [i, pointer, size, pointer, i, pointer, pointer, i, pointer]),
         ("farhome_pages_receive", i, [i, pointer, size, pointer, i, pointer, pointer, pointer, i]),
         ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
-        ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]), ("farhome_pages_guards", ctypes.c_int64, [i, u64, u64, pointer, size]),
+        ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]),
+        ("farhome_pages_guards", ctypes.c_int64, [i, pointer, size, pointer, size, i]),
         ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
         ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
         ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
@@ -230,16 +236,30 @@ def page_runs(pid: int, areas: Sequence[Span], most: int, history: History | Non
         _native().farhome_runs_free(runs)
 
 
-def guards(pid: int, most: int = 1 << 16) -> list[Span]:
-    """Where it has guards in its memory (MADV_GUARD_INSTALL), at most so many; none where the kernel does not tell. Errors: OSError."""
-    found = (ctypes.c_uint64 * (2 * most))()
-    count = _check(_native().farhome_pages_guards(pid, 0, _HIGHEST, found, most), f"guards of process {pid}")
+def guards(pid: int, areas: Sequence[Span] = ((0, _HIGHEST),), most: int = MOST_GUARDS, by_words: bool = False) -> list[Span]:
+    """Where it has guards in the areas (sorted, apart) of its memory (MADV_GUARD_INSTALL), at most so many. by_words: as kernels tell that
+    have no category for them. Errors: OSError."""
+    found, ranges = (ctypes.c_uint64 * (2 * most))(), _array([PageRange(*area) for area in areas])
+    count = _check(_native().farhome_pages_guards(pid, ranges, len(areas), found, most, by_words), f"guards of process {pid}")
     return list(zip(found[0 : 2 * count : 2], found[1 : 2 * count : 2], strict=True))
 
 
 def has_guards(pid: int) -> bool:
     """Whether it has any. Errors: OSError."""
-    return bool(guards(pid, 1))
+    return bool(guards(pid, most=1))
+
+
+@functools.cache
+def knows_guards() -> bool:
+    """Whether this kernel has guards (Linux 6.13)."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory.madvise(GUARD_INSTALL)
+    except OSError:
+        return False
+    finally:
+        memory.close()
+    return True
 
 
 def own_bytes(pid: int, start: int, end: int) -> int:

@@ -1,6 +1,7 @@
 /* Which pages a process has of its own, and which of them it has written since somebody looked (PAGEMAP_SCAN, and a userfaultfd that
  * protects pages against writing without anybody having to answer: UFFD_FEATURE_WP_ASYNC, both Linux 6.7). */
 #define _GNU_SOURCE
+#include "pagemap.h"
 #include "pages.h"
 #include "guest_memory.h"
 #include <errno.h>
@@ -11,48 +12,28 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define SCAN_REGIONS 512
 #define PAGEMAP_WORDS 65536
 #define TAKEN_AT_ONCE 16384 /* pages: meanwhile nobody writes into a guest */
 
-/* The headers of the systems that we build on are older. */
-struct scan_region {
-	uint64_t start, end, categories;
-};
-struct scan_argument {
-	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-#define PAGEMAP_SCAN_REQUEST _IOWR('f', 16, struct scan_argument)
-#define FLAG_PROTECT (1u << 0) /* PM_SCAN_WP_MATCHING */
-#define IS_WATCHED (1u << 0)
-#define IS_WRITTEN (1u << 1)
-#define IS_FILE (1u << 2)
-#define IS_PRESENT (1u << 3)
-#define IS_SWAPPED (1u << 4)
-#define IS_ZERO_PAGE (1u << 5)
-#define IS_GUARD (1u << 8) /* Linux 6.16 */
-#define PAGEMAP_PRESENT (1ull << 63)
-#define PAGEMAP_SWAPPED (1ull << 62)
-#define PAGEMAP_FILE (1ull << 61)
 #define FEATURE_WP_ASYNC (1u << 15)
 
 static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context)
 {
 	struct scan_region regions[SCAN_REGIONS];
 	bool takes = scan == SCAN_TAKE || scan == SCAN_DENSE_TAKE, dense = scan == SCAN_DENSE || scan == SCAN_DENSE_TAKE;
+	uint64_t guard = guard_category();
 
 	while (start < end) {
 		struct scan_argument argument = {
 			.size = sizeof argument, .start = start, .end = end,
 			.flags = takes ? FLAG_PROTECT : 0,
 			.vec = (uintptr_t)regions, .vec_len = SCAN_REGIONS,
-			.max_pages = takes ? TAKEN_AT_ONCE : scan == SCAN_ANY ? 1 : 0,
-			.category_inverted = IS_FILE | IS_ZERO_PAGE,
-			.category_mask = IS_FILE | IS_ZERO_PAGE | (takes ? IS_WATCHED | IS_WRITTEN : 0),
+			.max_pages = takes ? TAKEN_AT_ONCE : scan == SCAN_ANY && guard ? 1 : 0,
+			.category_inverted = IS_FILE | IS_ZERO_PAGE | guard,
+			.category_mask = IS_FILE | IS_ZERO_PAGE | guard | (takes ? IS_WATCHED | IS_WRITTEN : 0),
 			.category_anyof_mask = IS_PRESENT | IS_SWAPPED,
 			/* Regions of different categories come apart: what the caller's batches join again. */
-			.return_mask = scan == SCAN_TELL ? IS_WRITTEN : IS_PRESENT,
+			.return_mask = (scan == SCAN_TELL ? IS_WRITTEN : IS_PRESENT) | (guard ? 0 : IS_SWAPPED),
 		};
 		if (dense) { /* for these very masks the kernel has a way of its own, which looks at one bit of an entry */
 			argument.category_inverted = argument.category_anyof_mask = 0;
@@ -69,7 +50,9 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 			return -error;
 		for (int i = 0; i < count; i++) {
 			bool written = scan != SCAN_TELL || regions[i].categories & IS_WRITTEN;
-			int result = found(context, regions[i].start, regions[i].end, written);
+			bool may_be_guards = !guard && !dense && regions[i].categories & IS_SWAPPED;
+			int result = may_be_guards ? walk_guards(pagemap, regions[i].start, regions[i].end, false, written, found, context)
+						   : found(context, regions[i].start, regions[i].end, written);
 			if (result)
 				return result;
 		}
@@ -99,7 +82,7 @@ static int walk_words(int pagemap, uint64_t start, uint64_t end, found_pages fou
 		}
 		size_t count = size / sizeof *words, first = count;
 		for (size_t i = 0; i <= count && !result; i++) {
-			bool own = i < count && (words[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) && !(words[i] & PAGEMAP_FILE);
+			bool own = i < count && (words[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) && !(words[i] & PAGEMAP_FILE) && !is_guard(words[i]);
 			if (own && first == count)
 				first = i;
 			else if (!own && first != count) {
@@ -136,39 +119,6 @@ int open_proc(int pid, const char *name, int flags)
 	snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
 	int fd = open(path, flags | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
-}
-
-/* Where a process has guards (MADV_GUARD_INSTALL) in [start, end): start and end of each run into spans. Returns how many runs, at most
- * room; 0 also where the kernel does not tell; -errno. */
-int64_t farhome_pages_guards(int pid, uint64_t start, uint64_t end, uint64_t (*spans)[2], size_t room)
-{
-	struct scan_region regions[SCAN_REGIONS];
-	size_t count = 0;
-	int pagemap = open_proc(pid, "pagemap", O_RDONLY), result = 0;
-
-	if (pagemap < 0)
-		return pagemap;
-	while (start < end && count < room && result >= 0) {
-		struct scan_argument argument = {
-			.size = sizeof argument, .start = start, .end = end, .vec = (uintptr_t)regions,
-			.vec_len = room - count < SCAN_REGIONS ? room - count : SCAN_REGIONS,
-			.category_mask = IS_GUARD, .return_mask = IS_GUARD,
-		};
-		result = ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &argument);
-		if (result < 0)
-			result = errno == EINVAL || errno == ENOTTY || errno == EOPNOTSUPP ? 0 : -errno;
-		else if (argument.walk_end <= start)
-			result = -EIO;
-		for (int i = 0; i < result; i++, count++) {
-			if (count && spans[count - 1][1] == regions[i].start)
-				spans[--count][1] = regions[i].end;
-			else
-				spans[count][0] = regions[i].start, spans[count][1] = regions[i].end;
-		}
-		start = argument.walk_end > start ? argument.walk_end : end;
-	}
-	close(pagemap);
-	return result < 0 ? result : (int64_t)count;
 }
 
 static int count_bytes(void *context, uint64_t start, uint64_t end, bool written)

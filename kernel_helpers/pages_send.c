@@ -1,5 +1,6 @@
 /* Private pages of a process, out through a socket: the part of a move that is done once per page, on the side that is left. */
 #define _GNU_SOURCE
+#include "pagemap.h"
 #include "pages.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -157,6 +158,12 @@ static int flush(struct sender *sender)
 
 static int look_again(struct sender *sender, uint64_t start, uint64_t end);
 
+static int stop_at(void *context, uint64_t start, uint64_t end, bool written)
+{
+	(void)context, (void)start, (void)end, (void)written;
+	return 1;
+}
+
 static int collect(void *context, uint64_t start, uint64_t end, bool written)
 {
 	struct sender *sender = context;
@@ -168,6 +175,9 @@ static int collect(void *context, uint64_t start, uint64_t end, bool written)
 		bool known = (end - start) / PAGE == history_pages(sender->history, start, end);
 		if (!known || end - start >= GONE_LEAST)
 			return look_again(sender, start, end);
+		int guards = walk_guards(sender->pagemap, start, end, true, true, stop_at, NULL);
+		if (guards)
+			return guards < 0 ? guards : look_again(sender, start, end);
 	}
 	while (written && start < end) {
 		if (sender->bytes == BATCH_BYTES) {

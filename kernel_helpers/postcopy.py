@@ -54,7 +54,7 @@ def _native() -> ctypes.CDLL:
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
     return library.functions(
         ("farhome_postcopy_begin", i, [i]), ("farhome_postcopy_send", i, [i, pointer, i, i, pointer, pointer]),
-        ("farhome_sink_new", pointer, [i, i]), ("farhome_sink_free", None, [pointer]),
+        ("farhome_sink_new", pointer, [i, i, i]), ("farhome_sink_free", None, [pointer]),
         ("farhome_sink_register", i, [pointer, u64, u64]), ("farhome_sink_owe", i, [pointer, pointer, size]),
         ("farhome_sink_attach", None, [pointer, pointer]), ("farhome_sink_close", None, [pointer]),
         ("farhome_sink_look", None, [pointer, pointer]), ("farhome_sink_serve", None, [pointer]),
@@ -102,11 +102,11 @@ def give_pages(pid: int, stream: Connection | int, timeout: float, stop: int, gi
 
 
 class Sink:
-    """Where pages of a process come that runs already. `userfaultfd`: of the process, ours from here on; `changed`: an eventfd that is
+    """Where pages of the process pid come that runs already. `userfaultfd`: of it, ours from here on; `changed`: an eventfd that is
     written to when a connection breaks, and in the end. serve() is a thread's body. Errors: MemoryError."""
 
-    def __init__(self, userfaultfd: int, changed: int) -> None:
-        self._handle = _native().farhome_sink_new(userfaultfd, changed)
+    def __init__(self, pid: int, userfaultfd: int, changed: int) -> None:
+        self._handle = _native().farhome_sink_new(pid, userfaultfd, changed)
         if not self._handle:
             os.close(userfaultfd)
             raise MemoryError("no memory for pages that are to come")

@@ -65,23 +65,23 @@ static void drop_mouths(struct sink *sink)
 }
 
 /* parent: NULL for the process itself. Returns 0, or -ENOMEM; then the userfaultfd is not ours. */
-static int add_mouth(struct sink *sink, const struct mouth *parent, int userfaultfd)
+static int add_mouth(struct sink *sink, const struct mouth *parent, int pid, int userfaultfd)
 {
 	struct mouth **more = realloc(sink->mouths, (sink->mouth_count + 1) * sizeof *more);
 
 	if (!more)
 		return -ENOMEM;
 	sink->mouths = more;
-	struct mouth *mouth = parent ? mouth_child(parent, userfaultfd) : mouth_new(userfaultfd);
+	struct mouth *mouth = parent ? mouth_child(parent, userfaultfd) : mouth_new(pid, userfaultfd);
 	if (!mouth)
 		return -ENOMEM;
 	sink->mouths[sink->mouth_count++] = mouth;
 	return 0;
 }
 
-/* For a process in which nothing is missing yet. userfaultfd: of it, ours from here on; changed: an eventfd that is written to when the
+/* For the process pid, in which nothing is missing yet. userfaultfd: of it, ours from here on; changed: an eventfd that is written to when the
  * connection breaks, and in the end. NULL: no memory. */
-struct sink *farhome_sink_new(int userfaultfd, int changed)
+struct sink *farhome_sink_new(int pid, int userfaultfd, int changed)
 {
 	struct sink *sink = calloc(1, sizeof *sink);
 
@@ -91,7 +91,7 @@ struct sink *farhome_sink_new(int userfaultfd, int changed)
 	sink->changed = changed;
 	sink->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	sink->buffer = malloc(FRAME_MOST);
-	if (sink->wake < 0 || !sink->buffer || add_mouth(sink, NULL, userfaultfd)) {
+	if (sink->wake < 0 || !sink->buffer || add_mouth(sink, NULL, pid, userfaultfd)) {
 		if (sink->wake >= 0)
 			close(sink->wake);
 		free(sink->buffer);
@@ -262,7 +262,7 @@ static int forked(struct sink *sink, const struct mouth *parent, int userfaultfd
 {
 	bool owes = mouth_owes(parent);
 
-	if (owes && !add_mouth(sink, parent, userfaultfd))
+	if (owes && !add_mouth(sink, parent, 0, userfaultfd))
 		return 0;
 	close(userfaultfd);
 	return owes ? -ENOMEM : 0;

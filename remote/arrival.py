@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from engine import criu, postcopy, precopy
 from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
+from engine.capture import NO_LIMIT
 from engine.commit import Candidate, Do, Word, follow
 from engine.context import WIRE_MOST, Context
 from engine.files import MappedFile
@@ -223,6 +225,9 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd, taker,
         home_nodes=str(request.get("memory_nodes", "")),
     )  # fmt: skip
+    guest.marks.home_has_guards = bool(request.get("guards"))
+    if isinstance(cargo, _Poured):
+        guest.marks.home_lets_lock = cargo.context.identity.limits.get(resource.RLIMIT_MEMLOCK, (NO_LIMIT, NO_LIMIT))[0]
     if request.get("trace"):
         guest.show_calls()
     remote.settle(guest)

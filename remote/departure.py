@@ -18,6 +18,8 @@ from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.layout import Span
+from engine.mappings import read_mappings_quickly
+from engine.marks import not_in_images
 from engine.phases import Phases
 from engine.vessel import obstacle
 from kernel_helpers.errors import FarhomeError, sentence
@@ -146,6 +148,9 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
 def _dump(remote: Remote, guest: Guest, phases: Phases) -> list[Span]:
     """Images of the guest in the directory; returns what of its memory is not in them."""
     assert guest.frozen is not None
+    reason = not_in_images(guest.frozen, read_mappings_quickly(guest.pid))
+    if reason is not None:
+        raise FarhomeError(reason)
     rehearsal.ensure(remote.options.images)
     if not guest.sandbox.is_open:
         _open(remote, guest)

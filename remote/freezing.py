@@ -44,6 +44,7 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
         for tid in guest.threads:
             if tid not in halted:
                 tracing.interrupt(tid)
+        guest.dying.let_freeze()
         for tid in parked:
             # Calls that only home makes, and whatever was suspended just now: back to before the call.
             guest.link.answer(tid, error=syscalls.ERESTARTNOINTR)

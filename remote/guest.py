@@ -27,9 +27,11 @@ from remote import freezing
 from remote.births import Births
 from remote.direct import DirectFiles
 from remote.door import Door
+from remote.dying import Dying
 from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
 from remote.mapping import Mappings
+from remote.marks import Marks
 from remote.proc import OwnProc
 from remote.signals import GuestSignals
 from remote.unchanged import Unchanged
@@ -88,8 +90,10 @@ class Guest:
         self.signals = GuestSignals(self)
         self.waits = Waits(self)
         self.unchanged = Unchanged(self, home_nodes)
+        self.dying = Dying(self)
         self._is_pausing = False
         self._mappings = Mappings(self, remote.tree.store)
+        self.marks = Marks(self)
         self._executions = Executions(self)
         self._direct = DirectFiles(self, remote)
         self._cpu_before = _cpu_seconds(self.pid)
@@ -138,6 +142,7 @@ class Guest:
         self._taker = None
         self.link.send(Control.ALL_HERE)
         self.births.go_on()
+        self.marks.go_on()
 
     def show_calls(self) -> None:
         """Its user wants to see its calls. Before it runs."""
@@ -204,6 +209,7 @@ class Guest:
         self.sandbox.join()
         child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command, home_nodes=self.home_nodes)
         child.shares_memory = shares_memory
+        child.marks.home_has_guards, child.marks.home_lets_lock = self.marks.home_has_guards, self.marks.home_lets_lock
         if self.trace is not None:
             child.show_calls()
         return child
@@ -239,7 +245,7 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
                 self._executions.begin(event, waits=self._is_pausing)
-            elif not any(room.ask(event) for room in (self.unchanged, self.births, self._mappings, self.own_proc)):
+            elif not any(room.ask(event) for room in (self.unchanged, self.births, self._mappings, self.own_proc, self.marks)):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
@@ -346,7 +352,7 @@ class Guest:
     def handle_stop(self, stop: Stop) -> None:
         """A thread has stopped, or ended."""
         self._direct.stopped(stop.tid)
-        if self.link.stopped(stop):
+        if self.link.stopped(stop) or self.dying.holds(stop):
             return
         if stop.cause in (Cause.EXITED, Cause.KILLED):
             self.thread_gone(stop)

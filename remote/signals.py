@@ -264,6 +264,8 @@ class GuestSignals:
             finally:
                 guest.link.release()
             return
+        if guest.dying.takes(stop, true, state):
+            return
         if state.is_caught(number):
             self.take(tid, true, lambda told: self._deliver(tid, number, told if told != true else b""))
             return

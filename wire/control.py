@@ -70,6 +70,8 @@ class Control(IntEnum):
     """a stop signal met its default action: number; continued: of the last SIGCONT that came here, if one has"""
     GUEST_DIED = 69
     """the guest was killed by a signal of its own: number, core"""
+    DUMPS = 78
+    """tid is about to end the guest by a signal that dumps core, and nothing of it runs: info, the siginfo; home fetches it, or ends it"""
     EXPEL = 70
     """this node wants the guest gone: reason"""
     NEW_THREAD = 71

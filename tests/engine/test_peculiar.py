@@ -64,7 +64,6 @@ def why(pid: int) -> list[str]:
         ("cpuid", "ARCH_SET_CPUID"),
         ("personality", "READ_IMPLIES_EXEC"),
         ("seal", "mseal"),
-        ("future", "MCL_FUTURE"),
         ("user", "its threads have different rights"),
         ("clone", "it shares its memory with process"),
     ],

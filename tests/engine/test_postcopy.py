@@ -16,6 +16,7 @@ from deputy.pledge import Pledge
 from engine import postcopy, precopy
 from engine.layout import Span
 from kernel_helpers import seizing
+from kernel_helpers.pages import GUARD_INSTALL, guards, knows_guards, own_bytes
 from kernel_helpers.postcopy import Given, Sink, give_pages
 from kernel_helpers.stream import Connection, open_sealed
 from tests.engine.test_precopy import BIG, process
@@ -146,7 +147,7 @@ class Following:
         finally:
             frozen.detach()
         self._changed, self._stop = os.eventfd(0), os.eventfd(0)
-        self.sink = Sink(userfaultfd, self._changed)
+        self.sink = Sink(process.pid, userfaultfd, self._changed)
         self.sink.register(SPAN)
         self.sink.owe([SPAN])
         self._serving = threading.Thread(target=self.sink.serve)
@@ -172,14 +173,18 @@ class Following:
         with connection:
             give_pages(self.left.pid, connection, 15.0, self._stop, Given())
 
-    def close(self) -> None:
-        """When all have come, if they come."""
-        if self._giving is None:
-            self.sink.close()
+    def finish(self) -> None:
+        """Until all have come."""
         for thread in (self._giving, self._serving):
             if thread is not None and thread.ident:
                 thread.join(20)
                 assert not thread.is_alive()
+
+    def close(self) -> None:
+        """When all have come, if they come."""
+        if self._giving is None:
+            self.sink.close()
+        self.finish()
         self.sink.free()
         os.close(self._changed)
         os.close(self._stop)
@@ -205,6 +210,17 @@ def test_pages_come_that_are_of_two_mappings_by_now(following: Following) -> Non
     following.process.does(f"not libc.mprotect({AT + (PAGES // 2 << 12)}, {PAGES // 2 << 12}, 1)")
     following.follow()
     assert following.process.pages() == ALL
+
+
+@pytest.mark.skipif(not knows_guards(), reason="this kernel knows no guards (Linux 6.13)")
+def test_pages_do_not_take_the_place_of_guards(following: Following) -> None:
+    guarded = (AT + (3 << 12), AT + (5 << 12))
+    following.process.does(f"not libc.madvise({guarded[0]}, {2 << 12}, {GUARD_INSTALL})")
+    following.serve()
+    following.follow()
+    following.finish()
+    assert guards(following.process.pid) == [guarded]
+    assert own_bytes(following.process.pid, *SPAN) == (PAGES - 2) << 12
 
 
 def test_pages_come_to_where_others_wait_for_them_already(following: Following) -> None:

@@ -23,7 +23,7 @@ static struct sink *begin(void)
 	static const struct run runs[] = {{PLACE, 8 * PAGE}, {PLACE + 16 * PAGE, 40 * PAGE}};
 
 	require(memory != MAP_FAILED && userfaultfd >= 0 && !farhome_postcopy_begin(userfaultfd));
-	struct sink *sink = farhome_sink_new(userfaultfd, changed);
+	struct sink *sink = farhome_sink_new(0, userfaultfd, changed);
 	require(sink && !farhome_sink_register(sink, PLACE, PLACE + PLACES * PAGE) && !farhome_sink_owe(sink, runs, 2));
 	return sink;
 }

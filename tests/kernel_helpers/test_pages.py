@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import random
 import socket
@@ -14,7 +15,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from kernel_helpers.pages import History, PageRange, receive_own_pages, send_own_pages
+from kernel_helpers.pages import (
+    GUARD_INSTALL,
+    GUARD_REMOVE,
+    History,
+    PageRange,
+    guards,
+    knows_guards,
+    own_bytes,
+    receive_own_pages,
+    send_own_pages,
+)  # fmt: skip
 
 ADDRESS, SIZE = 0x2000_0000_0000, 128 << 20
 BYTES_A_SECOND = 60 << 20
@@ -114,3 +125,22 @@ def test_what_is_no_such_stream_is_refused(sent: bytes) -> None:
         near.shutdown(socket.SHUT_WR)
         with pytest.raises(OSError, match="Protocol error"):
             receive_own_pages(target, [PageRange(ADDRESS, ADDRESS + SIZE)], far.fileno(), 5.0)
+
+
+@pytest.mark.skipif(not knows_guards(), reason="this kernel knows no guards (Linux 6.13)")
+def test_guards_are_told_and_are_no_pages() -> None:
+    with mmap.mmap(-1, 64 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(b"x" * len(memory))
+        address = ctypes.c_char.from_buffer(memory)
+        start = ctypes.addressof(address)
+        del address
+        area, pages = (start, start + len(memory)), mmap.PAGESIZE
+        for first, count in ((0, 1), (7, 3), (10, 1), (63, 1)):
+            memory.madvise(GUARD_INSTALL, first * pages, count * pages)
+        memory.madvise(GUARD_REMOVE, 8 * pages, pages)
+        wanted = [(start + first * pages, start + end * pages) for first, end in ((0, 1), (7, 8), (9, 11), (63, 64))]
+        assert guards(os.getpid(), [area]) == wanted
+        assert guards(os.getpid(), [area], by_words=True) == wanted
+        assert guards(os.getpid(), [area], most=2) == wanted[:2]
+        assert set(wanted) <= set(guards(os.getpid()))
+        assert own_bytes(os.getpid(), *area) == (64 - 6) * pages

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.moves import test_directed, test_exec, test_itself, test_limits, test_masks, test_signals, test_stopped, test_unchanged
+from kernel_helpers.pages import knows_guards
+from tests.moves import (
+    test_core,
+    test_directed,
+    test_exec,
+    test_itself,
+    test_limits,
+    test_marks,
+    test_masks,
+    test_signals,
+    test_stopped,
+    test_unchanged,
+)  # fmt: skip
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
@@ -89,3 +101,15 @@ def test_calls_that_change_nothing_with_the_reference_interceptor(reference: Clu
 @pytest.mark.timeout(120)
 def test_a_stopped_process_with_the_reference_interceptor(reference: Cluster) -> None:
     test_stopped.test_one_that_was_stopped_in_a_call_is_in_that_call_wherever_it_goes_on(reference, "waits")
+
+
+@pytest.mark.timeout(120)
+def test_a_core_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_core.leaves_the_same(reference, "segv")
+
+
+@pytest.mark.timeout(120)
+def test_marks_of_memory_with_the_reference_interceptor(reference: Cluster) -> None:
+    if knows_guards():
+        test_marks.test_guards_are_no_reason_to_come_home(reference)
+    test_marks.test_what_is_mapped_later_is_locked(reference, "n2")

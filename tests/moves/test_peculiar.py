@@ -19,7 +19,6 @@ pytestmark = pytest.mark.timeout(150)
         ("tsc", "PR_SET_TSC"),
         ("mdwe", "PR_SET_MDWE"),
         ("seal", "mseal"),
-        ("future", "MCL_FUTURE"),
         ("user", "its threads have different rights"),
         ("clone", "it shares its memory with process"),
     ],
@@ -48,7 +47,7 @@ def test_the_action_for_traps_goes_along(cluster: Cluster, how: str) -> None:
         assert one.end() == "ready\nstatus 0\n"
 
 
-@pytest.mark.parametrize("how", ["seal", "future", "mdwe", "dispatch"])
+@pytest.mark.parametrize("how", ["seal", "mdwe", "dispatch"])
 def test_what_is_set_away_takes_it_home(cluster: Cluster, how: str) -> None:
     with Running(cluster, "peculiar", f"{how} 0 late") as one:
         until("it is ready", lambda: "ready" in one.said)
