@@ -30,7 +30,7 @@ def knows(lab: Lab, at: str) -> tuple[set[str], set[str]]:
         answer = lab.node(at).ask_mosd("watch")
     except LabError:
         return set(), set()
-    return {row["name"] for row in answer["nodes"]}, set(answer["dead"])
+    return {row["name"] for row in answer["nodes"]}, {one["name"] for one in answer["dead"]}
 
 
 def death(lab: Lab, victim: str, others: list[str]) -> float:

@@ -11,8 +11,9 @@ from typing import Any
 
 from checkpoint.directory import Opened
 from checkpoint.errors import BadCheckpoint
-from checkpoint.record import Record, Region
+from checkpoint.record import CAPABILITIES, Record, Region
 from engine import images
+from engine.capture import limits_in_force
 from engine.context import ADDRESS_NAMES, SIGNALS, BadContext, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, SPECIAL, Mapping
 from engine.processor import own_processor
@@ -134,7 +135,10 @@ def read(opened: Opened, record: Record) -> tuple[Context, Pages]:
             ),
             identity=Identity(
                 program=record.program, uids=_three(record.uids), gids=_three(record.gids), groups=record.groups,
-                personality=int(leader.tc.personality), limits={number: record.limits[number] for number in _LIMITS_OF_MEMORY},
+                personality=int(leader.tc.personality),
+                limits=limits_in_force(
+                    {number: record.limits[number] for number in _LIMITS_OF_MEMORY}, record.capabilities[CAPABILITIES.index("CapEff")]
+                ),
             ),
             signal_actions=_actions(leader.tc.sigactions),
             threads=tuple(_thread(tid, cores[tid], leader, record) for tid in ordered),

@@ -125,30 +125,36 @@ def memory_layout(pid: int, brk: int) -> MemoryLayout:
 
 
 def identity(pid: int) -> Identity:
-    """From /proc; ids as the process sees them; who may lock any memory has no limit on that. Errors: OSError."""
+    """From /proc; ids as the process sees them; limits as they are in force. Errors: OSError."""
     status: dict[str, list[int]] = {}
-    locks_anything = False
+    effective = 0
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             name, _, value = line.partition(":")
             if name in ("Uid", "Gid", "Groups"):
                 status[name] = [int(word) for word in value.split()]
-            locks_anything = locks_anything or (name == "CapEff" and bool(int(value, 16) >> _CAP_IPC_LOCK & 1))
+            elif name == "CapEff":
+                effective = int(value, 16)
     limits: dict[int, tuple[int, int]] = {}
-    if locks_anything:
-        limits[resource.RLIMIT_MEMLOCK] = (NO_LIMIT, NO_LIMIT)
     with open(f"/proc/{pid}/limits", encoding="ascii", errors="replace") as lines:
         for line in lines:
             number = _LIMITS_OF_MEMORY.get(line[:26].rstrip())
             if number is not None:
                 soft, hard = (NO_LIMIT if word == "unlimited" else int(word) for word in line[26:].split()[:2])
-                limits.setdefault(number, (soft, hard))
+                limits[number] = (soft, hard)
     with open(f"/proc/{pid}/personality", encoding="ascii") as file:
         personality = int(file.read(), 16)
     users, groups = identities.users(pid), identities.groups(pid)
     u, g = [users.id(number) for number in status["Uid"]], [groups.id(number) for number in status["Gid"]]
     others = tuple(groups.id(number) for number in status.get("Groups", []))
+    limits = limits_in_force(limits, effective)
     return Identity(os.readlink(f"/proc/{pid}/exe"), (u[0], u[1], u[2]), (g[0], g[1], g[2]), others, personality, limits)
+
+
+def limits_in_force(limits: dict[int, tuple[int, int]], effective: int) -> dict[int, tuple[int, int]]:
+    """Return limits (soft, hard, by number) as the kernel applies them to who has these effective capabilities: who may lock any memory
+    has no limit on that."""
+    return {**limits, resource.RLIMIT_MEMLOCK: (NO_LIMIT, NO_LIMIT)} if effective >> _CAP_IPC_LOCK & 1 else limits
 
 
 def kernel_code(frozen: Frozen, maps: Sequence[Mapping]) -> bytes:

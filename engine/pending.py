@@ -22,7 +22,7 @@ _ALL = (1 << 64) - 1
 def take(frozen: Frozen) -> Pending:
     """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
     the freeze itself had caught on its way to a handler. Errors: OSError."""
-    taken, wanted = _in_hand(frozen), _ALL
+    taken, wanted = _in_hand(frozen, []), _ALL
     shared = list(pending_signals(frozen.pid, True))
     with frozen.scratch(8 + 16 + SIGINFO_SIZE) as address:
         frozen.write(address, struct.pack("<QQQ", wanted, 0, 0))
@@ -44,12 +44,12 @@ def take(frozen: Frozen) -> Pending:
                     frozen.write(address, struct.pack("<Q", wanted))
             if number not in (-errno.EAGAIN, -errno.EINTR):
                 check(number, f"rt_sigtimedwait in {thread.tid}")
-    return taken
+    return _in_hand(frozen, taken)
 
 
-def _in_hand(frozen: Frozen) -> Pending:
-    """What the freeze has caught, which is older than what waits still."""
-    taken: Pending = []
+def _in_hand(frozen: Frozen, taken: Pending) -> Pending:
+    """Adds what the freeze has caught, which is older than what waits still; and a SIGTRAP, which is not blocked in a frozen process and
+    comes with the first call that is made in a thread."""
     for thread in frozen.threads.values():
         if thread.pending_signal:
             taken.append((inner_tid(frozen.pid, thread.tid), thread.pending_info))

@@ -312,15 +312,22 @@ long inject_write(int pid, uint64_t address, const void *buffer, long size)
 
 #define NOT_MADE INT64_MIN
 
-/* What stops a thread in a batch, all signals being blocked: a trap that was on its way before, which is dropped, or SIGSTOP, which is kept. */
+/* What stops a thread in a batch, all signals being blocked: a trap that was on its way before, which is dropped, or SIGSTOP or a SIGTRAP that
+ * somebody has sent, which are kept. */
 static int keep_signal(int tid, int number, struct deferred_signal *deferred)
 {
-    if (number == SIGTRAP)
-        return 0;
-    if (number != SIGSTOP)
+    siginfo_t info;
+    int error;
+
+    if (number != SIGTRAP && number != SIGSTOP)
         return -EFAULT;
-    deferred->signal = number;
-    return inject_get_signal_info(tid, &deferred->info);
+    if ((error = inject_get_signal_info(tid, &info)))
+        return error;
+    if (number == SIGSTOP || info.si_code <= 0) {
+        deferred->signal = number;
+        deferred->info = info;
+    }
+    return 0;
 }
 
 /* Stops a thread that makes a batch, or has made it and waits in its refuge. 0, or a negative errno. */

@@ -131,11 +131,14 @@ def _rewind_from_entry(tid: int) -> None:
 
 
 def pending(guest: Guest) -> Pending:
-    """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo)."""
+    """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo). A SIGTRAP does not wait in the kernel's
+    queues, since it is not blocked while calls are made in a thread (inject.c): the thread has it in hand."""
     assert guest.frozen is not None
     found = [(0, guest.signals.true_info(info)) for info in pending_signals(guest.pid, True)]
-    for tid in guest.frozen.threads:
+    for tid, thread in guest.frozen.threads.items():
         found += [(guest.program_tid(tid), guest.signals.true_info(info)) for info in pending_signals(tid, False)]
+        if thread.pending_signal:
+            found.append((guest.program_tid(tid), guest.signals.true_info(thread.pending_info)))
     return found
 
 

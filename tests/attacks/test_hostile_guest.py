@@ -89,7 +89,7 @@ def test_its_node_lives_and_so_do_other_guests(cluster: Cluster, neighbour: Runn
             until("it has what it can get", hostile.lines, seconds=PATIENCE)
         if kind == "forks":
             until("all are born, wherever there is room", lambda: len(hostile.lines()) == 1 + 4 + 16, seconds=PATIENCE)
-            assert len(pids(cluster, hostile.job)) == 1 + 4 + 16
+            until("all are known at home", lambda: len(pids(cluster, hostile.job)) == 1 + 4 + 16, seconds=PATIENCE)
             (current,) = groups(cluster, "pids.current", key)
             assert 1 < int(current.read_text()) <= MOST_TASKS
             assert int(current.with_name("pids.max").read_text()) == MOST_TASKS

@@ -22,6 +22,10 @@ def nodes(node: Node) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(done.stdout)}
 
 
+def dead(node: Node) -> set[str]:
+    return {one["name"] for one in node.ask_mosd("watch")["dead"]}
+
+
 def wait_for(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -55,14 +59,14 @@ def test_every_node_knows_all_their_loads_and_states(lab3: Lab) -> None:
     wait_for(lambda: nodes(n1)["n3"]["state"] == "lends", "the state of n3 at n1")
 
     n3.stop_mosd()
-    wait_for(lambda: set(nodes(n1)) == {"n1", "n2"} and not n1.ask_mosd("watch")["dead"], "n3 gone")
+    wait_for(lambda: set(nodes(n1)) == {"n1", "n2"} and not dead(n1), "n3 gone")
     # It is out of the view at once, and told of at the next tick.
     wait_for(lambda: any("node n3 has left" in line for line in log(n1)), "the word that n3 has left")
     n3.start_mosd()
     wait_for(lambda: nodes(n1).get("n3", {}).get("state") == "lends", "n3 again at n1")
 
     lab3.kill("n3")
-    wait_for(lambda: nodes(n1).get("n3", {}).get("state") == "silent" or "n3" in n1.ask_mosd("watch")["dead"], "silence of n3")
+    wait_for(lambda: nodes(n1).get("n3", {}).get("state") == "silent" or "n3" in dead(n1), "silence of n3")
 
 
 @pytest.mark.timeout(120)

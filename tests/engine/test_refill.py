@@ -306,7 +306,7 @@ def test_stream_cannot_write_outside_of_the_wanted_mappings(letters: Path) -> No
 def test_silent_stream_ends_in_time(letters: Path) -> None:
     with shapes(letters) as started, away(started.pid) as guest:
         _, context = guest.capture()
-        with connection() as (_, far), pytest.raises(RefillFailed, match="timed out") as caught:
+        with connection() as (_, far), pytest.raises(RefillFailed, match="nothing has gone over the network for too long") as caught:
             refill(guest.stub, context, far, [guest.reserved], timeout=0.2)
         assert caught.value.stub_usable
         pour(guest, context)

@@ -31,7 +31,7 @@ def halves(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, int]]:
 def seen(cluster: Cluster, at: str) -> tuple[set[str], set[str]]:
     """Who is there, and who is dead, for that node."""
     answer = cluster.lab.node(at).ask_mosd("watch")
-    return {row["name"] for row in answer["nodes"]}, set(answer["dead"])
+    return {row["name"] for row in answer["nodes"]}, {one["name"] for one in answer["dead"]}
 
 
 def knows(cluster: Cluster, at: str, there: tuple[str, ...], dead: tuple[str, ...]) -> bool:

@@ -29,7 +29,7 @@ with open("lines", "a", buffering=1) as lines:
         time.sleep(0.05)
         if os.path.exists("call"):
             os.remove("call")
-            os.setuid(os.getuid())
+            os.setresgid(-1, -1, number + 1)
 sys.exit(42)
 """
 
