@@ -85,20 +85,21 @@ class Credentials:
         return bool((inheritable | permitted | effective | ambient) & ~_WAKE_ALARM)
 
 
-def credentials(pid: int) -> set[Credentials]:
-    """Those of all threads, each once. Errors: ProcessLookupError."""
-    found, directory = set(), f"/proc/{pid}/task"
+def credentials(pid: int) -> list[Credentials]:
+    """Those of all threads, each once, the first thread's first. Errors: ProcessLookupError."""
+    found: dict[Credentials, None] = {}
+    directory = f"/proc/{pid}/task"
     try:
         for tid in os.listdir(directory):
             try:
-                found.add(Credentials.of(f"{directory}/{tid}/status"))
+                found[Credentials.of(f"{directory}/{tid}/status")] = None
             except (FileNotFoundError, ProcessLookupError):
                 continue  # that thread has ended
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
     if not found:
         raise ProcessLookupError(f"no process {pid}")
-    return found
+    return list(found)
 
 
 def may_leave(pid: int, owners: Iterable[Owner]) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 from engine.permission import Owner, owner_of_user
 from node import history, process
 from node.history import History
-from node.lineage import Births, Lineage
+from node.lineage import MOST_BETWEEN, Births, Lineage
 from node.paths import write_atomically
 from node.process import ProcessStat
 
@@ -185,6 +185,8 @@ class Registry:
     def __init__(self, directory: Path, on_end: Callable[[HomeProcess], None], births: Births | None = None) -> None:
         self._directory = directory
         self._lineage: Lineage[HomeProcess] = Lineage(births)
+        self._early: dict[int, tuple[HomeProcess, int]] = {}
+        """born and not taken yet: of whom, and when it was born (ticks since boot)"""
         self._on_end = on_end
         self._entries: dict[int, HomeProcess] = {}
         self._watches: dict[int, int] = {}
@@ -337,11 +339,22 @@ class Registry:
                 return
 
     def _take_born(self) -> None:
-        """Takes the descendants of home processes that have been born since the last time, whether or not their parents live."""
+        """Takes the descendants of home processes that have been born since the last time, whether or not their parents live. Those of one
+        that is about to begin wait until it has begun, or ended."""
         end = time.monotonic() + WALK_SECONDS
-        for pid, ancestor in self._lineage.take(self._entries.get):
-            if pid not in self._entries and ancestor.state == "home" and time.monotonic() < end and not self._is_full():
-                self.take_child(ancestor, pid)
+        early, self._early = self._early, {}
+        born: list[tuple[int, HomeProcess, int | None]] = [(pid, ancestor, since) for pid, (ancestor, since) in early.items()]
+        born += [(pid, ancestor, None) for pid, ancestor in self._lineage.take(self._entries.get)]
+        for pid, ancestor, since in born:
+            now, stat = self._entries.get(ancestor.pid), process.read_stat(pid)
+            if pid in self._entries or stat is None or since not in (None, stat.starttime):
+                continue
+            lives = now is not None and now.starttime == ancestor.starttime
+            current = now if now is not None and lives else ancestor
+            if ((lives and current.state == "starting") or time.monotonic() > end) and len(self._early) < MOST_BETWEEN:
+                self._early[pid] = ancestor, stat.starttime
+            elif current.state in ("home", "starting") and not self._is_full():
+                self.take_child(current, pid)
             if pid in self._entries:
                 self._lineage.leave_out(pid)
 

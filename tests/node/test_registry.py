@@ -201,6 +201,38 @@ async def test_whoever_descends_is_found_though_those_between_have_ended(tmp_pat
     registry.close()
 
 
+@pytest.mark.parametrize("then", ["has begun", "has ended"])
+async def test_a_child_of_one_that_is_about_to_begin_is_taken_then(tmp_path: Path, sleeper: subprocess.Popen[bytes], then: str) -> None:
+    """As that of `mosrun setsid -f`: it is born before mosd has been told that the program has begun."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        told = [([(sleeper.pid, child.pid)], False)]
+
+        class Born:
+            def take(self) -> tuple[list[tuple[int, int]], bool]:
+                return told.pop() if told else ([], False)
+
+            def close(self) -> None:
+                pass
+
+        registry = Registry(tmp_path, lambda entry: None, Born())
+        registry.add(entry_of(sleeper.pid, job="j", state="starting"))
+        registry.adopt_children()
+        assert registry.get(child.pid) is None
+        if then == "has begun":
+            registry.update(sleeper.pid, state="home")
+        else:
+            sleeper.kill()
+            sleeper.wait(10)
+            await asyncio.sleep(0.1)
+            assert registry.get(sleeper.pid) is None
+        registry.adopt_children()
+        found = registry.get(child.pid)
+        assert found is not None
+        assert found.job == "j"
+        registry.close()
+        child.kill()
+
+
 async def test_births_that_nobody_could_keep_are_no_end_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Many:
         def take(self) -> tuple[list[tuple[int, int]], bool]:
