@@ -346,17 +346,24 @@ class Registry:
         born: list[tuple[int, HomeProcess, int | None]] = [(pid, ancestor, since) for pid, (ancestor, since) in early.items()]
         born += [(pid, ancestor, None) for pid, ancestor in self._lineage.take(self._entries.get)]
         for pid, ancestor, since in born:
-            now, stat = self._entries.get(ancestor.pid), process.read_stat(pid)
-            if pid in self._entries or stat is None or since not in (None, stat.starttime):
-                continue
-            lives = now is not None and now.starttime == ancestor.starttime
-            current = now if now is not None and lives else ancestor
-            if ((lives and current.state == "starting") or time.monotonic() > end) and len(self._early) < MOST_BETWEEN:
-                self._early[pid] = ancestor, stat.starttime
-            elif current.state in ("home", "starting") and not self._is_full():
-                self.take_child(current, pid)
+            if pid not in self._entries:
+                self._take_one_born(pid, ancestor, since, time.monotonic() > end)
             if pid in self._entries:
                 self._lineage.leave_out(pid)
+
+    def _take_one_born(self, pid: int, ancestor: HomeProcess, since: int | None, is_late: bool) -> None:
+        """since: when it was born, if it has waited; is_late: it waits for the next time."""
+        now = self._entries.get(ancestor.pid)
+        lives = now is not None and now.starttime == ancestor.starttime
+        current = now if now is not None and lives else ancestor
+        waits = is_late or (lives and current.state == "starting")
+        stat = process.read_stat(pid) if waits or since is not None else None
+        if since is not None and (stat is None or stat.starttime != since):
+            return                                             # it has ended
+        if stat is not None and waits and len(self._early) < MOST_BETWEEN:
+            self._early[pid] = ancestor, stat.starttime
+        elif not waits and current.state in ("home", "starting") and not self._is_full():
+            self.take_child(current, pid)
 
     def adopt(self, pid: int) -> HomeProcess | None:
         """Takes one process if it descends from a home process that is at home, however many there are; None: it does not."""

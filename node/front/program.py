@@ -20,7 +20,7 @@ import signal
 import socket
 import ssl
 import sys
-import traceback  # noqa: F401
+import traceback  # noqa: F401  # the log needs it when no file can be read any more
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

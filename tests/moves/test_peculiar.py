@@ -42,7 +42,7 @@ def test_the_action_for_traps_goes_along(cluster: Cluster, how: str) -> None:
         until("it is ready", lambda: "ready" in one.said)
         for target in ("n2", "n3", HOME) * 4:  # a signal may be on its way to the handler each time
             one.moved(target)
-        time.sleep(0.1)
+        time.sleep(0.1)  # it looks at itself again and again
         (one.directory / "end").touch()
         assert one.end() == "ready\nstatus 0\n"
 
