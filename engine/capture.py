@@ -152,8 +152,8 @@ def identity(pid: int) -> Identity:
 
 
 def limits_in_force(limits: dict[int, tuple[int, int]], effective: int) -> dict[int, tuple[int, int]]:
-    """Return limits (soft, hard, by number) as the kernel applies them to who has these effective capabilities: who may lock any memory
-    has no limit on that."""
+    """Return limits (soft, hard, by number) as the kernel applies them with these effective capabilities: CAP_IPC_LOCK lifts
+    RLIMIT_MEMLOCK."""
     return {**limits, resource.RLIMIT_MEMLOCK: (NO_LIMIT, NO_LIMIT)} if effective >> _CAP_IPC_LOCK & 1 else limits
 
 

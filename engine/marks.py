@@ -1,5 +1,5 @@
-"""Marks of a process's memory that are no pages: guards (MADV_GUARD_INSTALL, Linux 6.13), which fault whoever touches them, and that what
-is mapped later is locked (mlockall(2), MCL_FUTURE).
+"""Marks of a process's memory that are no pages: guards (MADV_GUARD_INSTALL, Linux 6.13), on which each access faults, and the lock of
+later mappings (mlockall(2), MCL_FUTURE).
 
 Guards are in the page tables alone, of any mapping: installed after all pages have come, before anything is locked, for neither a guard
 nor a page can be put where the other is meant to stay. Locks of the future begin when nothing of ours is mapped any more.

@@ -28,7 +28,7 @@ struct scan_argument {
 #define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
 #define PAGEMAP_GUARD (1ull << 58) /* Linux 6.15 */
-#define MARKER_TYPE 31 /* of the kinds of swap entries, what is no swap; shown to whoever may see page frames */
+#define MARKER_TYPE 31 /* the type of a swap entry that is a marker; readable with CAP_SYS_ADMIN */
 #define MARKER_GUARD 4 /* of such, in the bits behind the kind */
 
 /* Whether a word of pagemap is that of a guard (MADV_GUARD_INSTALL). */
