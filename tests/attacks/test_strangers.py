@@ -128,7 +128,10 @@ def end(attacker: NodeProcess) -> None:
 
 
 @pytest.mark.parametrize("port", [7226, 7227])
-@pytest.mark.parametrize(("count", "source", "word"), [(64, 3, b""), (1000, 3, b""), (1000, 2, b""), (64, 3, b"\x16\x03\x01")])
+@pytest.mark.parametrize(
+    ("count", "source", "word"),
+    [(64, 3, b""), pytest.param(1000, 3, b"", marks=pytest.mark.soak), (1000, 2, b""), (64, 3, b"\x16\x03\x01")],
+)
 def test_connections_that_say_nothing_keep_no_member_out(lab: Pair, port: int, count: int, source: int, word: bytes) -> None:
     """From another node, from the member's own address; and such as begin a handshake and leave it at that."""
     attacker = hold(lab, source, port, count, word)

@@ -82,6 +82,7 @@ def test_owner_who_returns_has_his_node_for_himself_within_seconds_and_lends_it_
     assert outcome.vacated[0] <= 10
 
 
+@pytest.mark.soak
 def test_moves_that_stop_the_process_cost_more_and_are_learned() -> None:
     live, stopped = (
         [Simulation([Machine()] * 4, [Job(0, 30.0, 1 << 30) for _ in range(12)], seed, transfer=transfer).run() for seed in range(1, 31)]

@@ -10,7 +10,7 @@ from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(240)
 
-SOAK = pytest.param(["n2"], HOME, "n2", marks=pytest.mark.soak)
+SOAK = [pytest.param(way, *nodes, marks=pytest.mark.soak) for way, nodes in ((["n2"], (HOME, "n2")), (["n2", "n3"], ("n2", "n3")))]
 BIG = "1000"
 """Megabytes that the program writes and checks all the time."""
 
@@ -33,7 +33,7 @@ def is_over(writer: Running, status: int) -> str:
     return said
 
 
-@pytest.mark.parametrize(("way", "first", "second"), [SOAK, (["n2", "n3"], "n2", "n3"), (["n2", HOME], HOME, "n2")])
+@pytest.mark.parametrize(("way", "first", "second"), [*SOAK, (["n2", HOME], HOME, "n2")])
 def test_a_connection_that_breaks_is_made_again(cluster: Cluster, way: list[str], first: str, second: str) -> None:
     with Running(cluster, "writer", BIG) as writer:
         writer.works(60)

@@ -16,7 +16,7 @@ def room(cluster: Cluster, node: str, megabytes: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("full", [HOME, "n2"], ids=["full at home", "full at the target"])
+@pytest.mark.parametrize("full", [HOME, pytest.param("n2", marks=pytest.mark.soak)], ids=["full at home", "full at the target"])
 def test_disk_full_where_images_go(cluster: Cluster, full: str) -> None:
     """A program too large for the room stays where it is, or gets through in another way, and in any case goes on."""
     with Running(cluster, "counter", "lines 250 50 200") as counter:

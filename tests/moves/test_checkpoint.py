@@ -219,6 +219,7 @@ def test_four_threads(work: Maker) -> None:
     assert len(tids) == 4
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_python_with_50_mb(work: Maker) -> None:
     python = work("/usr/bin/python3 program.py 6000 > out", files={"program.py": PYTHON.encode()}, user=USER)
@@ -235,6 +236,7 @@ def test_gzip_from_a_file_to_a_file(work: Maker) -> None:
     gzip.goes_on_from_a_checkpoint()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_sqlite(work: Maker) -> None:
     if shutil.which("sqlite3") is None:

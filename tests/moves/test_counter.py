@@ -60,13 +60,13 @@ def file_size(path: Path) -> Callable[[], int]:
     return size
 
 
-@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_counter_goes_out_hops_and_comes_home(cluster: Cluster, user: str) -> None:
     native, moved = carried(cluster, "counter", user, 2.0, ["n2", "n3", HOME, "n3", HOME], "lines")
     assert differences(native, moved) == []
 
 
-@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_python_with_files_and_signals_goes_out_hops_and_comes_home(cluster: Cluster, user: str) -> None:
     native, moved = carried(cluster, "python", user, 2.0, ["n2", "n3", HOME], "log")
     assert differences(native, moved) == []

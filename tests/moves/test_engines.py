@@ -15,7 +15,7 @@ from tests.moves.workloads import BY_NAME, scale
 NAMES = ("counter", "memory", "threads", "quiet", "python", "signals")
 
 
-@pytest.fixture(scope="module", params=["pour", "criu"])
+@pytest.fixture(scope="module", params=[pytest.param("pour", marks=pytest.mark.soak), "criu"])
 def engine(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, str]]:
     cluster = Cluster(configuration=f'engine = "{request.param}"\n')
     yield cluster, request.param
@@ -34,7 +34,7 @@ def test_engine(engine: tuple[Cluster, str], name: str) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("user", ["", "farhome-a"], ids=["root", "user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), "farhome-a"], ids=["root", "user"])
 def test_a_program_that_landlock_confines_moves_and_stays_confined(cluster: Cluster, user: str) -> None:
     with Running(cluster, "confined", "500", user=user) as confined:
         if confined.process.poll() is not None and "status 77" in confined.said:

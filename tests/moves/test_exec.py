@@ -136,7 +136,7 @@ def test_a_storm_of_moves_over_programs_that_execute_one_another(cluster: Cluste
 def test_moves_that_meet_an_execution_are_made(cluster: Cluster) -> None:
     with Running(cluster, "executes.static", "again 100000") as one:
         one.moved("n2")
-        for _ in range(8):
+        for _ in range(4):
             one.moved("n3")
             one.moved("n2")
         one.moved(HOME)

@@ -32,7 +32,7 @@ def test_children_are_born_away(cluster: Cluster) -> None:
         assert family.end(120) == cluster.home.run("sh", "-c", f"cd /tmp; {family.binary} 12 0 apart; echo status $?").stdout
 
 
-@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_a_family_in_a_dense_storm(cluster: Cluster, user: str) -> None:
     verdict = storm(cluster, BY_NAME["family"], user=user, scale=2, every=(0.02, 0.2), slack=30)
     print(verdict)

@@ -24,7 +24,7 @@ from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
 
-NAMES = ("counter", "quiet", "python", "signals", "threads", "sqlite3")
+NAMES = ("python", "signals", "threads")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,9 @@ def reference() -> Iterator[Cluster]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.soak) for name in ("counter", "quiet", "sqlite3"))]
+)
 def test_reference_interceptor(reference: Cluster, name: str) -> None:
     workload = BY_NAME[name]
     verdict = storm(reference, workload, user=workload.user, scale=0.8 * scale(), slack=60, every=(0.2, 0.6))

@@ -104,7 +104,7 @@ def missed(pushed: Running, before: int = 0) -> int:
     return int(lines[-1]) - (int(lines[before - 1]) if before else 0)
 
 
-@pytest.mark.parametrize("rounds", [1000, pytest.param(7000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [300, pytest.param(7000, marks=pytest.mark.soak)])
 def test_a_timer_that_is_stopped_sends_nothing_more(cluster: Cluster, rounds: int) -> None:
     """A tick that has come as it is stopped is handled before the call that stops it is over, wherever the process is."""
     with Running(cluster, "ticker", str(rounds)) as ticker:

@@ -18,7 +18,7 @@ PLACE = r"<\d+\.\d{6} (at home|on n[23]|on n[23] and at home)>"
 LINE = re.compile(rf"\d+ \w+\(.*\) = (\?|\? \(interrupted\) {PLACE}|[-\w].* {PLACE}|\? <takes it home from n[23]>)")
 
 
-@pytest.mark.parametrize("user", ["", USER], ids=["root", "ordinary user"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.soak), USER], ids=["root", "ordinary user"])
 def test_a_family_is_traced_out_hop_and_home(cluster: Cluster, user: str) -> None:
     with Running(cluster, "family", "14 100 apart", user, mosrun="mosrun -L --trace=calls") as family:
         family.works(30)
@@ -56,7 +56,7 @@ def test_lines_come_on_standard_error_and_the_output_stays(cluster: Cluster) -> 
     assert lines[-1].endswith("= ? <takes it home from n2>")
 
 
-@pytest.mark.parametrize("name", ["signals", "births"])
+@pytest.mark.parametrize("name", ["signals", pytest.param("births", marks=pytest.mark.soak)])
 def test_a_storm_of_what_is_traced(cluster: Cluster, name: str) -> None:
     """Each move finds threads at the begin and the end of calls."""
     workload = BY_NAME[name]
