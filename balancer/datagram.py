@@ -8,9 +8,10 @@
 Of a node two things are told. Its *card* is what seldom changes (name, address, cores, speed, memory): it is told when it
 is new and to who asks for it. Its *entry* is what changes all the time, 28 bytes, with its age: those go round. Both begin
 with the incarnation of the node, so that of two the newer is the greater. Every bit pattern of an entry is a valid one;
-all else is checked where it comes in. A card, and that a node is there or leaves, counts by the signature of that node,
-whoever tells it; that somebody does not answer, anybody may say. The header has four bytes that stand for all that was
-taken out of the cluster: nodes of which they differ have something to tell one another (node/removals.py).
+all else is checked where it comes in: by opening.py, in a program without rights, and again, as plain values, by plain.py.
+A card, and that a node is there or leaves, counts by the signature of that node, whoever tells it; that somebody does not
+answer, anybody may say. The header has four bytes that stand for all that was taken out of the cluster: nodes of which they
+differ have something to tell one another (node/removals.py).
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from functools import lru_cache
-from typing import TypeVar
 
 from balancer.load import NAME_LIMIT, LoadVector
 from balancer.owner import Stage
@@ -43,18 +43,15 @@ SEQUENCE_LIMIT = (1 << 16) - 1
 AGE_LIMIT = 0xFFFF / 50
 """Seconds: older entries are not told."""
 
-_HEADER = struct.Struct("!B6sBBB4s")
-_COUNTS = struct.Struct("!BBB")
-_ENTRY = struct.Struct("!H6s20s")
+HEADER_FORM = struct.Struct("!B6sBBB4s")
+COUNTS_FORM = struct.Struct("!BBB")
+ENTRY_FORM = struct.Struct("!H6s20s")
 _BODY = struct.Struct("!IHHHBHBBBHBB")
 _VERSION = struct.Struct("!IH")
-_URGENT = struct.Struct("!BH6s20s")
-_PROBE = struct.Struct("!BI6s")
-_UPDATE = struct.Struct("!BI6s6sH")
-_CARD = struct.Struct("!IHffQHI")
-
-
-_Kind = TypeVar("_Kind", bound=IntEnum)
+URGENT_FORM = struct.Struct("!BH6s20s")
+PROBE_FORM = struct.Struct("!BI6s")
+UPDATE_FORM = struct.Struct("!BI6s6sH")
+CARD_FORM = struct.Struct("!IHffQHI")
 
 
 class State(IntFlag):
@@ -172,20 +169,21 @@ class Datagram:
         """Return the bytes without the seal."""
         card = pack_card(self.sender)
         signed, count = bool(self.sender.signature), len(self.entries) // ENTRY
-        parts = [_HEADER.pack(FORMAT, self.sender.id, len(card), count, signed, self.removed), card, self.sender.signature, self.entries]
-        parts.append(_COUNTS.pack(len(self.urgent), len(self.wanted), len(self.probes)))
-        parts += [_URGENT.pack(u.hops, _age_to_wire(u.age), u.node, u.body) for u in self.urgent]
+        head = HEADER_FORM.pack(FORMAT, self.sender.id, len(card), count, signed, self.removed)
+        parts = [head, card, self.sender.signature, self.entries]
+        parts.append(COUNTS_FORM.pack(len(self.urgent), len(self.wanted), len(self.probes)))
+        parts += [URGENT_FORM.pack(u.hops, age_to_wire(u.age), u.node, u.body) for u in self.urgent]
         parts += self.wanted
-        parts += [_PROBE.pack(p.call, p.number, p.node) for p in self.probes]
+        parts += [PROBE_FORM.pack(p.call, p.number, p.node) for p in self.probes]
         parts += [pack_update(update) for update in self.updates]
         return b"".join(parts)
 
 
-FREE = LIMIT - SEAL - _HEADER.size - _COUNTS.size
+FREE = LIMIT - SEAL - HEADER_FORM.size - COUNTS_FORM.size
 """Bytes that a datagram has for the sender's card and everything else."""
-URGENT = _URGENT.size
-UPDATE = _UPDATE.size
-PROBE = _PROBE.size
+URGENT = URGENT_FORM.size
+UPDATE = UPDATE_FORM.size
+PROBE = PROBE_FORM.size
 
 
 @lru_cache(maxsize=16384)
@@ -199,7 +197,7 @@ def pack_card(card: Card) -> bytes:
     name, address = card.name.encode(), card.address.encode()
     if max(len(name), len(address)) > NAME_LIMIT:
         raise ValueError(f"gossip: {card.name} or {card.address} is longer than {NAME_LIMIT} bytes")
-    fixed = _CARD.pack(card.incarnation, card.port, card.cores, card.speed, card.memory_total, card.version, card.processor)
+    fixed = CARD_FORM.pack(card.incarnation, card.port, card.cores, card.speed, card.memory_total, card.version, card.processor)
     return b"%c%b%c%b%b" % (len(name), name, len(address), address, fixed)
 
 
@@ -215,8 +213,8 @@ def farewell(node: bytes, incarnation: int) -> bytes:
 
 def pack_update(update: Update) -> bytes:
     """Return an update as it goes over the wire. Errors: ValueError if a signature is needed and not there."""
-    head = _UPDATE.pack(update.word, update.incarnation, update.node, update.by, _age_to_wire(update.age))
-    if update.word not in _SIGNED:
+    head = UPDATE_FORM.pack(update.word, update.incarnation, update.node, update.by, age_to_wire(update.age))
+    if update.word not in SIGNED:
         return head
     signature = update.signature or (update.card.signature if update.card is not None else b"")
     if len(signature) != SIGNATURE:
@@ -224,23 +222,23 @@ def pack_update(update: Update) -> bytes:
     return head + signature + (pack_card(update.card) if update.card is not None else b"")
 
 
-_SIGNED = (Word.ALIVE, Word.HERE, Word.LEFT)
+SIGNED = (Word.ALIVE, Word.HERE, Word.LEFT)
 """What counts only if the node that it is about says so."""
 
 
 def size_of(update: Update) -> int:
     """Return the bytes of an update on the wire."""
-    return UPDATE + (SIGNATURE if update.word in _SIGNED else 0) + (len(pack_card(update.card)) if update.card is not None else 0)
+    return UPDATE + (SIGNATURE if update.word in SIGNED else 0) + (len(pack_card(update.card)) if update.card is not None else 0)
 
 
 def pack_entry(age: float, node: bytes, body: bytes) -> bytes:
     """Return one packed entry of that age in seconds."""
-    return _ENTRY.pack(_age_to_wire(age), node, body)
+    return ENTRY_FORM.pack(age_to_wire(age), node, body)
 
 
 def entries_of(packed: bytes) -> list[tuple[int, bytes, bytes]]:
     """Return (age in fiftieths of a second, id, body) of packed entries."""
-    return list(_ENTRY.iter_unpack(packed))
+    return list(ENTRY_FORM.iter_unpack(packed))
 
 
 def pack_body(vector: LoadVector) -> bytes:
@@ -278,89 +276,21 @@ def version_of(body: bytes) -> tuple[int, int]:
     return incarnation, sequence
 
 
-def unpack(data: bytes) -> Datagram:
-    """Return the datagram without its seal. Errors: ValueError, one sentence, if anything in it cannot be."""
-    try:
-        return _unpack(data)
-    except (struct.error, IndexError):
-        raise ValueError("gossip: the datagram is cut short") from None
-
-
-def _unpack(data: bytes) -> Datagram:
-    if len(data) > LIMIT - SEAL:
-        raise ValueError(f"gossip: {len(data)} bytes are more than the {LIMIT - SEAL} of a datagram")
-    form, sender_id, card_length, count, signed, removed = _HEADER.unpack_from(data)
-    if form != FORMAT:
-        raise ValueError(f"gossip: the datagram is not of format {FORMAT}")
-    sender, offset = _unpack_card(data, _HEADER.size)
-    if offset != _HEADER.size + card_length or sender.id != sender_id:
-        raise ValueError("gossip: the datagram is not by whom it says")
-    if signed:
-        signature, offset = _slice(data, offset, SIGNATURE)
-        sender = replace(sender, signature=signature)
-    entries, offset = _slice(data, offset, count * ENTRY)
-    urgents, wants, probes = _COUNTS.unpack_from(data, offset)
-    urgent, offset = _slice(data, offset + _COUNTS.size, urgents * URGENT)
-    wanted, offset = _slice(data, offset, wants * ID)
-    asked, offset = _slice(data, offset, probes * PROBE)
-    return Datagram(
-        sender, entries, [Urgent(hops, age / 50, node, body) for hops, age, node, body in _URGENT.iter_unpack(urgent)],
-        [wanted[at : at + ID] for at in range(0, len(wanted), ID)],
-        [Probe(_known(Call, call), number, node) for call, number, node in _PROBE.iter_unpack(asked)],
-        _unpack_updates(data, offset), removed,
-    )  # fmt: skip
-
-
-def _slice(data: bytes, offset: int, length: int) -> tuple[bytes, int]:
-    if offset + length > len(data):
-        raise IndexError
-    return data[offset : offset + length], offset + length
-
-
-def _unpack_updates(data: bytes, offset: int) -> list[Update]:
-    updates = []
-    while offset < len(data):
-        word, incarnation, node, by, age = _UPDATE.unpack_from(data, offset)
-        offset, card, signature = offset + _UPDATE.size, None, b""
-        if word in _SIGNED:
-            signature, offset = _slice(data, offset, SIGNATURE)
-        if word == Word.ALIVE:
-            card, offset = _unpack_card(data, offset)
-            if card.id != node or card.incarnation != incarnation:
-                raise ValueError("gossip: an update has the card of another node")
-            card = replace(card, signature=signature)
-        updates.append(Update(_known(Word, word), node, incarnation, by, card, age / 50, signature))
-    return updates
-
-
-def _unpack_card(data: bytes, offset: int) -> tuple[Card, int]:
-    name, offset = _unpack_text(data, offset)
-    address, offset = _unpack_text(data, offset)
-    incarnation, port, cores, speed, memory, version, processor = _CARD.unpack_from(data, offset)
+def check_card(card: Card) -> Card:
+    """Return the card, if there can be one like that. Errors: ValueError, one sentence."""
+    for text in (card.name, card.address):
+        if not text.isprintable() or "\ufffd" in text or not 0 < len(text.encode()) <= NAME_LIMIT:
+            raise ValueError(f"gossip: a name is not of 1 to {NAME_LIMIT} bytes of printable characters")
     # Divided by later; a node of next to no cores or speed would have an infinite load.
-    if not (1e-3 <= cores <= 1e6 and 1e-3 <= speed <= 1e6):
+    if not (1e-3 <= card.cores <= 1e6 and 1e-3 <= card.speed <= 1e6):
         raise ValueError("gossip: no node has so many cores, or is so fast or slow")
-    if not port or memory >= 1 << 63:
+    if not 0 < card.port <= 0xFFFF or not 0 <= card.memory_total < 1 << 63:
         raise ValueError("gossip: a card has no port, or more memory than there is")
-    return Card(name, address, port, incarnation, cores, speed, memory, version, processor), offset + _CARD.size
+    return card
 
 
-def _unpack_text(data: bytes, offset: int) -> tuple[str, int]:
-    raw, end = _slice(data, offset + 1, data[offset])
-    text = raw.decode(errors="replace")
-    if not 0 < len(raw) <= NAME_LIMIT or not text.isprintable() or "\ufffd" in text:
-        raise ValueError(f"gossip: a name is not of 1 to {NAME_LIMIT} bytes of printable characters")
-    return text, end
-
-
-def _known(kind: type[_Kind], value: int) -> _Kind:
-    try:
-        return kind(value)
-    except ValueError:
-        raise ValueError(f"gossip: there is no {kind.__name__.lower()} of kind {value}") from None
-
-
-def _age_to_wire(age: float) -> int:
+def age_to_wire(age: float) -> int:
+    """Return an age in fiftieths of a second, as it is told."""
     return max(0, min(0xFFFF, round(age * 50)))
 
 

@@ -42,7 +42,6 @@ from balancer.datagram import (
     pack_entry,
     size_of,
     statement,
-    unpack,
     unpack_body,
     version_of,
 )  # fmt: skip
@@ -371,13 +370,12 @@ class Gossip:
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, by: str | None = None, surely: bool = False) -> Sent:
-        """Take a datagram without its seal, which `by` is known to have sent; returns what to send at once because of it.
+    def receive(self, datagram: Datagram, by: str | None = None, surely: bool = False) -> Sent:
+        """Take a datagram, which `by` is known to have sent; returns what to send at once because of it.
 
-        `surely`: it came by the surer way. Errors: ValueError with one sentence if it is not a datagram of this format, or by somebody
-        else; then nothing of it has been taken.
+        `surely`: it came by the surer way. Errors: ValueError with one sentence if it is by somebody else; then nothing of it has been
+        taken.
         """
-        datagram = unpack(data)
         sender = datagram.sender.id
         if by is not None and datagram.sender.name != by:
             raise ValueError(f"gossip: {by} sends what is not its own")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from balancer.datagram import LIMIT, SEAL
 from balancer.gossip import Gossip
 from balancer.letters import Letter, Sent
+from balancer.opening import unpack
 
 DELAY = 0.0005
 """Seconds that a datagram is under way at least; it is up to four times as many."""
@@ -86,7 +87,7 @@ class VirtualNetwork:
         if (until := self.paused.get(letter.to, 0.0)) > self.now:
             self.at(until, lambda: self._arrive(source, letter))
         elif (gossip := self.nodes.get(letter.to)) is not None:
-            self.send(letter.to, gossip.receive(letter.data, source, letter.surely))
+            self.send(letter.to, gossip.receive(unpack(letter.data), source, letter.surely))
             self._wake(letter.to, gossip)
 
     def _wake(self, name: str, gossip: Gossip) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
@@ -146,8 +146,3 @@ def is_signed(key: ec.EllipticCurvePublicKey, text: bytes, signature: bytes) -> 
     except InvalidSignature:
         return False
     return True
-
-
-def key_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
-    """The key as DER, by which two are compared."""
-    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

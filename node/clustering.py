@@ -211,7 +211,7 @@ class Clustering:
         return self._node.peers.hello_of(name).get("authority") is True
 
     async def _hand_over(self, name: str) -> dict[str, Any]:
-        key = self._keys.authority_key.read_bytes()
+        key = self._keys.authority_number()
         try:
             await self._node.peers.call(name, "authority", {"key": key, **self._signed()}, HANDOVER_TIMEOUT)
         except PeerError as error:

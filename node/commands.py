@@ -322,7 +322,7 @@ class Commands:
 
     async def _reload(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         client.require_root()
-        self._node.reload()
+        await self._node.reload()
         return {"name": self._node.config.name}
 
     async def _block(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_by_signal)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.spawn(self._reload_by_signal()))
         self._check_alone()
         self.paths.make_run_directories()
         try:
@@ -136,7 +136,7 @@ class Daemon:
             starting.hosts.alone = self.config.own_programs
             self._recall_peers()
             await self._hear_who_was_removed()
-            self.begin_peers()
+            await self.begin_peers()
             self.lending.start()
             self.balancer.start()
             self.spawn(periodically("the search for children", self.registry.adopt_children, lambda: ADOPT_PERIOD))
@@ -215,7 +215,7 @@ class Daemon:
             known = {endpoint for name, endpoint in self.balancer.gossip.peers().items()}
             await self.clustering.spreading.ask_first(self._seeds() | known)
 
-    def begin_peers(self) -> None:
+    async def begin_peers(self) -> None:
         """Listens for peers once this node is in a cluster. Errors: FarhomeError."""
         if not self.keys.exists():
             log.info("this node is in no cluster yet (mosctl cluster init, or join)")
@@ -227,8 +227,8 @@ class Daemon:
             self.balancer.gossip.sign_anew()
         self.clustering.spreading.read()
         try:
-            self.balancer.gossiping.open(self.front, self.life, self.config.address, self.config.port)
-            self.front.listen(self.config.address, self.config.port)
+            await self.balancer.gossiping.open(self.front, self.life, self.config.address, self.config.port)
+            await self.front.listen(self.config.address, self.config.port)
         except OSError as error:
             where = format_endpoint(self.config.address, self.config.port)
             raise ConfigError(f"{self.paths.config}: cannot listen at {where}: {error.strerror}") from None
@@ -382,10 +382,7 @@ class Daemon:
                 self.files.learn(caller.name, address, parameters.get("mfs_port", 0))
             return self._hello()
         if method == "gossip":
-            payload = parameters.get("payload")
-            if not isinstance(payload, bytes):
-                raise ValueError("gossip without a payload")
-            return self.balancer.gossiping.hear(caller.name, payload)
+            return self.balancer.gossiping.hear(caller.name, parameters.get("payload"))
         if method == "reserve":
             return await self._reserve(caller, parameters)
         if method == "usage":
@@ -425,7 +422,7 @@ class Daemon:
 
     # -- configuration ---------------------------------------------------------------------------------------------------
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """Reads the configuration anew; what cannot be changed live is refused. Errors: ConfigError, the old one stays."""
         new = configuration.load(self.paths.config)
         for key in ("name", "address", "port", "cpu_flags"):
@@ -435,7 +432,7 @@ class Daemon:
         starting.hosts.alone = new.own_programs
         self.lending.apply_policy()
         self.balancer.policy_changed()
-        self.begin_peers()
+        await self.begin_peers()
         self.spawn(self.files.look())
         if not self.policy.enabled:
             self.spawn(self._send_all_guests_home("the node does not lend any more"))
@@ -446,8 +443,8 @@ class Daemon:
     async def _send_all_guests_home(self, reason: str) -> dict[str, str]:
         return await self.guests.expel(None, reason)
 
-    def _reload_by_signal(self) -> None:
+    async def _reload_by_signal(self) -> None:
         try:
-            self.reload()
+            await self.reload()
         except FarhomeError as error:
             log.error("%s", error)

@@ -60,6 +60,8 @@ class GossipSocket:
         self._socket: socket.socket | None = None
         self.dropped: Counter[str] = Counter()
         """Datagrams that nothing was taken of, by why."""
+        self.changed: Callable[[], None] = lambda: None
+        """Is called when there is one more."""
         self._told: Counter[str] = Counter()
         self._told_at = float("-inf")
 
@@ -173,6 +175,7 @@ class GossipSocket:
     def count(self, why: str, example: str) -> None:
         """Counts a datagram that nothing was taken of."""
         self.dropped[why] += 1
+        self.changed()
         now = asyncio.get_running_loop().time()
         if why == "unknown" or now - self._told_at < LOG_PERIOD:
             return

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from balancer.datagram import Word
+from balancer.datagram import LIMIT, Datagram, Word
 from balancer.gossip import Gossip
 from balancer.letters import Letter, Sent
 from balancer.load import LoadVector
+from balancer.plain import taken
 from node.front.datagrams import Datagrams
 from node.front.front import Front
 from node.peers import PeerError, Peers
@@ -24,6 +25,8 @@ CALL_TIMEOUT = 3.0
 LEAVE_TIMEOUT = 1.0
 CALLS = 32
 """Calls that are under way at most; further ones are lost as datagrams may be."""
+ANSWERS = 16
+"""Datagrams that one answer to such a call has room for."""
 KEY_PERIOD, KEY_TRIES, KEY_BY_CALL = 1.0, 6, 2
 """Seconds after which a node is asked again for its certificate, how often it is, and which time over TCP."""
 KEYS_AT_ONCE = 8
@@ -50,10 +53,11 @@ class Gossiping:
         self._socket: Datagrams | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._deaf: set[str] = set()
+        peers.front.hear_answer = self._hear_answer
 
-    def open(self, front: Front, life: int, address: str, port: int) -> None:
+    async def open(self, front: Front, life: int, address: str, port: int) -> None:
         """Speaks by datagrams from now on. Errors: OSError."""
-        front.listen_to_datagrams(address, port, life)
+        await front.listen_to_datagrams(address, port, life)
         if self._socket is None:
             self._socket = Datagrams(front, self.gossip.membership.address_of, self._hear_datagram, self.gossip.allowance.spend)
 
@@ -105,9 +109,9 @@ class Gossiping:
         self.gossip.update_self(vector)
         self._set_timer()
 
-    def _receive(self, name: str, data: bytes, surely: bool = False) -> Sent:
+    def _receive(self, name: str, datagram: Datagram, surely: bool = False) -> Sent:
         """What to send because of what another node says. Errors: ValueError."""
-        letters = self.gossip.receive(data, name, surely)
+        letters = self.gossip.receive(datagram, name, surely)
         if self.gossip.unproven:
             self._ask_for_keys()
         self._set_timer()
@@ -145,17 +149,25 @@ class Gossiping:
     async def _call(self, letter: Letter) -> None:
         try:
             answer = await self._peers.call(letter.to, "gossip", {"payload": letter.data}, CALL_TIMEOUT)
-            for payload in answer if isinstance(answer, list) else ():
-                self.send(self._receive(letter.to, payload if isinstance(payload, bytes) else b"", surely=True))
-        except (PeerError, ValueError) as error:
+        except PeerError as error:
             log.debug("gossip to %s: %s", letter.to, error)
+            return
+        for payload in answer[:ANSWERS] if isinstance(answer, list) else ():
+            if isinstance(payload, bytes) and len(payload) <= LIMIT:
+                self._peers.front.open(letter.to, payload)       # who has no rights takes it apart
 
-    def _hear_datagram(self, name: str, data: bytes) -> None:
-        self.send(self._receive(name, data))
+    def _hear_answer(self, name: str, datagram: Datagram) -> None:
+        try:
+            self.send(self._receive(name, datagram, surely=True))
+        except ValueError as error:
+            log.debug("gossip to %s: %s", name, error)
 
-    def hear(self, name: str, payload: bytes) -> list[bytes]:
-        """Takes what a peer says in a call; returns what to answer. Errors: ValueError, one sentence."""
-        letters = self._receive(name, payload, surely=True)
+    def _hear_datagram(self, name: str, datagram: Datagram) -> None:
+        self.send(self._receive(name, datagram))
+
+    def hear(self, name: str, payload: object) -> list[bytes]:
+        """Takes what a peer says in a call, as the front has taken it apart; returns what to answer. Errors: ValueError, one sentence."""
+        letters = self._receive(name, taken(payload), surely=True)
         self.send([letter for letter in letters if letter.to != name])
         return [letter.data for letter in letters if letter.to == name]
 

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Collection
 from typing import Any
 
+from node.forms import key_of
 from node.names import format_endpoint
 from node.paths import Paths, write_atomically
 from node.peer_server import Caller
@@ -22,16 +23,18 @@ JOIN_TIMEOUT = 10.0
 def answer_join(keys: KeyStore, members: Collection[str], caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
     """The cluster's side: first the authority's certificate, then, against a good token, a certificate.
 
-    members: who is known to be there, besides those of whom there is a record (of old, none was kept).
+    parameters: as the front has taken them apart (node/front/reading.py); members: who is known to be there, besides those of whom there is
+    a record (of old, none was kept).
     Errors: PeerRefused, ValueError.
     """
     if not keys.is_authority():
         raise PeerRefused("join", "this node cannot sign; join at the node that made the cluster")
     if "secret" not in parameters:
         return {"authority": keys.authority_certificate.read_bytes()}
-    secret, request, name = parameters.get("secret"), parameters.get("request"), parameters.get("name")
-    if not isinstance(secret, str) or not isinstance(request, bytes) or not isinstance(name, str):
+    secret, point, name = parameters.get("secret"), parameters.get("point"), parameters.get("name")
+    if not isinstance(secret, str) or not isinstance(point, bytes) or not isinstance(name, str):
         raise PeerRefused("join", "the request to join is not complete")
+    key = key_of(point)
     why = why_taken(keys, name)
     if why is None and name in members and keys.signed.get(name) is None:
         why = f"a node of the cluster has the name {name} already"
@@ -39,7 +42,7 @@ def answer_join(keys: KeyStore, members: Collection[str], caller: Caller, parame
         raise PeerRefused("join", why)
     if not redeem(keys, secret, name):
         raise PeerRefused("join", f"the token is not valid for a node {name}, was used before or is too old")
-    return {"certificate": keys.sign(request, expected=name)}
+    return {"certificate": keys.sign(key, name)}
 
 
 def join(keys: KeyStore, paths: Paths, token: Token, name: str) -> str:

@@ -224,7 +224,7 @@ class Peers:
         """judge says, by name and hello of a peer, why it is unfit for this node's processes."""
         self._judge = judge
         self._keys = keys
-        self._front = front
+        self.front = front
         self._hello = hello
         self._address = address
         self._connections: dict[str, PeerConnection] = {}
@@ -232,11 +232,11 @@ class Peers:
 
     async def dial(self, host: str, port: int) -> PeerConnection:
         """A connection to whoever is at that address. Errors: PeerError."""
-        return self._kept(await PeerConnection.open(self._front, host, port, self._hello(), None))
+        return self._kept(await PeerConnection.open(self.front, host, port, self._hello(), None))
 
     async def ask(self, endpoint: tuple[str, int], method: str, parameters: dict[str, Any]) -> Any:
         """The answer to one question of those that need no hello. Errors: PeerError."""
-        return await PeerConnection.ask(self._front, *endpoint, method, parameters)
+        return await PeerConnection.ask(self.front, *endpoint, method, parameters)
 
     def _kept(self, connection: PeerConnection) -> PeerConnection:
         """The connection itself, or the one to the same peer that somebody else has made meanwhile."""
@@ -257,7 +257,7 @@ class Peers:
             address = self._address(name)
             if address is None:
                 raise PeerError(f"no node {name} is known")
-            return self._kept(await PeerConnection.open(self._front, *address, self._hello(), name))
+            return self._kept(await PeerConnection.open(self.front, *address, self._hello(), name))
 
     async def call(self, name: str, method: str, parameters: dict[str, Any], timeout: float = CALL_TIMEOUT) -> Any:
         """The result of one call of that peer. Errors: PeerRefused, PeerError (also when no connection comes within `timeout`

@@ -16,9 +16,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 
 from kernel_helpers.errors import FarhomeError
+from node import forms
 from node.names import check_name
 from node.paths import write_atomically
 from node.removals import Removals
@@ -26,6 +27,8 @@ from node.signed import Signed
 
 AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
 LIFETIME = datetime.timedelta(days=30)
+NUMBER = 32
+"""Bytes of the number that is a key of P-256."""
 CLOCK_SKEW = datetime.timedelta(days=1)
 """Certificates are valid from that long before they were made: clocks of nodes differ."""
 
@@ -57,21 +60,6 @@ def common_name(certificate: x509.Certificate) -> str:
     if len(names) != 1:
         raise ValueError("the certificate names no node")
     return check_name(names[0].value)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: datetime.timedelta, since: datetime.datetime | None = None
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(max(now - CLOCK_SKEW, since) if since is not None else now - CLOCK_SKEW)
-        .not_valid_after(now + life)
-    )
 
 
 class KeyStore:
@@ -122,8 +110,15 @@ class KeyStore:
             write_atomically(self.life, f"{days}\n".encode())
         key = new_key()
         name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, cluster)])
+        now = datetime.datetime.now(datetime.UTC)
         certificate = (
-            _builder(name, name, key.public_key(), AUTHORITY_LIFETIME)
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - CLOCK_SKEW)
+            .not_valid_after(now + AUTHORITY_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(
                 x509.KeyUsage(False, False, False, False, False, True, False, False, False), critical=True
@@ -134,7 +129,7 @@ class KeyStore:
         write_atomically(self.authority_key, key_pem(key))
         write_atomically(self.authority_certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
         node_key = new_key()
-        signed = self.sign(self.request(node_key, node), node)
+        signed = self.sign(node_key.public_key(), node)
         write_atomically(self.node_key, key_pem(node_key))
         write_atomically(self.node_certificate, signed, 0o644)
 
@@ -158,15 +153,21 @@ class KeyStore:
             raise PkiError(f"{self.authority_key}: it is not the key of {self.authority_certificate}")
         return key
 
-    def take_authority(self, key_pem: bytes) -> None:
+    def authority_number(self) -> bytes:
+        """The authority's key as the number that it is, to be handed over. Errors: PkiError."""
+        return self.authority_private_key().private_numbers().private_value.to_bytes(NUMBER, "big")
+
+    def take_authority(self, number: bytes) -> None:
         """Keeps the authority's key, which was handed over; this node signs from now on. Errors: PkiError, OSError."""
         try:
-            key = serialization.load_pem_private_key(key_pem, None)
-        except (ValueError, TypeError):
+            if len(number) != NUMBER:
+                raise ValueError("it has another length")
+            key = ec.derive_private_key(int.from_bytes(number, "big"), ec.SECP256R1())
+        except ValueError:
             raise PkiError("what was handed over is no key") from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self.authority().public_key():
+        if key.public_key() != self.authority().public_key():
             raise PkiError("what was handed over is not the key of this cluster's authority")
-        write_atomically(self.authority_key, key_pem)
+        write_atomically(self.authority_key, key_pem(key))
 
     def lifetime(self) -> datetime.timedelta:
         """For how long the authority here signs."""
@@ -211,34 +212,22 @@ class KeyStore:
             serialization.Encoding.PEM
         )
 
-    def sign(self, request_pem: bytes, expected: str | None = None) -> bytes:
-        """The certificate (PEM) for a request, which must be for the expected node.
-
-        Errors: ValueError (the request), PkiError (no authority here).
-        """
-        request = x509.load_pem_x509_csr(request_pem)
-        names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        public = request.public_key()
-        if not request.is_signature_valid or len(names) != 1 or not isinstance(public, ec.EllipticCurvePublicKey):
-            raise ValueError("the certificate request is not valid")
-        node = check_name(names[0].value)
-        if expected is not None and node != expected:
-            raise ValueError(f"the certificate request is for {node}, not for {expected}")
-        key = self.authority_private_key()
-        authority = self.authority()
-        organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.cluster())
-        subject = x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, node)])
-        certificate = (
-            _builder(subject, authority.subject, public, self.lifetime(), self._readmitted(node))
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-            )
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(node)]), critical=False)
-            .sign(key, hashes.SHA256())
-        )
+    def certify(self, key: ec.EllipticCurvePublicKey, node: str) -> x509.Certificate:
+        """A certificate for that node and key, of now. Errors: ValueError (the name; too many), PkiError (no authority here), OSError."""
+        now, earliest = datetime.datetime.now(datetime.UTC), self._readmitted(check_name(node))
+        since = max(now - CLOCK_SKEW, earliest) if earliest is not None else now - CLOCK_SKEW
+        form = forms.node_form(self.authority(), node, key, x509.random_serial_number(), since, now + self.lifetime())
+        certificate = form.sign(self.authority_private_key(), hashes.SHA256())
         self.signed.note(certificate)
-        return certificate.public_bytes(serialization.Encoding.PEM)
+        return certificate
+
+    def sign(self, key: ec.EllipticCurvePublicKey, node: str) -> bytes:
+        """The same as PEM."""
+        return self.certify(key, node).public_bytes(serialization.Encoding.PEM)
+
+    def made_again(self, stated: forms.Stated) -> bytes:
+        """The certificate (PEM) that says so, which this cluster's authority has signed. Errors: ValueError, PkiError."""
+        return forms.made_again(self.authority(), stated)
 
     def _readmitted(self, node: str) -> datetime.datetime | None:
         """When a certificate of a node that was taken out must begin at the earliest."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
-from node.certificates import key_bytes
+from node.forms import Stated, key_of, point_of
 from node.paths import write_atomically
 from node.peer_server import Caller
 from node.peers import PeerError, PeerRefused, Peers
@@ -43,7 +42,7 @@ def is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
 class Renewal:
     """Looks after this node's certificate."""
 
-    def __init__(self, keys: KeyStore, peers: Peers, known: Callable[[], Iterable[str]], installed: Callable[[], None]) -> None:
+    def __init__(self, keys: KeyStore, peers: Peers, known: Callable[[], Iterable[str]], installed: Callable[[], Awaitable[None]]) -> None:
         """known: names of the other nodes; installed: is called when there is a new certificate."""
         self._keys = keys
         self._peers = peers
@@ -66,61 +65,55 @@ class Renewal:
         now = datetime.datetime.now(datetime.UTC)
         if not is_due(certificate, now):
             return
-        request = self._keys.request(self._keys.private_key(), self._keys.name())
-        renewed = self._sign_here(request) if self._keys.is_authority() else await self._ask(request)
+        renewed = self._sign_here() if self._keys.is_authority() else await self._ask()
         if renewed is None:
             if (left := certificate.not_valid_after_utc - now) < life_of(certificate) * LEFT:
                 log.warning("nobody renews this node's certificate, which ends in %.1f hours", left.total_seconds() / 3600)
             return
         write_atomically(self._keys.node_certificate, renewed, 0o644)
         log.info("this node's certificate is renewed")
-        self._installed()
+        await self._installed()
 
-    def _sign_here(self, request: bytes) -> bytes:
-        return self._keys.sign(request, expected=self._keys.name())
+    def _sign_here(self) -> bytes:
+        return self._keys.sign(self._keys.private_key().public_key(), self._keys.name())
 
-    async def _ask(self, request: bytes) -> bytes | None:
+    async def _ask(self) -> bytes | None:
+        key, own = self._keys.private_key(), self._keys.name()
+        request, point = self._keys.request(key, own), point_of(key.public_key())
         names = sorted(self._known())
         first = [name for name in names if self._peers.hello_of(name).get("authority") is True]
         self._next = (self._next + ASKED) % max(1, len(names))
         for name in dict.fromkeys([*first, *(names * 2)[self._next : self._next + ASKED]]):
             try:
                 answer = await self._peers.call(name, "renew", {"request": request})
-                if isinstance(answer, bytes) and self._is_ours(answer):
-                    return answer
-                log.warning("%s has signed something else than this node's key", name)
+                try:
+                    told = {**answer, "point": point} if isinstance(answer, dict) else None
+                    return self._keys.made_again(Stated.from_wire(own, told))
+                except ValueError:
+                    log.warning("%s has signed something else than this node's key", name)
             except PeerError as error:
                 log.debug("%s does not renew the certificate: %s", name, error)
         return None
 
-    def _is_ours(self, pem: bytes) -> bool:
-        try:
-            certificate = x509.load_pem_x509_certificate(pem)
-            certificate.verify_directly_issued_by(self._keys.authority())
-        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-            return False
-        mine: Any = self._keys.private_key().public_key()
-        return key_bytes(certificate.public_key()) == key_bytes(mine)  # type: ignore[arg-type]
 
+def answer_renew(keys: KeyStore, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
+    """What a new certificate says, for the key that the caller's connection has proved to have.
 
-def answer_renew(keys: KeyStore, caller: Caller, parameters: dict[str, Any]) -> bytes:
-    """A new certificate for the key that the caller's connection has proved to have. Errors: PeerRefused, ValueError, PkiError."""
-    request = parameters.get("request")
+    parameters: as the front has taken them apart (node/front/reading.py). Errors: PeerRefused, ValueError, PkiError, OSError.
+    """
     if not keys.is_authority():
         raise PeerRefused("renew", "this node cannot sign")
-    if not isinstance(request, bytes):
-        raise PeerRefused("renew", "the request is not complete")
-    shown, wanted = x509.load_der_x509_certificate(caller.certificate), x509.load_pem_x509_csr(request).public_key()
+    shown = Stated.from_wire(caller.name, parameters.get("certificate"))
     try:
-        shown.verify_directly_issued_by(keys.authority())    # who tells us of the caller has no rights, and is not believed in this
-    except (TypeError, InvalidSignature):
+        keys.made_again(shown)                               # who tells us of it has no rights, and is not believed in this
+    except ValueError:
         raise PeerRefused("renew", "the certificate is not of this cluster") from None
-    if key_bytes(shown.public_key()) != key_bytes(wanted):  # type: ignore[arg-type]
-        raise PeerRefused("renew", "a certificate is renewed for its own key alone")
     keys.removals.load(keys.authority())
-    if keys.removals.covers(shown) or shown.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+    since, now = datetime.datetime.fromtimestamp(shown.since, datetime.UTC), datetime.datetime.now(datetime.UTC)
+    if keys.removals.bars(caller.name, since) or shown.until < now.timestamp():
         raise PeerRefused("renew", "the certificate does not count any more")
+    key = key_of(shown.point)
     record = keys.signed.in_use(caller.name, keys.removals.names())
-    if record is not None and record.key != key_digest(wanted):
+    if record is not None and record.key != key_digest(key):
         raise PeerRefused("renew", f"another key has the name {caller.name} by now")
-    return keys.sign(request, expected=caller.name)
+    return Stated.of(keys.certify(key, caller.name)).to_wire()

@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 
+from balancer.datagram import Datagram
 from node.front.front import Front
 
 NAMES_KEPT = 60.0
@@ -21,7 +22,7 @@ class Datagrams:
     """Sends to nodes by name; what they send is given to `hear` with the name that its seal proves."""
 
     def __init__(
-        self, front: Front, address: Callable[[str], Endpoint | None], hear: Callable[[str, bytes], None], spend: Callable[[int], None]
+        self, front: Front, address: Callable[[str], Endpoint | None], hear: Callable[[str, Datagram], None], spend: Callable[[int], None]
     ) -> None:
         """address: of a node; spend: is told of bytes that introductions take."""
         self._front = front
@@ -47,9 +48,9 @@ class Datagrams:
         if (number := self._number_of(endpoint[0])) is not None:
             self._front.tell("ask", number, endpoint[1])
 
-    def _take(self, name: str, data: bytes) -> None:
+    def _take(self, name: str, datagram: Datagram) -> None:
         try:
-            self._hear(name, data)
+            self._hear(name, datagram)
         except ValueError as error:
             self._front.tell("nonsense", f"{name}: {error}"[:200])
 
@@ -77,7 +78,7 @@ class Datagrams:
 
     def close(self) -> None:
         """Hears nothing any more."""
-        self._front.hear = lambda name, data: None
+        self._front.hear = lambda name, datagram: None
         for task in self._tasks:
             task.cancel()
 

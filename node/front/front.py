@@ -18,7 +18,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from balancer.datagram import LIMIT
+from balancer.datagram import Datagram
+from balancer.plain import taken
 from kernel_helpers.errors import FarhomeError
 from node.certificates import Known
 from node.front.keeper import Keeper
@@ -58,7 +59,9 @@ class Front(Keeper):
         self._join = join
         self.met: Callable[[Known], None] = lambda known: None
         """Is told of each certificate that counts."""
-        self.hear: Callable[[str, bytes], None] = lambda name, data: None
+        self.hear: Callable[[str, Datagram], None] = lambda name, datagram: None
+        self.hear_answer: Callable[[str, Datagram], None] = lambda name, datagram: None
+        """Is given what open() was asked for."""
         self.spend: Callable[[int], None] = lambda size: None
         self.grumbler = Grumbler(logging.getLogger("mosd.peers"))
         self._listener: socket.socket | None = None
@@ -69,6 +72,7 @@ class Front(Keeper):
         self._dropped: Counter[str] = Counter()
         self._lines, self._lines_since = 0, 0.0
         self._requests: dict[int, asyncio.Task[None]] = {}
+        self._binding = asyncio.Lock()
         self._channels: dict[int, Channel] = {}
         self._number = 0
 
@@ -130,23 +134,30 @@ class Front(Keeper):
             self._members = members
             self.tell("members", members)
 
-    def listen(self, address: str, port: int) -> None:
+    async def listen(self, address: str, port: int) -> None:
         """Takes connections from now on. Errors: OSError."""
-        if self._listener is None:
-            self._listener = bound(socket.SOCK_STREAM, address, port)
-            self._listener.listen(BACKLOG)
-            self.tell("listen", descriptor=self._listener.dup().detach())
+        async with self._binding:
+            if self._listener is None:
+                made = await bound_soon(socket.SOCK_STREAM, address, port)
+                made.listen(BACKLOG)
+                self._listener = made
+                self.tell("listen", descriptor=made.dup().detach())
 
-    def listen_to_datagrams(self, address: str, port: int, life: int) -> None:
+    async def listen_to_datagrams(self, address: str, port: int, life: int) -> None:
         """Takes datagrams from now on. Errors: OSError."""
-        if self._datagrams is None:
-            self._datagrams, self._life = bound(socket.SOCK_DGRAM, address, port), life
-            self.tell("datagrams", life, descriptor=self._datagrams.dup().detach())
+        async with self._binding:
+            if self._datagrams is None:
+                self._datagrams, self._life = await bound_soon(socket.SOCK_DGRAM, address, port), life
+                self.tell("datagrams", life, descriptor=self._datagrams.dup().detach())
 
     @property
     def dropped(self) -> Counter[str]:
         """Datagrams that nothing was taken of, by why."""
         return self._dropped_before + self._dropped
+
+    def open(self, name: str, data: bytes) -> None:
+        """Has a datagram that came from that node in an answer taken apart."""
+        self.tell("open", name, data)
 
     async def connect(self, sock: socket.socket, where: str, expected: str | None) -> Channel:
         """Who is at the other end, once its certificate is known to count; the socket is the front's. Errors: PeerError."""
@@ -200,14 +211,14 @@ class Front(Keeper):
             plain = "".join(character if character.isprintable() else " | " if character == "\n" else "?" for character in text[:2000])
             logging.getLogger(name[:40]).log(min(max(level, logging.DEBUG), logging.ERROR), "%s", plain)
 
-    def _on_request(self, number: int, name: str, address: str, certificate: bytes, method: str, parameters: dict[str, Any]) -> None:
-        if number in self._requests or len(self._requests) >= REQUESTS or len(certificate) > CERTIFICATE or len(address) > 100:
+    def _on_request(self, number: int, name: str, address: str, method: str, parameters: dict[str, Any]) -> None:
+        if number in self._requests or len(self._requests) >= REQUESTS or len(address) > 100:
             raise ValueError("a request that cannot be")
         if name:
             check_name(name)
         elif method != "join":
             raise ValueError("a request of nobody")
-        caller = Caller(name, "".join(character for character in address if character.isprintable()), certificate)
+        caller = Caller(name, "".join(character for character in address if character.isprintable()))
         task = self._requests[number] = asyncio.get_running_loop().create_task(self._answer(number, caller, method[:64], parameters))
         task.add_done_callback(lambda _: self._requests.pop(number, None))
 
@@ -251,10 +262,11 @@ class Front(Keeper):
                 channel.opened.set_exception(PeerError(why[:500]))
             channel.ended()
 
-    def _on_datagram(self, name: str, data: bytes) -> None:
-        if len(data) > LIMIT:
-            raise ValueError("a datagram that cannot be")
-        self.hear(check_name(name), data)
+    def _on_datagram(self, name: str, values: list[Any]) -> None:
+        self.hear(check_name(name), taken(values))
+
+    def _on_opened(self, name: str, values: list[Any]) -> None:
+        self.hear_answer(check_name(name), taken(values))
 
     def _on_spent(self, size: int) -> None:
         if not 0 <= size <= 1 << 16:
@@ -268,9 +280,9 @@ class Front(Keeper):
 
 
 _TOLD: dict[str, tuple[type, ...]] = {
-    "ready": (), "there": (), "log": (int, str, str), "request": (int, str, str, bytes, str, dict), "cancel": (int,),
+    "ready": (), "there": (), "log": (int, str, str), "request": (int, str, str, str, dict), "cancel": (int,),
     "met": (str, bytes, bytes, float, float, str), "connected": (int, str, float), "message": (int, dict), "closed": (int, str),
-    "datagram": (str, bytes), "spent": (int,), "dropped": (dict,),
+    "datagram": (str, list), "opened": (str, list), "spent": (int,), "dropped": (dict,),
 }  # fmt: skip
 """What it may tell, and what goes with each word."""
 
@@ -278,19 +290,24 @@ _TOLD: dict[str, tuple[type, ...]] = {
 def bound(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
     """A socket at that address. Errors: OSError."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind | socket.SOCK_CLOEXEC)
-    until = time.monotonic() + ADDRESS_PATIENCE
     try:
         sock.setblocking(False)
         if kind == socket.SOCK_STREAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        while True:
-            try:
-                sock.bind((address, port))
-                return sock
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                    raise
-                time.sleep(0.02)                 # the front of a daemon that was killed ends at the same moment, or one later
+        sock.bind((address, port))
     except BaseException:
         sock.close()
         raise
+    return sock
+
+
+async def bound_soon(kind: socket.SocketKind, address: str, port: int) -> socket.socket:
+    """The same, where another one may still have the address for a moment. Errors: OSError."""
+    until = time.monotonic() + ADDRESS_PATIENCE
+    while True:
+        try:
+            return bound(kind, address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.02)                # the front of a daemon that was killed ends at the same moment, or one later

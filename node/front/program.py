@@ -28,9 +28,11 @@ from typing import Any
 import msgpack
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from balancer.opening import unpack
+from balancer.plain import plain
 from kernel_helpers.errors import FarhomeError
 from node.certificates import Certificates, Doubtful, Known
-from node.front import rights
+from node.front import reading, rights
 from node.front.pipe import HIGH, Pipe
 from node.front.values import NotPlain, encode
 from node.gossip_socket import GossipSocket
@@ -52,6 +54,7 @@ MOST_UNSENT = 2 * MESSAGE_LIMIT
 NODES = 2048
 """Addresses that are kept to answer who introduces itself."""
 TOLD_PERIOD = 0.25
+"""Seconds after a datagram was dropped until mosd is told, of all that were dropped meanwhile."""
 LINE = 2000
 """Characters of a line of the log."""
 
@@ -78,7 +81,7 @@ class Program:
         self._members: frozenset[str] = frozenset()
         self._gossip: GossipSocket | None = None
         self._addresses: dict[str, tuple[str, int]] = {}
-        self._dropped = 0
+        self._news: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(REQUESTS)
         self._number = 0
         self._asked: dict[int, asyncio.Future[Any]] = {}
@@ -88,7 +91,7 @@ class Program:
             "keys": self._on_keys, "listen": self._on_listen, "datagrams": self._on_datagrams, "members": self._on_members,
             "removed": self._on_removed, "answer": self._on_answer, "refuse": self._on_refuse, "fail": self._on_fail,
             "connect": self._on_connect, "write": self._on_write, "hang up": self._on_hang_up, "send": self._on_send,
-            "ask": self._on_ask, "nonsense": self._on_nonsense, "there?": lambda: self.tell("there"),
+            "ask": self._on_ask, "open": self._on_open, "nonsense": self._on_nonsense, "there?": lambda: self.tell("there"),
         }  # fmt: skip
 
     # -- mosd ------------------------------------------------------------------------------------------------------------
@@ -122,9 +125,9 @@ class Program:
 
     def _on_datagrams(self, life: int, descriptor: int) -> None:
         made = GossipSocket(self._keys, life, self._addresses.get, self._hear, lambda size: self.tell("spent", size), self._certificates)
+        made.changed = self._on_dropped
         made.start(socket.socket(fileno=descriptor))
         self._gossip = made
-        self._tell_of_the_dropped()
 
     def _on_members(self, addresses: list[str]) -> None:
         self._members = frozenset(addresses)
@@ -144,15 +147,27 @@ class Program:
     # -- requests of peers -----------------------------------------------------------------------------------------------
 
     async def _join(self, caller: Caller, parameters: dict[str, Any]) -> Any:
-        return await self._handle(caller, "join", parameters)
+        try:
+            parameters = reading.of_join(parameters)
+        except PeerRefused as error:
+            self._server.grumbler.warn("join", caller.address.rpartition(":")[0], f"refused peer {caller.address}: {error}")
+            raise
+        return await self._ask_mosd(caller, "join", parameters)
 
     async def _handle(self, caller: Caller, method: str, parameters: dict[str, Any]) -> Any:
         """What mosd answers. Errors: PeerRefused, Failed, ValueError."""
+        if method == "gossip":
+            parameters = reading.of_gossip(parameters)
+        elif method == "renew":
+            parameters = reading.of_renewal(caller.certificate, parameters)
+        return await self._ask_mosd(caller, method, parameters)
+
+    async def _ask_mosd(self, caller: Caller, method: str, parameters: dict[str, Any]) -> Any:
         async with self._room:
             await self._pipe.has_room()
             self._number += 1
             number, answer = self._number, asyncio.get_running_loop().create_future()
-            self.tell("request", number, caller.name, caller.address[:100], caller.certificate, method[:64], parameters)
+            self.tell("request", number, caller.name, caller.address[:100], method[:64], parameters)
             self._asked[number] = answer
             try:
                 return await answer
@@ -258,19 +273,29 @@ class Program:
             self._gossip.ask((host, port))
 
     def _hear(self, name: str, data: bytes) -> None:
+        """Errors: ValueError: it is nonsense."""
+        opened = plain(unpack(data))
         if self._pipe.waiting < HIGH:
-            self.tell("datagram", name, data)
+            self.tell("datagram", name, opened)
+
+    def _on_open(self, name: str, data: bytes) -> None:
+        try:
+            self.tell("opened", name, plain(unpack(data)))
+        except ValueError as error:
+            log.debug("gossip to %s: %s", name, error)
 
     def _on_nonsense(self, example: str) -> None:
         if self._gossip is not None:
             self._gossip.count("nonsense", example)
 
+    def _on_dropped(self) -> None:
+        if self._news is None:
+            self._news = asyncio.get_running_loop().call_later(TOLD_PERIOD, self._tell_of_the_dropped)
+
     def _tell_of_the_dropped(self) -> None:
-        assert self._gossip is not None
-        if (total := self._gossip.dropped.total()) != self._dropped:
-            self._dropped = total
+        self._news = None
+        if self._gossip is not None:
             self.tell("dropped", dict(self._gossip.dropped))
-        asyncio.get_running_loop().call_later(TOLD_PERIOD, self._tell_of_the_dropped)
 
 
 class ToMosd(logging.Handler):

@@ -9,6 +9,7 @@ import pytest
 from balancer.datagram import INCARNATION_LIMIT, Card, Datagram, Update, Word, farewell, node_id, pack_entry, statement
 from balancer.gossip import Gossip
 from balancer.load import LoadVector
+from balancer.opening import unpack
 from balancer.signatures import Virtual
 from balancer.virtual import VirtualNetwork
 from tests.balancer.vectors import node
@@ -36,8 +37,8 @@ class Cluster(VirtualNetwork):
         """n2 says that to all others."""
         for name, gossip in self.nodes.items():
             if name != "n2":
-                data = Datagram(replace(EVIL, incarnation=self.nodes["n2"].incarnation), entries, updates=updates).pack()
-                self.send(name, gossip.receive(data, "n2"))
+                said = Datagram(replace(EVIL, incarnation=self.nodes["n2"].incarnation), entries, updates=updates)
+                self.send(name, gossip.receive(unpack(said.pack()), "n2"))
 
     def cards(self, name: str) -> set[Card]:
         own = node_id(name)
@@ -140,7 +141,7 @@ def test_what_is_told_of_a_node_before_its_key_is_known_is_looked_at_again() -> 
     card = cluster.cards("n3").pop()
     reader = Gossip("n9", cluster.clock, cluster.nodes["n1"]._rng, signatures=Careful("n9"))
     update = Update(Word.ALIVE, card.id, card.incarnation, EVIL.id, card)
-    reader.receive(Datagram(EVIL, updates=[update]).pack(), "n2")
+    reader.receive(Datagram(EVIL, updates=[update]), "n2")
     assert list(reader.unproven) == [card.id]
     assert card.id not in reader.membership.members
     known.add("n3")
@@ -158,5 +159,5 @@ def test_what_waits_for_a_key_is_bounded() -> None:
     reader = Gossip("n9", cluster.clock, cluster.nodes["n1"]._rng, signatures=Careful("n9"))
     for number in range(1000):
         card = Card(f"x{number}", "10.0.0.9", 9, 5, signature=b"x" * 64)
-        reader.receive(Datagram(EVIL, updates=[Update(Word.ALIVE, card.id, 5, EVIL.id, card)]).pack(), "n2")
+        reader.receive(Datagram(EVIL, updates=[Update(Word.ALIVE, card.id, 5, EVIL.id, card)]), "n2")
     assert len(reader.unproven) == 256

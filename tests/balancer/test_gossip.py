@@ -8,10 +8,11 @@ from statistics import fmean
 
 import pytest
 
-from balancer.datagram import ENTRY, LIMIT, Card, Update, Word, unpack
+from balancer.datagram import ENTRY, LIMIT, Card, Update, Word
 from balancer.gossip import FORGET_AFTER, Gossip
 from balancer.letters import BYTES_PER_SECOND
 from balancer.load import LoadVector
+from balancer.opening import unpack
 from balancer.owner import Stage
 from balancer.virtual import VirtualNetwork
 from tests.balancer.vectors import node
@@ -97,7 +98,7 @@ def test_who_was_thought_better_of_than_it_is_tells_its_own_entry_alone() -> Non
     gossip.update_self(cluster.vectors["n2"])
     (letter,) = gossip.tell("n5")
     assert len(letter.data) < 200
-    cluster.nodes["n5"].receive(letter.data)
+    cluster.nodes["n5"].receive(unpack(letter.data))
     assert cluster.nodes["n5"].view().entries["n2"].vector.runnable == pytest.approx(7.0, rel=0.05)
 
 
@@ -122,10 +123,10 @@ def test_age_grows_where_an_entry_rests_and_is_carried_on() -> None:
     second.learn("n3", "10.0.0.3", 7226)
     now[0] += 2
     for _, data, _ in first.introduce("n2"):
-        second.receive(data)
+        second.receive(unpack(data))
     now[0] += 3
     for _, data, _ in second.introduce("n3"):
-        third.receive(data)
+        third.receive(unpack(data))
     third.membership.learn(second.membership.members[first.id].card)
     assert third.view().entries["n1"].age == pytest.approx(5.0, abs=0.03)
 
@@ -140,7 +141,7 @@ def test_old_news_does_not_replace_newer() -> None:
     sender.update_self(node("n1", 2.0))
     ((_, new, _),) = sender.introduce("n2")
     for data in (new, old):
-        receiver.receive(data)
+        receiver.receive(unpack(data))
     assert receiver.view().entries["n1"].vector.runnable == 2.0
 
 
@@ -277,7 +278,7 @@ def test_random_bytes_are_refused_with_a_sentence_and_nothing_of_them_is_taken()
         for _ in range(rng.randint(0, 4)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            gossip.receive(bytes(data[: rng.choice((len(data), rng.randint(0, len(data))))]))
+            gossip.receive(unpack(bytes(data[: rng.choice((len(data), rng.randint(0, len(data))))])))
         except ValueError as error:
             refused += 1
             assert str(error).startswith("gossip: ")
@@ -290,4 +291,4 @@ def test_random_bytes_are_refused_with_a_sentence_and_nothing_of_them_is_taken()
 @pytest.mark.parametrize("data", [b"", b"\x02", b"\x01" * 60, b"x" * 1400])
 def test_what_is_no_datagram_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^gossip: "):
-        Gossip("n1", lambda: 0.0, random.Random(1)).receive(data)
+        unpack(data)

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from balancer import datagram
+from balancer import datagram, opening, plain
 from balancer.datagram import Call, Card, Datagram, Probe, Update, Urgent, Word
 from checkpoint import context as saved
 from checkpoint.directory import Opened
@@ -54,7 +54,9 @@ class Parser:
 
 
 def _datagram(data: bytes) -> None:
-    taken = datagram.unpack(data)
+    taken = opening.unpack(data)
+    if plain.taken(values.decode(values.encode(plain.plain(taken)))) != taken:       # what the front takes, mosd must not call nonsense
+        raise AssertionError("mosd has another datagram than the front")
     for _, _, body in datagram.entries_of(taken.entries):
         datagram.unpack_body(taken.sender, body)
         datagram.version_of(body)

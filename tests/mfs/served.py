@@ -31,7 +31,7 @@ class Served:
         self.own, self.others = KeyStore(base / "n1"), KeyStore(base / "n2")
         self.own.init("test", "n1")
         key = new_key()
-        self.others.install(key, self.own.sign(self.own.request(key, "n2"), "n2"), self.own.authority_certificate.read_bytes())
+        self.others.install(key, self.own.sign(key.public_key(), "n2"), self.own.authority_certificate.read_bytes())
         (base / "run").mkdir(mode=0o700)
         self._arguments = [str(word) for path in exports for word in ("--export", path)]
         self._arguments += [str(word) for path in read_only for word in ("--read-only", path)]
@@ -44,7 +44,7 @@ class Served:
     def keys(self, name: str) -> KeyStore:
         """Of one more node of the cluster."""
         keys, key = KeyStore(self.base / name), new_key()
-        keys.install(key, self.own.sign(self.own.request(key, name), name), self.own.authority_certificate.read_bytes())
+        keys.install(key, self.own.sign(key.public_key(), name), self.own.authority_certificate.read_bytes())
         return keys
 
     def start(self, *more: str) -> None:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import random
+import secrets
 import signal
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from balancer.datagram import ENTRY, PROBE, SIGNATURE, SIGNED, Call, Card, Datagram, Probe, Update, Urgent, Word
+from balancer.plain import plain, taken
+from node.forms import Stated, point_of
 from node.front import keeper, rights, values
-from node.front.front import REQUESTS, Front
+from node.front.front import REQUESTS, Front, bound
 from node.front.values import NotPlain, decode, encode
-from node.pki import KeyStore, joining_context
+from node.peer_server import Caller
+from node.peers import PeerRefused
+from node.pki import KeyStore, joining_context, new_key
+from node.renewal import answer_renew
+from node.tokens import Token
 from tests.node.nodes import PORT, ROOT, Cluster, Node, wait_for
 from tests.node.test_gossip_socket import run
 from tests.node.test_peers import dial, hello, is_closed, member
@@ -278,13 +289,42 @@ def test_whatever_bytes_come_are_values_or_none_and_cost_no_more_than_they_are()
 
 
 POINT = b"\x04" + bytes(64)
+CARD = Card("n2", "10.0.0.2", 7226, 1, 4.0, 1.0, 1 << 34, 1, 8, bytes(SIGNATURE))
+GOOD = plain(Datagram(
+    CARD, bytes(ENTRY), [Urgent(2, 0.5, CARD.id, bytes(20))], [CARD.id], [Probe(Call.PING, 7, CARD.id)],
+    [Update(w, CARD.id, 1, CARD.id, CARD if w is Word.ALIVE else None, 0.5, CARD.signature if w in SIGNED else b"") for w in Word],
+))  # fmt: skip
+
+
+def changed(at: list[int], to: Any) -> list[Any]:
+    """What is told of a good datagram, but for one value."""
+    made: list[Any] = copy.deepcopy(GOOD)
+    place = made
+    for number in at[:-1]:
+        place = place[number]
+    place[at[-1]] = to
+    return made
+
+
+NONSENSE_OF_DATAGRAMS: list[tuple[str, Any]] = [
+    ("../n2", GOOD), *(("n2", changed(at, to)) for at, to in (
+        ([0], None), ([0, 0], "n\n"), ([0, 0], "n" * 65), ([0, 0], ""), ([0, 1], b"x"), ([0, 2], 0), ([0, 2], 1 << 16), ([0, 3], -1),
+        ([0, 3], 1 << 32), ([0, 4], 0.0), ([0, 4], float("nan")), ([0, 5], float("inf")), ([0, 5], 1), ([0, 6], 1 << 63), ([0, 6], True),
+        ([0, 7], 1 << 16), ([0, 8], 1 << 32), ([0, 9], b"x"), ([1], bytes(ENTRY + 1)), ([1], bytes(ENTRY * 60)), ([2], b"x"), ([3], b"x"),
+        ([4], b"x"), ([4], b"\x09" + bytes(PROBE - 1)), ([5], [GOOD[5][0]] * 100), ([5, 0], []), ([5, 0], None), ([5, 0, 0], 9),
+        ([5, 0, 1], b"x"), ([5, 0, 2], 2), ([5, 0, 4], 1 << 16), ([5, 0, 5], b""), ([5, 0, 5], b"\1" * 64),
+        ([5, 0, 6], None), ([5, 1, 6], GOOD[0]),
+        ([5, 1, 5], bytes(64)), ([5, 0, 6, 0], "n3"), ([6], b""), ([6], [1]),
+    )),
+]  # fmt: skip
 NONSENSE: list[Any] = [
     None, [], {}, ["boom"], ["_lost"], ["ready", 1], ["there", 1], ["log", 10, "mosd"], ["log", "10", "mosd", "x"], [["ready"]],
-    ["request", 1, "", "1.2.3.4:5", b"", "hello", {}], ["request", 1, "../x", "1.2.3.4:5", b"", "hello", {}],
-    ["request", 1, "n2", "1" * 200, b"", "hello", {}], ["request", 1, "n2", "1", b"x" * 9000, "hello", {}],
-    ["request", 1, "n2", "1", b"", "hello", []], ["request", True, "n2", "1", b"", "hello", {}],
+    ["request", 1, "", "1.2.3.4:5", "hello", {}], ["request", 1, "../x", "1.2.3.4:5", "hello", {}],
+    ["request", 1, "n2", "1" * 200, "hello", {}], ["request", 1, "n2", "1", b"x", "hello", {}],
+    ["request", 1, "n2", "1", "hello", []], ["request", True, "n2", "1", "hello", {}],
     ["met", "n2", b"x", POINT, 1.0, 2.0, "1"], ["met", "n2", b"x", b"", 1.0, 2.0, "1"], ["met", "n2", b"x", POINT, 2.0, 1.0, "1"],
-    ["met", "n2", b"x", POINT, float("nan"), 2.0, "1"], ["datagram", "n2", b"x" * 5000], ["datagram", "../n2", b""],
+    ["met", "n2", b"x", POINT, float("nan"), 2.0, "1"], ["datagram", "n2", b"x"], ["datagram", "n2", []], ["opened", "n2", [[]]],
+    *(["datagram", name, told] for name, told in NONSENSE_OF_DATAGRAMS),
     ["spent", -1], ["spent", 1 << 40], ["dropped", {"a": "b"}], ["dropped", {str(n): n for n in range(100)}],
     ["connected", 1, "n2", float("inf")], ["message", 1, []], ["closed", "1", "x"],
 ]  # fmt: skip
@@ -312,6 +352,77 @@ def test_nonsense_of_the_front_is_known_for_what_it_is(first: KeyStore, caplog: 
     run(work())
 
 
+def test_a_datagram_is_the_same_on_the_other_side() -> None:
+    assert plain(taken(decode(encode(GOOD)))) == GOOD
+    assert plain(taken(decode(encode(plain(Datagram(CARD)))))) == plain(Datagram(CARD))
+
+
+def test_an_address_that_is_in_use_for_a_moment_holds_nothing_else_up(first: KeyStore) -> None:
+    async def work() -> None:
+        front, network = Front(first, lambda: 2, nothing, nothing), f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}.1"
+        for kind, listen in (
+            (socket.SOCK_STREAM, lambda: front.listen(network, PORT)),
+            (socket.SOCK_DGRAM, lambda: front.listen_to_datagrams(network, PORT, 1)),
+        ):  # fmt: skip
+            with bound(kind, network, PORT) as other:
+                if kind == socket.SOCK_STREAM:
+                    other.listen()
+                task = asyncio.create_task(listen())
+                for _ in range(3):
+                    await asyncio.sleep(0.01)        # others have their turns
+                assert not task.done()
+            await task
+        front.close()
+
+    run(work())
+
+
+# -- what it takes apart, so that mosd need not --------------------------------------------------------------------------
+
+
+def test_requests_and_datagrams_are_taken_apart_by_the_front_alone(both: Cluster, tmp_path: Path) -> None:
+    """The daemons of these tests have no parser of either (tests/node/mosd_for_tests.py): who needs one there meets a fault."""
+    keys = KeyStore(both[2].base / "state" / "pki")
+    n3 = Node(tmp_path, "n3", both.network, 3)
+    token = Token.parse(both[1].ok("mosctl", "cluster", "token", "n3").strip())
+    key, other = new_key(), ec.generate_private_key(ec.SECP384R1())
+    good = keys.request(key, "n3")
+    with dial(both[1], member(both[2])) as connection:
+        frames.send(connection, hello())
+        assert "result" in frames.receive(connection)
+        frames.send(connection, {"id": 2, "method": "renew", "params": {"request": keys.request(keys.private_key(), "n2")}})
+        told = frames.receive(connection)["result"]
+        assert b"BEGIN CERTIFICATE" in keys.made_again(Stated.from_wire("n2", told))
+    wrong = (b"", b"x" * 100, good[:-40], keys.request(key, "n4"), keys.request(other, "n3"), b"\xff" * 9000, good.replace(b"M", b"N"))
+    for request in wrong:
+        with dial(both[1], joining_context()) as connection:
+            frames.send(connection, {"id": 1, "method": "join", "params": {"secret": token.secret, "request": request, "name": "n3"}})
+            assert frames.receive(connection)["error"]["kind"] == "join"
+    n3.ok("mosctl", "cluster", "join", str(token))                # which no such request has used up
+    wait_for(lambda: both[1].nodes() == both[2].nodes() == {"n1", "n2"})
+    for node in both.nodes:
+        assert "met a fault" not in node.log.read_text() and "Traceback" not in node.log.read_text()
+
+
+def test_a_certificate_that_the_front_makes_up_is_not_renewed(tmp_path: Path, first: KeyStore) -> None:
+    keys = KeyStore(tmp_path / "second")
+    key = new_key()
+    keys.install(key, first.sign(key.public_key(), "n2"), first.authority_certificate.read_bytes())
+    shown = Stated.of(keys.certificate())
+    answer = answer_renew(first, Caller("n2", "x"), {"certificate": shown.to_wire()})
+    assert answer["point"] == shown.point
+    mine = point_of(new_key().public_key())
+    for name, told in (
+        ("n2", replace(shown, point=mine)), ("n3", shown), ("n2", replace(shown, since=shown.since + 1)),
+        ("n2", replace(shown, until=shown.until + 86400)), ("n2", replace(shown, signature=bytes(64))), ("n2", replace(shown, serial=1)),
+    ):  # fmt: skip
+        with pytest.raises(PeerRefused, match="not of this cluster"):
+            answer_renew(first, Caller(name, "x"), {"certificate": told.to_wire()})
+    for nonsense in (None, {}, shown.to_wire() | {"point": b""}, shown.to_wire() | {"point": bytes(65)}, shown.to_wire() | {"since": 1.5}):
+        with pytest.raises((PeerRefused, ValueError)):
+            answer_renew(first, Caller("n2", "x"), {"certificate": nonsense})
+
+
 def test_more_requests_than_there_can_be_are_nonsense(first: KeyStore) -> None:
     async def wait(*_: object) -> None:
         await asyncio.Event().wait()
@@ -320,14 +431,14 @@ def test_more_requests_than_there_can_be_are_nonsense(first: KeyStore) -> None:
         front = Front(first, lambda: 2, wait, wait)
         front._ready.set()
         for number in range(REQUESTS):
-            front._take(encode(["request", number, "n2", "1.2.3.4:5", b"", "ping", {}]), [])
+            front._take(encode(["request", number, "n2", "1.2.3.4:5", "ping", {}]), [])
         with pytest.raises(ValueError, match="a request that cannot be"):
-            front._take(encode(["request", REQUESTS, "n2", "1.2.3.4:5", b"", "ping", {}]), [])
+            front._take(encode(["request", REQUESTS, "n2", "1.2.3.4:5", "ping", {}]), [])
         tasks = list(front._requests.values())
         front._take(encode(["cancel", 5]), [])
         await asyncio.sleep(0.01)
         assert [task.cancelled() for task in tasks].count(True) == 1
-        front._take(encode(["request", REQUESTS, "n2", "1.2.3.4:5", b"", "ping", {}]), [])
+        front._take(encode(["request", REQUESTS, "n2", "1.2.3.4:5", "ping", {}]), [])
         front.close()
         await asyncio.wait(tasks, timeout=10)
         assert all(task.cancelled() for task in tasks)

@@ -26,7 +26,7 @@ PORT = 7226
 def member(base: Path, authority: KeyStore, name: str) -> KeyStore:
     """A node that has joined."""
     keys, key = KeyStore(base / secrets.token_hex(4)), new_key()
-    keys.install(key, authority.sign(keys.request(key, name)), authority.authority_certificate.read_bytes())
+    keys.install(key, authority.sign(key.public_key(), name), authority.authority_certificate.read_bytes())
     return keys
 
 

@@ -32,7 +32,6 @@ class Talker:
         self.peers = Peers(keys, self.front, self.hello, self.gossip.membership.address_of, lambda name, hello: None)
         self.gossiping = Gossiping(self.gossip, self.peers, self.tick)
         self.front.start()
-        self.front.listen(self.address, PORT)
         self.calls = 0
         self.task: asyncio.Task[None] | None = None
 
@@ -49,11 +48,11 @@ class Talker:
         return self.gossiping.hear(caller.name, parameters["payload"])
 
     def talk(self, by_datagrams: bool = True) -> None:
-        if by_datagrams:
-            self.gossiping.open(self.front, 1, self.address, PORT)
-        self.task = asyncio.get_running_loop().create_task(self._talk())
+        self.task = asyncio.get_running_loop().create_task(self._talk(by_datagrams))
 
-    async def _talk(self) -> None:
+    async def _talk(self, by_datagrams: bool) -> None:
+        if by_datagrams:
+            await self.gossiping.open(self.front, 1, self.address, PORT)
         while True:
             self.gossip.update_self(node(self.name, 1.0, address=self.address))
             self.gossiping.tick()
@@ -77,6 +76,8 @@ async def cluster(base: Path, authority: KeyStore, count: int) -> list[Talker]:
     network = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(250) + 2}"
     keys = {"n1": authority} | {f"n{number}": member(base, authority, f"n{number}") for number in range(2, count + 1)}
     nodes = [Talker(name, network, store, ("n1", f"{network}.1")) for name, store in keys.items()]
+    for one in nodes:
+        await one.front.listen(one.address, PORT)
     await until(lambda: all(one.front.is_ready for one in nodes))
     return nodes
 
@@ -87,7 +88,7 @@ def test_what_is_due_is_said_without_being_asked_for(tmp_path: Path, first: KeyS
     async def work() -> None:
         nodes = await cluster(tmp_path, first, 2)
         for one in nodes:
-            one.gossiping.open(one.front, 1, one.address, PORT)
+            await one.gossiping.open(one.front, 1, one.address, PORT)
             one.gossiping.update_self(node(one.name, 1.0, address=one.address))
         try:
             await until(lambda: all(len(one.gossip.view().entries) == 2 for one in nodes))
@@ -144,7 +145,7 @@ def test_node_whose_datagrams_do_not_get_through_is_spoken_to_over_tcp(tmp_path:
             await until(lambda: n1.gossip.membership.deaf() == ["n2"])
             seen = [n1.gossip.view().entries["n2"].suspected]
             assert n2.calls > 0 and seen == [False]
-            n2.gossiping.open(n2.front, 1, n2.address, PORT)
+            await n2.gossiping.open(n2.front, 1, n2.address, PORT)
             await until(lambda: n1.gossip.membership.deaf() == [])
         finally:
             await n1.close()

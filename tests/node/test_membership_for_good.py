@@ -8,11 +8,13 @@ import os
 import ssl
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from node.forms import Stated, point_of
 from node.pki import CLOCK_SKEW, KeyStore, new_key
 from node.removals import MOST, Removals
 from node.renewal import is_due
@@ -167,8 +169,14 @@ def test_a_certificate_is_renewed_for_its_own_key_and_name_alone(pair: Cluster) 
             frames.send(connection, {"id": 2, "method": "renew", "params": {"request": request}})
             assert "error" in frames.receive(connection)
         frames.send(connection, {"id": 3, "method": "renew", "params": {"request": keys.request(keys.private_key(), "n2")}})
-        renewed = x509.load_pem_x509_certificate(frames.receive(connection)["result"])
+        told = Stated.from_wire("n2", frames.receive(connection)["result"])
+    renewed = x509.load_pem_x509_certificate(keys.made_again(told))
     assert renewed.public_key() == keys.private_key().public_key()
+    assert Stated.of(renewed) == told
+    for changed in (replace(told, since=told.since - 1), replace(told, serial=told.serial ^ 1), replace(told, name="n1"),
+                    replace(told, point=point_of(new_key().public_key()))):  # fmt: skip
+        with pytest.raises(ValueError, match="not of this cluster"):
+            keys.made_again(changed)
     life = renewed.not_valid_after_utc - renewed.not_valid_before_utc - CLOCK_SKEW
     assert life == datetime.timedelta(days=30)
 
@@ -180,7 +188,7 @@ def test_when_a_certificate_is_due(first: KeyStore) -> None:
         assert is_due(certificate, end - datetime.timedelta(days=days)) is due
     # One of ten years, as they were made once, is replaced at once, and counts until then.
     first.life.write_text("3650\n")
-    old = x509.load_pem_x509_certificate(first.sign(first.request(new_key(), "n2")))
+    old = x509.load_pem_x509_certificate(first.sign(new_key().public_key(), "n2"))
     assert is_due(old, datetime.datetime.now(datetime.UTC))
     assert old.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3600)
 
@@ -207,7 +215,7 @@ def test_a_key_that_is_not_the_authoritys_is_not_taken(pair: Cluster) -> None:
     with dial(pair[1], member(pair[2])) as connection:
         frames.send(connection, hello())
         frames.receive(connection)
-        for key in (other.authority_key.read_bytes(), b"", b"x" * 100, None):
+        for key in (other.authority_number(), other.authority_key.read_bytes(), b"", bytes(32), b"\xff" * 32, b"x" * 100, None):
             frames.send(connection, {"id": 2, "method": "authority", "params": {"key": key}})
             assert "error" in frames.receive(connection)
         frames.send(connection, {"id": 2, "method": "signed", "params": {"signed": b"[]", "signature": b"x"}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_a_wrong_file_is_refused_and_the_old_policy_stays_in_force(daemon: Daemo
     head = 'name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n'
     daemon.paths.config.write_text(head + text + "\n")
     with pytest.raises(ConfigError) as caught:
-        daemon.reload()
+        asyncio.run(daemon.reload())
     said = str(caught.value)
     assert said.startswith(f"{daemon.paths.config}, line {line + 3}: ")
     assert words in said
