@@ -16,6 +16,11 @@ links of 10 Gbit/s.
 `encrypted` is the same program by turns in a lab as it is shipped, and in one whose nodes have given encryption up: its records have a MAC
 alone, which is the least that there is.
 
+A crowd (crowd.c) is a program of 1,000 threads, or of 30,000 mappings, which is moved in the same way: `frozen` is for each of them, in
+microseconds.
+
+FARHOME_BENCH_CASES names those parts that are measured, with commas between: memory, reads, crowds, encrypted, link; without it, all.
+
 A virtual machine's host may have taken back memory that was free, and gives it again page by page: as much as a move needs is used once
 before it.
 """
@@ -46,6 +51,9 @@ PYTHON = f"{INSIDE}/.venv/bin/python"
 #: Megabytes, pages that the program writes a second (-1: as many as it can), rounds, each of an out, a hop and a way home.
 #: FARHOME_BENCH_ROUNDS sets all of them.
 CASES = ((10, 0, 10), (200, -1, 3), (1024, 0, 10), (1024, 20000, 10), (4096, 0, 3))
+CROWDS = (("threads", 1000, 0, 5), ("mappings", 30000, 1, 5))
+"""What there is many of, how many, what crowd.c calls it, rounds."""
+PARTS = ("memory", "reads", "crowds", "encrypted", "link")
 ENCRYPTED = ((200, -1, 5), (1024, 0, 5))
 """Megabytes, pages a second, rounds."""
 BEFORE, AFTER, WINDOW = 1.5, 3.0, 2.0
@@ -99,26 +107,36 @@ class Ours:
 
 def moves(lab: Lab, program: str, megabytes: int, rate: int, result: Ours) -> None:
     """Moves the program out, on and home, adds the times to `result`, and verifies it. Errors: BenchFailed."""
-    node, path, job = lab.node("n1"), f"/tmp/freeze-{megabytes}", f"freeze-{megabytes}"
+    _moves(lab, program, megabytes, rate, megabytes * 2**20 * 5 // 4, f"the program of {megabytes} MB", result)
+
+
+def crowd_moves(lab: Lab, program: str, count: int, kind: int, result: Ours) -> None:
+    """The same of a crowd. Errors: BenchFailed."""
+    _moves(lab, program, count, kind, count << 14, f"the crowd of {count}", result)
+
+
+def _moves(lab: Lab, program: str, size: int, kind_or_rate: int, memory: int, what: str, result: Ours) -> None:
+    node, path, job = lab.node("n1"), f"/tmp/freeze-{size}", f"freeze-{size}"
     # Locked: the balancer is to keep its hands off; moves by hand go all the same.
-    argv = ["mosrun", "-L", "-J", job, program, str(megabytes), path, str(rate)]
+    argv = ["mosrun", "-L", "-J", job, program, str(size), path, str(kind_or_rate)]
+    checked(node, ["rm", "-f", path])
     with node.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: _said(node, path) == "ready\n", f"the program of {megabytes} MB", 60)
+            wait_until(lambda: _said(node, path) == "ready\n", what, 60)
             pid = int(process.node_pid)
             for kind, target in MOVES:
-                have_memory(megabytes * 2**20 * 5 // 4)
+                have_memory(memory)
                 begun = time.monotonic()
                 told = json.loads(checked(node, ["migrate", "--json", str(pid), target], 120))
                 result.total[kind].append((time.monotonic() - begun) * 1e3)
                 if not told.get("moved") or told["where"] != target:
-                    raise BenchFailed(f"the program of {megabytes} MB did not move {kind}: {told.get('reason')}")
+                    raise BenchFailed(f"{what} did not move {kind}: {told.get('reason')}")
                 result.frozen[kind].append(float(told["frozen_ms"]))
                 if told["ahead_ms"]:
                     result.rate[kind].append(told["ahead_bytes"] / 2**20 / (told["ahead_ms"] / 1e3))
-            _verified(node, pid, path, f"the program of {megabytes} MB")
+            _verified(node, pid, path, what)
             if process.wait(60) != 0:
-                raise BenchFailed(f"the program of {megabytes} MB ended with {process.returncode}")
+                raise BenchFailed(f"{what} ended with {process.returncode}")
         finally:
             process.kill()
 
@@ -266,39 +284,78 @@ def encrypted(program: str) -> list[Result]:
     return results
 
 
+def parts() -> list[str]:
+    """What is to be measured (of PARTS). Errors: BenchFailed."""
+    chosen = [part for part in os.environ.get("FARHOME_BENCH_CASES", "").split(",") if part] or list(PARTS)
+    for part in chosen:
+        if part not in PARTS:
+            raise BenchFailed(f"FARHOME_BENCH_CASES names {part!r}; there are {', '.join(PARTS)}")
+    return chosen
+
+
+def of_memory(lab: Lab, program: str) -> list[Result]:
+    """Moves of programs of all sizes. Errors: BenchFailed."""
+    results: list[Result] = []
+    for megabytes, rate, count in _cases():
+        ours, baseline, bare = Ours(), [], Streams()
+        for _ in range(count):  # by turns: whatever else the machine does weighs on both
+            moves(lab, program, megabytes, rate, ours)
+            baseline.append(plain(lab, program, megabytes, rate))
+            bare.run(lab)
+        size = f"{megabytes} MB" if megabytes < 1024 else f"{megabytes // 1024} GiB"
+        what = {0: "idle", -1: "written all the time"}.get(rate, f"{rate} pages/s written")
+        for name, times in (("frozen", ours.frozen), ("total", ours.total)):
+            results += [
+                Result.of(f"{size}, {what}, {kind} {name}", times[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore")
+                for kind, _ in MOVES
+            ]
+        if rate == 0 and megabytes >= 1024:
+            results += bare.against(f"{size}, {what}", ours)
+    return results
+
+
+def of_reads(lab: Lab, program: str) -> list[Result]:
+    """Moves of a program that reads its memory. Errors: BenchFailed."""
+    results: list[Result] = []
+    megabytes, usual = READER
+    reader, baseline = Reader(), []
+    for _ in range(rounds(usual)):
+        reads(lab, program, megabytes, reader)
+        baseline.append(plain(lab, program, megabytes, 0))
+    for kind, _ in MOVES:
+        case = f"1 GiB, read at random, {kind}"
+        results.append(Result.of(f"{case} lost", reader.lost[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore"))
+        results.append(Result.of(f"{case} rate", reader.rate[kind], reader.before[kind], unit="pages/s", baseline_name="the second before"))
+    return results
+
+
+def of_crowds(lab: Lab) -> list[Result]:
+    """Moves of many threads, and of many mappings. Errors: BenchFailed."""
+    program = build("crowd")
+    results: list[Result] = []
+    for what, count, kind_of_crowd, usual in CROWDS:
+        ours, baseline = Ours(), []
+        for _ in range(rounds(usual)):
+            crowd_moves(lab, program, count, kind_of_crowd, ours)
+            baseline.append(plain(lab, program, count, kind_of_crowd))
+        for kind, _ in MOVES:
+            each, theirs = [time * 1e3 / count for time in ours.frozen[kind]], [time * 1e3 / count for time in baseline]
+            case = f"{count} {what}, {kind} frozen, each"
+            results.append(Result.of(case, each, theirs, unit="us", baseline_name="criu dump + copy + restore"))
+    return results
+
+
 def run() -> list[Result]:
     """Measure in a fresh lab of three equal nodes. Errors: BenchFailed."""
+    chosen = parts()
     program = build("freeze")
     results: list[Result] = []
-    with bench_lab(3, cpus=2) as lab:
-        plain(lab, program, 1, 0)  # CRIU learns the kernel once, in each node
-        moves(lab, program, 1, 0, Ours())
-        for megabytes, rate, count in _cases():
-            ours, baseline, bare = Ours(), [], Streams()
-            for _ in range(count):  # by turns: whatever else the machine does weighs on both
-                moves(lab, program, megabytes, rate, ours)
-                baseline.append(plain(lab, program, megabytes, rate))
-                bare.run(lab)
-            size = f"{megabytes} MB" if megabytes < 1024 else f"{megabytes // 1024} GiB"
-            what = {0: "idle", -1: "written all the time"}.get(rate, f"{rate} pages/s written")
-            for name, times in (("frozen", ours.frozen), ("total", ours.total)):
-                results += [
-                    Result.of(
-                        f"{size}, {what}, {kind} {name}", times[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore"
-                    )
-                    for kind, _ in MOVES
-                ]
-            if rate == 0 and megabytes >= 1024:
-                results += bare.against(f"{size}, {what}", ours)
-        megabytes, usual = READER
-        reader, baseline = Reader(), []
-        for _ in range(rounds(usual)):
-            reads(lab, program, megabytes, reader)
-            baseline.append(plain(lab, program, megabytes, 0))
-        for kind, _ in MOVES:
-            case = f"1 GiB, read at random, {kind}"
-            results.append(Result.of(f"{case} lost", reader.lost[kind], baseline, unit="ms", baseline_name="criu dump + copy + restore"))
-            results.append(
-                Result.of(f"{case} rate", reader.rate[kind], reader.before[kind], unit="pages/s", baseline_name="the second before")
-            )
-    return results + encrypted(program) + over_a_link(program)
+    if {"memory", "reads", "crowds"} & set(chosen):
+        with bench_lab(3, cpus=2) as lab:
+            plain(lab, program, 1, 0)  # CRIU learns the kernel once, in each node
+            moves(lab, program, 1, 0, Ours())
+            results += of_memory(lab, program) if "memory" in chosen else []
+            results += of_reads(lab, program) if "reads" in chosen else []
+            results += of_crowds(lab) if "crowds" in chosen else []
+    results += encrypted(program) if "encrypted" in chosen else []
+    return results + (over_a_link(program) if "link" in chosen else [])

@@ -141,6 +141,7 @@ class Deputy:
 
     def be_away(self, stub: Stub, link: GuestLink, mappings: Mappings) -> None:
         """The process is a stub from here on, and its guest is where the link leads."""
+        self.mappings.let_go()
         self.stub, self.link, self.mappings = stub, link, mappings
         self.signals = StubSignals(self, stub)
         self.where = link.target.node
@@ -165,6 +166,7 @@ class Deputy:
     def drop_link(self) -> None:
         """Ends the session with the guest."""
         self.own_proc.close()
+        self.mappings.let_go()
         if self.link is not None:
             self.selector.unregister(self.link.home.event_fd)
             self.link.close()
@@ -235,6 +237,8 @@ class Deputy:
             self.own_proc.tidy()
             self.direct.look()
             may_go = self._preparing is None and not self.follows and self.tree.is_free(self)
+            if not self.go_home_reason and self.mappings.is_about_to_be_written():
+                self.go_home_reason = "a file that it has mapped is about to be written"
             if self.go_home_reason and may_go and time.monotonic() >= self._retry_home_at:
                 self._approach(self.go_home_reason, None)
         if self._pledge is not None:

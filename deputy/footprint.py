@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 from engine.files import FileMapping, mappings
@@ -14,7 +14,7 @@ from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread
 from kernel_helpers.syscalls import SYS
 
-_MADV_DONTNEED, _MADV_DONTNEED_LOCKED = 4, 24
+_MADV_DONTNEED, _MADV_REMOVE, _MADV_DONTNEED_LOCKED = 4, 9, 24
 LOWEST, HIGHEST = 1 << 32, 0x7FFF_0000_0000
 """Between them a program has no use of its own for addresses that it has not asked for."""
 
@@ -39,16 +39,20 @@ def free_base(pid: int, size: int, avoid: Iterable[Span] = ()) -> int:
     raise FarhomeError("its mappings leave no room in its address space for the part of farhome that makes its calls at home")
 
 
-def give_up(thread: Thread, reserved: Sequence[Span], kept: Sequence[Span]) -> None:
-    """Lets go of a process's private memory, by calls that its stopped `thread` makes: anonymous mappings go, private file mappings
-    lose their pages and stay. What is `reserved` or `kept` (both sorted) stays as it is, and so do the arguments on the stack, for ps.
-    Nothing of it is locked any more, nor what it maps later: the guest's memory is. Errors: OSError."""
+def give_up(thread: Thread, reserved: Sequence[Span], kept: Sequence[Span], objects: Set[str] = frozenset()) -> None:
+    """Lets go of a process's own memory, by calls that its stopped `thread` makes: anonymous mappings go, private file mappings
+    lose their pages and stay, and so do `objects` (identities of what it alone has mapped shared). What is `reserved` or `kept` (both
+    sorted) stays as it is, and so do the arguments on the stack, for ps. Nothing of it is locked any more, nor what it maps later: the
+    guest's memory is. Errors: OSError."""
     thread.call(SYS.munlockall)
     maps = mappings(thread.pid)
     for span in merge(_droppable(maps, reserved, _arguments(thread.pid))):
         for start, end in subtract(span, kept):
             thread.call(SYS.munmap, start, end - start)
     for mapping in maps:
+        if mapping.permissions[3] == "s" and f"{mapping.device} {mapping.inode}" in objects:
+            for start, end in subtract((mapping.start, mapping.end), kept):
+                thread.call(SYS.madvise, start, end - start, _MADV_REMOVE)
         if not mapping.inode or mapping.permissions[3] != "p":
             continue
         for start, end in subtract((mapping.start, mapping.end), kept):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
-from engine import precopy
+from engine import alone, precopy
 from engine.context import Context, ThreadContext, with_pending
 from engine.pending import settled
 from engine.phases import Phases
@@ -61,7 +61,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             filled, owed = precopy.spans(announced.get("kept", [])), precopy.spans(announced.get("owed", []))
             context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
             phases.done("capture there")
-            stub.relocate([(mapping.start, mapping.end) for mapping in context.maps])
+            stub.relocate([*((mapping.start, mapping.end) for mapping in context.maps), *(one.span for one in context.objects)])
             frozen = stub.stop()
             if approach is not None:
                 for start, end in approach.room_but(filled):
@@ -69,9 +69,11 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                 approach.spent()
             phases.done("stop the stub")
             context = _with_restarts(with_pending(context, settled(merged(pending + deputy.signals.held()))), stub)
+            names = deputy.mappings.names()
             try:
-                refilled = refill(frozen, context, talk.connection, stub.reserved, names=deputy.mappings.names(), filled=filled,
-                                  taker=approach.taker if approach is not None else None)  # fmt: skip
+                with alone.beside(frozen, context.objects, names, talk.connection) as more:
+                    refilled = refill(frozen, context, talk.connection, stub.reserved, names=names | more, filled=filled,
+                                      taker=approach.taker if approach is not None else None)  # fmt: skip
             except RefillFailed as failure:
                 if not failure.stub_usable:
                     raise LinkLost(f"could not be left: {failure}") from failure

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.freezing import NotNow
 from deputy.guestlink import GuestLink
+from deputy.leases import Leases, OpenForWriting
 from deputy.mapping import Mappings
 from deputy.preparation import Preparation, Target
 from deputy.report import Report
@@ -85,8 +86,12 @@ def leave(
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
         phases.done("why not")
+        try:
+            leases = Leases.of(deputy.pid)  # from here on nobody writes them
+        except OpenForWriting as error:
+            raise MoveRefused(deputy.pid, str(error)) from None
         preparation.send_late_files(files.mapped_files(deputy.pid))
-        mappings = Mappings.of(deputy.pid, preparation.files)
+        mappings = Mappings.of(deputy.pid, preparation.files, leases)
         phases.done("late files")
         engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
         link = HomeLink([inner_tid(deputy.pid, tid) for tid in frozen.threads])
@@ -99,6 +104,7 @@ def leave(
                 phases.done("loop")
                 frozen.park()  # should we die while we wait, it goes on as if nothing had been
                 phases.done("stub")
+                stub.memory.objects = mappings.objects()
                 talk.expect("prepared", timeout=RESTORE_TIMEOUT)
                 if preparation.ahead is not None and preparation.ahead.owed:
                     preparation.give_pages(deputy.options.link_timeout)

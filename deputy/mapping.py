@@ -9,18 +9,19 @@ comes home, as it finds what a program has moved by mremap(2).
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from deputy.leases import Leases, OpenForWriting
 from deputy.traced import Replaced
+from engine.alone import may_be, name_at_home
 from engine.files import FileMapping, MappedFile, by_mapping, describe, hashes, mappings
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
+from engine.written import is_kernels_own, is_open_for_writing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event
 from kernel_helpers.syscalls import SYS
@@ -91,16 +92,27 @@ class Mappings:
         self._files: dict[_Inode, _File] | None = None
         self._made = 0
         self._next = _ASIDE
+        self._leases = Leases()
 
     @classmethod
-    def of(cls, pid: int, files: Sequence[MappedFile]) -> Mappings:
+    def of(cls, pid: int, files: Sequence[MappedFile], leases: Leases) -> Mappings:
         """Those of a process that is about to leave, `files` going along. Errors: ProcessLookupError."""
         found = cls(pid)
         found._sent = {file.path: file for file in files}
+        found._leases = leases
         for mapping in mappings(pid):
             if mapping.inode:
-                found._names.setdefault(_identity(mapping), mapping.path)
+                is_object = mapping.permissions[3] == "s" and may_be(mapping.path)
+                name = name_at_home(mapping.path, mapping.inode) if is_object else mapping.path
+                found._names.setdefault(_identity(mapping), name)
         return found
+
+    def objects(self) -> frozenset[str]:
+        """Identities of what the process has mapped shared, and has alone (engine/alone.py). Errors: ProcessLookupError."""
+        return frozenset(
+            _identity(m) for m in mappings(self._pid)
+            if m.permissions[3] == "s" and may_be(m.path) and self._names.get(_identity(m)) == name_at_home(m.path, m.inode)
+        )  # fmt: skip
 
     def inherited(self, pid: int) -> Mappings:
         """Those of a child that has just been born."""
@@ -110,8 +122,17 @@ class Mappings:
             child._files = {
                 inode: _File(file.name, list(file.parts), set(file.protections)) for inode, file in self._files.items()
             }
-        child._made, child._next = self._made, self._next
+        child._made, child._next, child._leases = self._made, self._next, self._leases.inherit()
         return child
+
+    def is_about_to_be_written(self) -> bool:
+        """Whether somebody waits to write one of the files, and the process is to see that."""
+        return self._leases.broken()
+
+    def let_go(self) -> None:
+        """The process is at home, or has ended: its files may be written. Twice is no error."""
+        leases, self._leases = self._leases, Leases()
+        leases.let_go()
 
     def names(self) -> dict[str, str]:
         """By identity, what a context of the guest calls each file. Errors: ProcessLookupError."""
@@ -178,6 +199,10 @@ class Mappings:
             file.protections.add((protection, shared))
         with self._open(file.parts[-1]) as opened:
             self._check_open(opened, shared)
+            try:
+                self._leases.take(self._link(file.parts[-1]), file.name)
+            except OpenForWriting:
+                raise OnlyHome("it maps a file that is open for writing") from None
             known = MappedFile(file.name, os.fstat(opened.fileno()).st_size, hashes.hash(opened))
         self._sent[file.name] = known
         return known
@@ -236,7 +261,9 @@ class Mappings:
             raise OnlyHome("it maps huge pages of hugetlbfs")
         if shared and not self._only_others_write(status, os.readlink(f"/proc/self/fd/{file.fileno()}")):
             raise OnlyHome("it maps a file shared that it may write")
-        if _is_open_for_writing(file):
+        if is_kernels_own(file.fileno()):
+            raise OnlyHome("it maps a file in which the kernel tells something")
+        if is_open_for_writing(file.fileno()):
             raise OnlyHome("it maps a file that is open for writing")
 
     def _only_others_write(self, status: os.stat_result, path: str) -> bool:
@@ -278,18 +305,6 @@ def _check(status: os.stat_result) -> None:
         raise OnlyHome("it maps a file that has no name")
     if status.st_size > LARGEST:
         raise OnlyHome(f"it maps a file of more than {LARGEST >> 20} MiB")
-
-
-def _is_open_for_writing(file: BinaryIO) -> bool:
-    """Whether anybody has it open so: then no read lease is to be had (fcntl(2), F_SETLEASE). A file system that has no leases
-    tells nothing."""
-    try:
-        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError as error:
-        return error.errno == errno.EAGAIN
-    with suppress(OSError):
-        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    return False
 
 
 def _identity(mapping: FileMapping) -> str:

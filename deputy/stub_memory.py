@@ -28,6 +28,8 @@ class StubMemory:
 
     def __init__(self, stub: Stub, is_whole: bool = True) -> None:
         self.is_whole = is_whole
+        self.objects: frozenset[str] = frozenset()
+        """identities of what the process has mapped shared, and nobody else has"""
         self._stub = stub
         self._link = stub.link
         self._expected: set[int] = set()
@@ -56,7 +58,7 @@ class StubMemory:
         places = [(page, page + PAGE) for page in sorted(set(self._link.hold_places(True)))]
         try:
             with self._stub.injecting() as thread:
-                footprint.give_up(thread, self._stub.reserved, places)
+                footprint.give_up(thread, self._stub.reserved, places, self.objects)
         finally:
             self._link.hold_places(False)
 

@@ -10,9 +10,10 @@ import resource
 import signal
 import struct
 from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager, suppress
 
-from engine import identities
+from engine import alone, identities
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
@@ -53,17 +54,20 @@ class _PeekArguments(ctypes.Structure):
     _fields_ = [("offset", ctypes.c_uint64), ("flags", ctypes.c_uint32), ("count", ctypes.c_int32)]
 
 
-def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> Context:
+def capture(
+    frozen: Frozen, regs_carried: bool = True, has_run: bool = True, objects: Dictionary[str, str] | None = None
+) -> Context:
     """The context of a process all of whose threads are stopped. It may run under our own filter, seized with
     PTRACE_O_SUSPEND_SECCOMP.
 
     regs_carried: calls that the stop interrupted are such that any kernel ends them with EINTR or makes them again
     (syscalls.carry_restart); otherwise registers are as the stop found them.
     has_run: else it stands at the first instruction of its program.
+    objects: of a guest, what it calls those of its memory that it has mapped shared (engine/alone.py).
 
     Errors: MoveRefused, OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
     """
-    maps = read_mappings_quickly(frozen.pid)
+    maps, shared = alone.named(frozen.pid, read_mappings_quickly(frozen.pid), objects)
     for thread in frozen.threads.values():
         _abort_restartable_sequence(frozen, thread)
     with scratch_page(frozen, size=2 * PAGE) as scratch:
@@ -85,6 +89,7 @@ def capture(frozen: Frozen, regs_carried: bool = True, has_run: bool = True) -> 
         barriers=max(0, frozen.leader.call(SYS.membarrier, _MEMBARRIER_GET_REGISTRATIONS, 0, 0)),  # Linux 6.3; before, none are known
         guards=guards_of(frozen.pid),
         future_locks=future_locks(frozen, maps),
+        objects=shared,
     )
 
 

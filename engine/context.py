@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from engine.alone import MOST, SharedObject, may_be
 from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages import MOST_GUARDS
 
-VERSION = 3
+VERSION = 4
 SIGNALS = 64
 SIGINFO_BYTES = 128
 ACTION_BYTES = 32
@@ -125,7 +126,8 @@ class Context:
     """A whole process without its pages. pid as the program sees it; signal_actions: by number, struct kernel_sigaction
     (32 bytes); pending: siginfo_t of each signal that waits for the process, in order; kernel_code: SHA-256 of the vdso
     that it ran with, empty if none; barriers: the commands of membarrier(2) by which it has registered, one bit each; guards: where its
-    memory has some; future_locks: how what it maps later is locked (both: engine/marks.py).
+    memory has some; future_locks: how what it maps later is locked (both: engine/marks.py); objects: what it alone has mapped shared, by
+    address (engine/alone.py).
     """
 
     pid: int
@@ -139,6 +141,7 @@ class Context:
     barriers: int = 0
     guards: tuple[tuple[int, int], ...] = ()
     future_locks: int = 0
+    objects: tuple[SharedObject, ...] = ()
 
     def to_wire(self) -> bytes:
         """One msgpack object; from_wire takes it."""
@@ -166,6 +169,7 @@ class Context:
                     self.barriers,
                     self.guards,
                     self.future_locks,
+                    [[_text(one.name), _text(one.label), one.size, one.at] for one in self.objects],
                 ]
             )
         )  # fmt: skip
@@ -182,7 +186,7 @@ class Context:
         version, *rest = _list(unpacked, None, "context")
         if version != VERSION:
             raise BadContext(f"version {version!r}, not {VERSION}")
-        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks = _list(rest, 11, "context")
+        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks, objects = _list(rest, 12, "context")
         return cls(
             pid=_number(pid, 1, 1 << 22, "pid"),
             maps=_maps(maps),
@@ -195,6 +199,7 @@ class Context:
             barriers=_number(barriers, 0, 2**31 - 1, "barriers"),
             guards=_guards(guards),
             future_locks=_number(locks, 0, 6, "locks"),
+            objects=_objects(objects),
         )
 
 
@@ -270,6 +275,31 @@ def _maps(value: Any) -> tuple[Mapping, ...]:
         if before.end > after.start:
             raise BadContext(f"mappings {before.start:x} and {after.start:x} overlap or are out of order")
     return maps
+
+
+def _text(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _objects(value: Any) -> tuple[SharedObject, ...]:
+    def one(item: Any) -> SharedObject:
+        name, label, size, at = _list(item, 4, "shared object")
+        made = SharedObject(
+            name=_bytes(name, range(1, 8192), "object's name").decode("utf-8", "surrogateescape"),
+            label=_bytes(label, range(256), "object's label").decode("utf-8", "surrogateescape"),
+            size=_number(size, 0, 1 << 46, "object's size"),
+            at=_number(at, PAGE, 1 << 46, "object's address"),
+        )
+        if at % PAGE or "\0" in made.label or not may_be(made.name):
+            raise BadContext(f"a shared object {made.name!r:.60} at {at:x}")
+        return made
+
+    objects = _each(value, MOST, one, "shared objects")
+    if any(before.span[1] > after.at for before, after in itertools.pairwise(objects)):
+        raise BadContext("shared objects overlap or are out of order")
+    if len({made.name for made in objects}) != len(objects):
+        raise BadContext("two shared objects with one name")
+    return objects
 
 
 def _guards(value: Any) -> tuple[tuple[int, int], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import os
@@ -225,3 +226,15 @@ def describe(path: str, link: str, inode: int = 0) -> MappedFile | None:
     with held.open() as file:
         return MappedFile(path, os.fstat(file.fileno()).st_size, hashes.hash(file), held)
 
+
+class _Statfs(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_long), ("rest", ctypes.c_long * 31)]
+
+
+def file_system(descriptor: int) -> int:
+    """The type of the file system that an open file is of, as statfs(2) tells it. Errors: OSError."""
+    libc, found = ctypes.CDLL(None, use_errno=True), _Statfs()
+    if libc.fstatfs(descriptor, ctypes.byref(found)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(found.type)

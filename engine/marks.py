@@ -12,6 +12,7 @@ import resource
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from engine import alone
 from engine.context import Context
 from engine.layout import Span, common, merge
 from engine.mappings import PAGE, Mapping, read_mappings
@@ -156,4 +157,6 @@ def not_in_images(frozen: Frozen, maps: Sequence[Mapping]) -> str | None:
     """Which mark of its memory CRIU's images do not hold, or None. Errors: OSError."""
     if guards(frozen.pid, most=1):
         return IN_IMAGES
+    if any(m.is_file and not m.private and alone.may_be(m.path) for m in maps):
+        return alone.IN_IMAGES
     return FUTURE_IN_IMAGES if future_locks(frozen, maps) else None

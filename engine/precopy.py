@@ -30,7 +30,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine import postcopy
+from engine import alone, postcopy
 from engine.capture import send_pages
 from engine.context import Context
 from engine.handover import take_descriptor
@@ -370,7 +370,8 @@ def send_context(
     owed = ahead.owes(context, kept) if ahead is not None else []
     channel.send("context", kept=kept, owed=owed)
     channel.send_block(context.to_wire())
+    shared = alone.send(frozen.pid, context.maps, context.objects, channel.connection, timeout).bytes if context.objects else 0
     if ahead is None:
         with splicer(frozen) if splices(channel.connection) else nullcontext() as by_itself:
-            return send_pages(frozen.pid, context.maps, channel.connection, timeout, by_itself).bytes
-    return ahead.progress.sent + ahead.send_rest(context.maps, kept, owed, channel, timeout).bytes
+            return shared + send_pages(frozen.pid, context.maps, channel.connection, timeout, by_itself).bytes
+    return shared + ahead.progress.sent + ahead.send_rest(context.maps, kept, owed, channel, timeout).bytes

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from engine import alone, written
 from engine.files import FileMapping, mappings
 from engine.marks import IN_IMAGES as GUARDS_IN_IMAGES
 from engine.peculiar import CPU_TIMER, by_looking
@@ -84,6 +85,8 @@ def only_poured(pid: int) -> Iterator[str]:
             yield PRIVATE
         if has_guards(pid):
             yield GUARDS_IN_IMAGES
+        if any(m.permissions[3] == "s" and alone.may_be(m.path) and not is_slots(m) for m in mappings(pid)):
+            yield alone.IN_IMAGES
         with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
             start = ""
             for line in smaps:
@@ -186,10 +189,14 @@ def _by_descriptors(pid: int) -> Iterator[str]:
 
 
 def _by_mappings(pid: int) -> Iterator[str]:
-    for mapping in mappings(pid):
+    maps = mappings(pid)
+    for mapping in maps:
         reason = _by_mapping(mapping)
         if reason is not None:
             yield reason
+    its_own = [mapping for mapping in maps if not is_slots(mapping)]
+    yield from alone.why_not(pid, its_own)
+    yield from written.why_not(pid, its_own)
     if _has_huge_pages(pid):
         yield "it has huge pages of hugetlbfs mapped"
 
@@ -258,12 +265,6 @@ def _by_mapping(mapping: FileMapping) -> str | None:
         return f"it has {path} mapped"
     if path.startswith("/dev/") and not path.startswith(("/dev/zero", "/dev/shm/")):
         return f"it has the device {path} mapped"
-    if is_slots(mapping):
-        return None
-    if shared and mapping.permissions[1] == "w":
-        if path.startswith("/dev/zero"):
-            return "it shares anonymous memory that it, or a process it is related to, can write"
-        return f"it has {path.removesuffix(' (deleted)') or 'memory'} mapped shared and writable"
-    if shared and path.endswith(" (deleted)"):
-        return f"it has {path.removesuffix(' (deleted)')} mapped shared, which is deleted"
-    return None
+    if shared and mapping.permissions[1] == "w" and not alone.may_be(path):
+        return f"it has {path or 'memory'} mapped shared and writable"
+    return None  # what may_be() is looked at together

@@ -12,7 +12,7 @@ import resource
 import struct
 from collections.abc import Sequence, Set
 
-from engine import postcopy
+from engine import alone, postcopy
 from engine.arrival import seccomp_suspended
 from engine.capture import kernel_code, scratch_page
 from engine.context import BadContext, Context, Identity
@@ -46,7 +46,10 @@ def obstacle(context: Context, kernel: str) -> str | None:
     """Why a process cannot be poured into a vessel whose kernel_pages are `kernel`, or None."""
     if kernel_pages(context.maps, context.kernel_code) != kernel:
         return "the node that it goes to has another kernel"
+    objects = {one.name for one in context.objects}
     for m in context.maps:
+        if not m.private and m.path in objects:
+            continue
         if m.is_file and (not m.path.startswith("/") or m.path.startswith(("/memfd:", "/dev/zero")) or m.path.endswith(" (deleted)")):
             return f"it has {m.path or 'memory'} mapped, which has no name to be found by"
         if not m.is_file and not m.private:
@@ -67,6 +70,8 @@ class Vessel:
         self.reserved: Span = (0, 0)
         self.kernel_pages = ""
         self.room: list[Span] = []
+        self.objects: dict[str, str] = {}
+        """by identity: what its shared memory is called"""
         self.taker: postcopy.Taker | None = None
         """who guards the room; None: there is none, or the kernel does not let us"""
 
@@ -144,19 +149,27 @@ class Vessel:
         reason = obstacle(context, self.kernel_pages)
         if reason is not None:
             raise FarhomeError(reason)
-        taken = merge((m.start, m.end) for m in (*maps, *context.maps))
-        if any(m.start < self.reserved[1] and self.reserved[0] < m.end for m in context.maps):
+        wanted = [*((m.start, m.end) for m in context.maps), *(one.span for one in context.objects)]
+        taken = merge([*((m.start, m.end) for m in maps), *wanted])
+        if any(start < self.reserved[1] and self.reserved[0] < end for start, end in wanted):
             old = self.reserved
             self._reserve(free_address(taken, PAGE))
             frozen.call(SYS.munmap, old[0], PAGE)
             taken = merge([*taken, self.reserved])
         self._move_kernel_pages([m for m in maps if m.special], [m for m in context.maps if m.special], taken)
-        taken = merge([*((m.start, m.end) for m in context.maps), self.reserved])
+        taken = merge([*wanted, self.reserved])
         with scratch_page(frozen, free_address(taken, _ROOM), _ROOM) as scratch:
             self._settle(context, scratch)
-            self._map_files(context.maps, scratch)
+            self._map_files([m for m in context.maps if m.private or m.path not in {one.name for one in context.objects}], scratch)
             self._make_threads(context, scratch)
-        return refill(frozen, context, stream, [self.reserved], timeout, has_run=False, filled=filled, taker=self.taker)
+            with alone.unlimited(frozen.pid, context.objects):
+                self.objects = alone.make(frozen, context.objects, scratch)
+        if context.objects and not callable(stream):
+            alone.take(frozen.pid, context.objects, stream, timeout)
+        with alone.unlimited(frozen.pid, context.objects):
+            return refill(
+                frozen, context, stream, [self.reserved], timeout, names=self.objects, has_run=False, filled=filled, taker=self.taker
+            )
 
     def leave(self) -> Frozen:
         """Takes our page out of the filled vessel, which is the process now."""

@@ -227,6 +227,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     )  # fmt: skip
     guest.marks.home_has_guards = bool(request.get("guards"))
     if isinstance(cargo, _Poured):
+        assert vessel is not None
+        guest.objects = vessel.objects
         guest.marks.home_lets_lock = cargo.context.identity.limits.get(resource.RLIMIT_MEMLOCK, (NO_LIMIT, NO_LIMIT))[0]
     if request.get("trace"):
         guest.show_calls()

@@ -132,7 +132,11 @@ def bear(parent: Thread, wish: Wanted, number: int, first: int) -> Thread:
 def shared_memory(pid: int) -> bool:
     """Whether a process has memory that it would share with a child that it forks: home and its guests cannot. Errors: OSError."""
     with open(f"/proc/{pid}/maps", "rb") as maps:
-        return any(line.split(None, 2)[1][3:4] == b"s" and b"w" in line.split(None, 2)[1] for line in maps)
+        for line in maps:
+            permissions = line.split(None, 2)[1]
+            if permissions[3:4] == b"s" and (b"w" in permissions or line.endswith(b" (deleted)\n")):
+                return True  # what has no name is its own, and may be made writable
+    return False
 
 
 def _children(first: int) -> str:

@@ -67,6 +67,8 @@ class Guest:
         self.own_proc = OwnProc(self)
         self.trace: Trace | None = None
         """who tells the guest's calls, if its user wants to see them"""
+        self.objects: dict[str, str] = {}
+        """by identity: what its memory that it alone has mapped shared is called (engine/alone.py)"""
         self.shares_memory = False
         """with its parent, which waits until it has ended or called exec"""
         self.uid = uid

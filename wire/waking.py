@@ -15,6 +15,15 @@ MISHAPS = 20
 """So many in a row, and the loop gives up."""
 
 
+leases_broken = 0
+"""How often the kernel has told of one."""
+
+
+def _note_lease(*_: object) -> None:
+    global leases_broken
+    leases_broken += 1
+
+
 def ready(descriptors: Iterable[int], timeout: float) -> list[int]:
     """Those that are readable, or closed, within `timeout` seconds. Any number of a descriptor is right, unlike with select(2)."""
     poll = select.poll()
@@ -24,8 +33,8 @@ def ready(descriptors: Iterable[int], timeout: float) -> list[int]:
 
 
 class Waker:
-    """A pipe in the loop's selector. Every signal that Python handles writes to the one of the main thread, SIGCHLD (a ptrace stop) among
-    them; a host (wire/host.py) passes that on to those of its other threads.
+    """A pipe in the loop's selector. Every signal that Python handles writes to the one of the main thread, SIGCHLD (a ptrace stop) and
+    SIGIO (a lease is to be given back) among them; a host (wire/host.py) passes that on to those of its other threads.
 
     One for each thread that has a loop, to be made there.
     """
@@ -38,6 +47,7 @@ class Waker:
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             signal.signal(signal.SIGCHLD, lambda *_: None)
+            signal.signal(signal.SIGIO, _note_lease)
 
     def fileno(self) -> int:
         """The end that becomes readable, for who waits elsewhere than in the loop."""

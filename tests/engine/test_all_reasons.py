@@ -18,6 +18,7 @@ check(libc.signalfd(-1, s, 0)); check(libc.signalfd(-1, s, 0))
 i = check(libc.shmget(0, 4096, 0o1600)); libc.shmat.restype = ctypes.c_void_p
 libc.shmat(i, None, 0); libc.shmat(i, None, 0); libc.shmctl(i, 0, None)
 m = mmap.mmap(-1, 4096)
+if not os.fork(): libc.prctl(1, 9), signal.pause()
 """
 
 

@@ -20,6 +20,11 @@ def check(result):
     if result < 0: raise OSError(ctypes.get_errno(), 'failed')
     return result
 """
+MAPPED = (
+    "fd = os.memfd_create('x'); os.ftruncate(fd, 4096); libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + "
+    "[ctypes.c_long]; libc.mmap.restype = ctypes.c_void_p; libc.mmap(None, 4096, 3, {flags}, fd, 0); os.close(fd)\n"
+)
+"""Memory with a name that is not open any more."""
 READY = "\nprint('up', flush=True)\nsys.stdin.read()\n"
 
 
@@ -44,7 +49,7 @@ def python(source: str, *prefix: str) -> Iterator[int]:
         "m = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m[0] = 1",
         "f = open('/etc/passwd', 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)",
         "f = open('/dev/zero', 'r+b'); m = mmap.mmap(f.fileno(), 4096, flags=mmap.MAP_PRIVATE)",
-        "fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096, flags=mmap.MAP_PRIVATE)",
+        MAPPED.format(flags=2), MAPPED.format(flags=1), "m = mmap.mmap(-1, 4096)",
         "os.open('/proc/self/limits', os.O_RDONLY); os.open('/proc/1/status', os.O_RDONLY); os.open('/proc/self', os.O_RDONLY)",
         "os.open('/dev/null', os.O_RDWR); signal.setitimer(signal.ITIMER_REAL, 1000)",
     ],
@@ -57,9 +62,17 @@ def test_ordinary_programs_may_move(source: str) -> None:
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        ("m = mmap.mmap(-1, 4096)", "anonymous memory"),
+        ("m = mmap.mmap(-1, 4096)\nif not os.fork(): libc.prctl(1, 9), signal.pause()", "anonymous memory with process"),
         ("f = tempfile.NamedTemporaryFile(prefix='shared-'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096)", "/shared-"),
-        ("fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096)", "memfd:x mapped shared"),
+        ("fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096)", "memfd:x mapped shared, and it has that open"),
+        ("fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096, flags=mmap.MAP_PRIVATE)", "(memfd) that it has open"),
+        (MAPPED.format(flags=1) + "if not os.fork(): libc.prctl(1, 9), signal.pause()", "memfd:x mapped shared, and so has process"),
+        (MAPPED.format(flags=1).replace("os.close", "libc.mmap(None, 4096, 1, 2, fd, 0); os.close"), "writable, and privately as well"),
+        ("a, b = __import__('socket').socketpair()\n"
+         + MAPPED.format(flags=1).replace("os.close", "__import__('socket').send_fds(a, [b'x'], [fd]); os.close"), "may be on its way"),
+        ("f = tempfile.NamedTemporaryFile(prefix='kept-'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096, prot=1, flags=2)",
+         "which is open for writing"),
+        ("f = tempfile.TemporaryFile(); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096, prot=1, flags=2)", "which is open for writing"),
         ("i = check(libc.shmget(0, 4096, 0o1600)); libc.shmat.restype = ctypes.c_void_p; libc.shmat(i, None, 0); "
          "libc.shmctl(i, 0, None)", "System V shared memory"),
         ("s = ctypes.create_string_buffer(128); s[0] = b'\\x00'; check(libc.signalfd(-1, s, 0))", "signalfd"),
