@@ -8,6 +8,7 @@ import pytest
 
 from balancer.gossip import Gossip
 from balancer.notes import LASTS
+from balancer.opening import unpack
 from tests.balancer.vectors import node
 
 
@@ -26,7 +27,7 @@ class Pair:
         self.now += 0.05
         self.other.update_self(node("n2", runnable, guests=guests))
         for _, data, _ in self.other.introduce("n1"):
-            self.home.receive(data)
+            self.home.receive(unpack(data))
 
     @property
     def known(self) -> float:
