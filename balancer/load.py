@@ -12,7 +12,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from balancer.forecast import Forecaster
 from balancer.owner import Stage
@@ -223,7 +222,7 @@ class LoadEstimator:
     def _forecast(self, runnable: float, now: float) -> None:
         self._second.append(runnable)
         if now - self._second_began >= 1.0:
-            self._forecaster.sample(fmean(self._second))
+            self._forecaster.sample(math.fsum(self._second) / len(self._second))
             self._second.clear()
             self._second_began = now
 
@@ -274,7 +273,7 @@ class LoadEstimator:
                     unsure += left
         self._corrections = kept
         if unsure:
-            unsure = max(unsure, min(0.0, fmean(self._recent) - self._average - sure))
+            unsure = max(unsure, min(0.0, math.fsum(self._recent) / len(self._recent) - self._average - sure))
         return sure + unsure
 
     @property

@@ -5,7 +5,6 @@ A key that nobody asks for does not exist: close() refuses it. So the code that 
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
@@ -203,6 +202,8 @@ class Table:
         """Refuses what nobody has asked for."""
         for key in self._values:
             if key not in self._asked:
+                import difflib
+
                 near = difflib.get_close_matches(str(key), self._asked, 1)
                 hint = f"; is {near[0]} meant?" if near else f"; it may have {', '.join(self._asked)}"
                 raise Mistake((*self.where, key), f"{named(self.where)} has no key {key!r}{hint}")

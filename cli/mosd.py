@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
 from collections.abc import Sequence
 
-import uvloop
-
 from cli.command import Parser, run
 from cli.exit_codes import NOT_PERMITTED, OK
-from node import config
-from node.daemon import Daemon
-from node.names import format_endpoint
-from node.paths import Paths
+from node import forked
 from node.priority import come_first
 from wire.resources import allow_many_descriptors
 
@@ -38,6 +34,18 @@ def parser() -> argparse.ArgumentParser:
 def body(arguments: Sequence[str] | None) -> int:
     """Errors: FarhomeError, OSError."""
     options = parser().parse_args(arguments)
+    gc.disable()                                 # all that is made until it runs stays
+    # Before there is anything that is not for programs to have.
+    programs = forked.begin() if not options.check and os.geteuid() == 0 else None
+
+    import uvloop
+
+    from node import config
+    from node.daemon import Daemon
+    from node.names import format_endpoint
+    from node.paths import Paths
+    from node.programs import zygote
+
     paths = Paths.from_environment(options.config, options.run, options.state)
     settings = config.load(paths.config)
     if options.check:
@@ -46,6 +54,8 @@ def body(arguments: Sequence[str] | None) -> int:
     if os.geteuid() != 0:
         print("mosd: only root can run the node daemon", file=sys.stderr)
         return NOT_PERMITTED
+    if programs is not None:
+        zygote.take(programs)
     # Under systemd the journal has the time already.
     stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "
     logging.basicConfig(
@@ -53,7 +63,10 @@ def body(arguments: Sequence[str] | None) -> int:
     )
 
     async def serve() -> None:
-        await Daemon(paths, settings).run()
+        daemon = Daemon(paths, settings)
+        gc.freeze()
+        gc.enable()
+        await daemon.run()
 
     allow_many_descriptors()
     come_first()
@@ -62,8 +75,14 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def main() -> int:
-    """The installed program."""
-    return run("mosd", body)
+    """The installed program; bin/mosd has put a last word of blanks behind the others, as room (node/forked.py)."""
+    words = sys.argv[1:]
+    if words and len(words[-1]) >= forked.TITLE_ROOM and words[-1].isspace():
+        words.pop()
+    code = run("mosd", body, words)
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)                               # what is left is the kernel's to clear away, who is quicker
 
 
 if __name__ == "__main__":

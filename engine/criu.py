@@ -25,7 +25,8 @@ CRIU_INSIDE = "/.farhome/criu"
 IMAGES_INSIDE = "/.farhome/images"
 # What CRIU found out about the kernel, by where it looks for it: as root, and as another user (XDG_RUNTIME_DIR).
 KERNEL_DATA = ("run/criu.kdat", "run/farhome/criu/criu.kdat")
-_KEPT = Path("/run/farhome/criu")
+KEPT = Path("/run/farhome/criu")
+"""Where a node keeps that."""
 
 # --shell-job: no terminal is ours to keep, whoever's it was. Ghost files are what is mapped but deleted.
 _COMMON = ("--shell-job", "--manage-cgroups=ignore", "--file-validation", "filesize", "-v2")
@@ -90,7 +91,7 @@ def hand_over_kernel_data(root: Path) -> None:
     """Gives a new root's /run what earlier CRIUs found out about this kernel: it saves the next one 30 ms. No error."""
     for number, name in enumerate(KERNEL_DATA):
         with contextlib.suppress(OSError):
-            data = (_KEPT / f"kept-{number}").read_bytes()
+            data = (KEPT / f"kept-{number}").read_bytes()
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)
 
@@ -98,13 +99,13 @@ def hand_over_kernel_data(root: Path) -> None:
 def keep_kernel_data(root: Path) -> None:
     """The other direction, after CRIU has run in there. No error."""
     for number, name in enumerate(KERNEL_DATA):
-        kept = _KEPT / f"kept-{number}"
+        kept = KEPT / f"kept-{number}"
         with contextlib.suppress(OSError):
             data = (root / name).read_bytes()
             if kept.exists() and kept.read_bytes() == data:
                 continue
-            _KEPT.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(dir=_KEPT)
+            KEPT.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, temporary = tempfile.mkstemp(dir=KEPT)
             with open(handle, "wb") as file:
                 file.write(data)
             os.replace(temporary, kept)
@@ -112,7 +113,7 @@ def keep_kernel_data(root: Path) -> None:
 
 def knows_kernel() -> bool:
     """Whether there is something to hand over."""
-    return (_KEPT / "kept-0").exists()
+    return (KEPT / "kept-0").exists()
 
 
 def _credentials(pid: int) -> tuple[set[int], set[int]]:
@@ -176,13 +177,13 @@ def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) ->
         options.append("--unprivileged")
     if sandbox is None:
         with contextlib.suppress(OSError):
-            _KEPT.mkdir(parents=True, exist_ok=True, mode=0o700)
+            KEPT.mkdir(parents=True, exist_ok=True, mode=0o700)
         helper = str(build_directory() / "sandbox")
         argv = [helper, "run", "0", str(uid), str(gid), "0", "--", *tool().argv, *options, "-D", str(directory)]
         try:
             _run(argv, directory / "dump.log", copy.source.pid, timeout)
         finally:
-            (_KEPT / "criu.kdat.tmp").unlink(missing_ok=True)  # left where /run is no tmpfs
+            (KEPT / "criu.kdat.tmp").unlink(missing_ok=True)  # left where /run is no tmpfs
     else:
         opened = not sandbox.is_open
         if opened:
@@ -248,7 +249,7 @@ def _run(argv: list[str], log_file: Path, pid: int, timeout: float) -> None:
 
 def environment() -> dict[str, str]:
     """What CRIU runs with."""
-    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "XDG_RUNTIME_DIR": str(_KEPT)}
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "XDG_RUNTIME_DIR": str(KEPT)}
 
 
 def telling_line(text: str) -> str:

@@ -6,6 +6,7 @@ those leave on the disk is the same.
 
 from __future__ import annotations
 
+import functools
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -32,9 +33,14 @@ def is_available() -> bool:
 def measured_speed(configuration: str) -> str:
     """A line for every node.toml: the nodes are one machine, so they are of one speed, measured once. What `lab up --speed`
     says is the number of cores by then, since it bounds the share of a processor. Nothing if the configuration has a speed."""
+    return "" if "speed" in tomllib.loads(configuration) else f"speed = {_speed():.3f}\n"
+
+
+@functools.cache
+def _speed() -> float:
     from node.sampling import calibrate_speed
 
-    return "" if "speed" in tomllib.loads(configuration) else f"speed = {calibrate_speed(MEASURING):.3f}\n"
+    return calibrate_speed(MEASURING)
 
 
 def start(nodes: list[Node]) -> None:

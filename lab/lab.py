@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from kernel_helpers.library import build_directory
-from lab import cgroups, cluster, network, state
+from lab import cgroups, cluster, knowledge, network, state
 from lab.node import ROOT, Node
 from lab.state import Cut, LabError, LabState, NodeState
 
@@ -149,6 +149,7 @@ class Lab:
             files = directory / name
             files.mkdir(exist_ok=True)
             (files / "hosts").write_text(hosts)
+            knowledge.hand_over(files)
             seeds = [f"{other}:{PORT}" for other in addresses.values() if other != address]
             (files / "node.toml").write_text(_node_configuration(name, address, seeds, configuration))
             cgroups.create(self.name, name, None if name in processors else cpus * speeds[name], period)
@@ -234,6 +235,8 @@ class Lab:
         existed = state.directory(self.name).exists() or any(one.exists() for one in cgroups.directories(self.name))
         if existed:
             with state.locked(self.name, create=True):
+                with contextlib.suppress(LabError):
+                    knowledge.keep(node.root for node in self.nodes() if node.is_alive())
                 self._remove()
         return existed
 

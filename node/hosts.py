@@ -19,8 +19,9 @@ from typing import BinaryIO
 import msgpack
 
 from node.child import Child, Started
+from node.forked import PREFIX
 from node.priority import put_first
-from node.zygote import PREFIX, Zygote
+from node.zygote import Zygote
 from wire.host import MOST_REQUEST
 
 MOST = 16
@@ -139,7 +140,7 @@ class Hosts:
         with _log_file(log_path) as output:
             self._alone[room] = {child for child in self._alone[room] if child.returncode is None}
             if not room or len(self._alone[room]) < self.alone:
-                child = await self._execute(argv, output.fileno(), descriptors, environment)
+                child = await self.execute(argv, output.fileno(), descriptors, environment)
                 self._alone[room].add(child)
                 return child
             async with self._turn:
@@ -150,7 +151,8 @@ class Hosts:
                     self._hosts[room].append(host)
                 return host.start(argv[5:], output.fileno(), descriptors)
 
-    async def _execute(self, argv: Sequence[str], output: int, descriptors: Sequence[int], environment: Mapping[str, str]) -> Child:
+    async def execute(self, argv: Sequence[str], output: int, descriptors: Sequence[int], environment: Mapping[str, str]) -> Child:
+        """Starts what argv says as a program of its own; what it says goes to `output`. Errors: OSError."""
         child = await self._zygote.spawn(argv, output, descriptors)
         if child is None:
             popen = subprocess.Popen(
@@ -169,7 +171,7 @@ class Hosts:
         number = theirs.fileno()
         with theirs, _log_file(logs / f"{room}-host.log") as output:
             try:
-                child = await self._execute([*PREFIX, f"{room}.host", str(number)], output.fileno(), [number], environment)
+                child = await self.execute([*PREFIX, f"{room}.host", str(number)], output.fileno(), [number], environment)
             except OSError:
                 ours.close()
                 raise

@@ -10,24 +10,27 @@ import asyncio
 import logging
 import os
 import stat
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 log = logging.getLogger("mosd.owner")
 
 DEVICES = ("/dev/input", "event*")
 TERMINALS = (("/dev/pts", "[0-9]*"), ("/dev", "tty[1-9]"))
+LOGINS = Path("/run/utmp")
 RESCAN = 5.0
 """Seconds between two looks for new devices and logins."""
 WINDOW = 0.1
 """Seconds over which the use of processors is measured."""
 LEAST_WINDOW = 0.015
 """In less, the kernel's counters, which it brings up to date 100 to 1000 times a second, are too coarse."""
+_LOGIN = struct.Struct("=h338xi40x")
+"""struct utmp: what kind of record it is, and its second."""
+_USER_PROCESS = 7
 _EVENTS = 1 << 14
 _PROCESS_CLOCK = 2
 """CPUCLOCK_SCHED: time on a processor, by the scheduler."""
@@ -74,8 +77,8 @@ class InputWatch:
         self._terminals = []
         if self._logins:
             self._terminals = [str(path) for place, pattern in TERMINALS for path in Path(place).glob(pattern)]
-            with suppress(OSError, RuntimeError):
-                self._last = max([self._last, *(user.started for user in psutil.users())])
+            with suppress(OSError):
+                self._last = max([self._last, *logins(LOGINS)])
 
     def _open_device(self, name: str) -> None:
         try:
@@ -118,6 +121,13 @@ def _is_device(name: str) -> bool:
         return stat.S_ISFIFO(status.st_mode) or (stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) == 13)
     except OSError:
         return False
+
+
+def logins(path: Path) -> list[float]:
+    """When each of the users came who are logged in: seconds since the epoch, of utmp(5). Errors: OSError."""
+    data = path.read_bytes()
+    whole = data[: len(data) // _LOGIN.size * _LOGIN.size]
+    return [float(second) for kind, second in _LOGIN.iter_unpack(whole) if kind == _USER_PROCESS]
 
 
 def _touched(name: str) -> float:

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from kernel_helpers.errors import FarhomeError
 from node import process
 from node.child import Started
 from node.config import Config
+from node.forked import PREFIX
 from node.hosts import Hosts
 from node.streams import BUFFER, close, read_message
 from node.zygote import Zygote
@@ -72,18 +72,20 @@ def environment() -> dict[str, str]:
 
 async def rehearse(images: Path) -> None:
     """Has CRIU get to know the kernel, so that the first process that moves does not wait for it. No error."""
+    await zygote.settled()
     try:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-s", "-m", "remote.rehearsal", str(images), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, start_new_session=True, cwd="/", env=environment(),
-        )  # fmt: skip
-        _, errors = await child.communicate()
+        with open(os.memfd_create("rehearsal", os.MFD_CLOEXEC), "rb") as said:
+            ended = asyncio.Event()
+            child = await hosts.execute([*PREFIX, "remote.rehearsal", str(images)], said.fileno(), (), environment())
+            child.watch(ended.set)
+            await ended.wait()
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip().splitlines() or ["it says nothing"]
     except OSError as error:
         log.warning("no rehearsal of moves: %s", error)
         return
     if child.returncode:
-        said = errors.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-        log.warning("the rehearsal of a move failed: %s", said[-1])
+        log.warning("the rehearsal of a move failed: %s", last[-1])
 
 
 EventHandler = Callable[[Message], None]

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import psutil
-
 from balancer.load import CALIBRATION_SECONDS, SAMPLES_PER_SECOND, effective_cores, speed_of, yardstick_round
 from kernel_helpers.sampler import Sampler
 
@@ -78,5 +76,9 @@ class RunnableThreads:
 
 def memory() -> tuple[int, int]:
     """Bytes that are free to use, and bytes in all."""
-    figures = psutil.virtual_memory()
-    return int(figures.available), int(figures.total)
+    figures = {}
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name in ("MemTotal", "MemAvailable"):
+            figures[name] = int(value.split()[0]) << 10
+    return figures["MemAvailable"], figures["MemTotal"]

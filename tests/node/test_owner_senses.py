@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -12,9 +13,21 @@ import pytest
 
 from balancer.load import Pressure
 from node import pressure
-from node.owner import LEAST_WINDOW, WINDOW, InputWatch, OwnLoad, Programs, battery
+from node.owner import LEAST_WINDOW, WINDOW, InputWatch, OwnLoad, Programs, battery, logins
 from node.pressure import PressureWatch
 from tests.node.nodes import wait_for
+
+
+def test_logins_are_those_that_who_tells(tmp_path: Path) -> None:
+    record = struct.Struct("=hxxi32s4s32s256s2h3i16s20x")
+    kinds = ((2, 100), (7, 200), (8, 300), (7, 1_700_000_000), (6, 400))      # of boot, users, somebody who has gone, a login prompt
+    records = [record.pack(kind, 1, b"pts/0", b"ts/0", b"anna", b"", 0, 0, 0, second, 5, bytes(16)) for kind, second in kinds]
+    file = tmp_path / "utmp"
+    file.write_bytes(b"".join(records) + b"cut")
+    assert logins(file) == [200.0, 1_700_000_000.0]
+    assert subprocess.run(["who", file], text=True, capture_output=True, check=True).stdout.count("anna") == 2
+    with pytest.raises(OSError):
+        logins(tmp_path / "none")
 
 
 def test_a_file_that_is_touched_is_use_by_the_owner(tmp_path: Path) -> None:

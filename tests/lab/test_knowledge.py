@@ -1,0 +1,58 @@
+"""What CRIU has found out about the kernel in one lab is known in the nodes of the next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import Lab, knowledge
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of built things, of which it is kept for whom."""
+    made = tmp_path / "build"
+    made.mkdir()
+    (made / "criu").write_text("exec one\n")
+    monkeypatch.setattr(knowledge, "build_directory", lambda: made)
+    return made
+
+
+def root_with(path: Path, **found: bytes) -> Path:
+    """The root of a node whose CRIU has found that."""
+    kept = path / "run/farhome/criu"
+    kept.mkdir(parents=True)
+    for name, data in found.items():
+        (kept / f"kept-{name}").write_bytes(data)
+    return path
+
+
+def handed(path: Path) -> dict[str, bytes]:
+    """What a node that is made now is given."""
+    path.mkdir()
+    knowledge.hand_over(path)
+    return {one.name: one.read_bytes() for one in path.glob("criu/*")}
+
+
+def test_what_one_node_has_found_is_handed_on_as_long_as_criu_is_the_same(tmp_path: Path, build: Path) -> None:
+    assert handed(tmp_path / "first") == {}
+    knowledge.keep([root_with(tmp_path / "n1"), root_with(tmp_path / "n2", **{"0": b"as root", "1": b"as another"})])
+    expected = {"kept-0": b"as root", "kept-1": b"as another"}
+    assert handed(tmp_path / "second") == expected
+    knowledge.keep([root_with(tmp_path / "n3", **{"0": b"something else"})])
+    assert handed(tmp_path / "third") == expected
+    (build / "criu").write_text("exec another\n")
+    assert handed(tmp_path / "fourth") == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
+def test_a_node_begins_with_it(tmp_path: Path, build: Path, lab_name: Callable[[], str]) -> None:
+    knowledge.keep([root_with(tmp_path / "n1", **{"0": b"known"})])
+    with Lab.up(1, name=lab_name(), mosd=False) as lab:
+        kept = lab.node("n1").root / "run/farhome/criu"
+        assert {one.name: one.read_bytes() for one in kept.iterdir()} == {"kept-0": b"known"}
+        assert kept.stat().st_mode & 0o777 == 0o700
+        assert not (lab.node("n1").root / "etc/farhome/criu").exists()
