@@ -10,6 +10,7 @@ import functools
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
 from kernel_helpers.pacing import unpaced
 from kernel_helpers.seizing import seize
 from kernel_helpers.syscalls import SYS, signed
+from kernel_helpers.table import Class, row_of
 from kernel_helpers.tracing import Cause, Stop
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from wire import channel
@@ -272,6 +274,8 @@ class _Away:
     def handle(self, event: Event) -> None:
         if event.kind == Kind.CONNECTION_LOST:
             self.connect()
+        elif event.kind == Kind.GO_HOME_CALL and row_of(event.code).class_ is Class.RIGHTS:
+            self.link.forward(event.tid, event.code, struct.unpack("<6Q", event.data))
         elif event.kind == Kind.GO_HOME_CALL:
             self.link.send(GO_HOME, event.tid, str(event.code).encode())
         elif event.kind == Kind.SUSPENDED:

@@ -30,6 +30,7 @@ from checkpoint.record import CAPABILITIES, LIMITS, NAME, TIMERS, File, OpenFile
 from checkpoint.rights import User, rights_of, status, user_of
 from engine import criu, refusal, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
+from engine.confinement import IN_IMAGES, is_confined
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.mappings import Mapping, read_mappings_quickly
 from engine.marks import not_in_images
@@ -187,6 +188,8 @@ def _reasons(pid: int) -> Iterator[str]:
     for name, kind in _NAMESPACES.items():
         if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}"):
             yield f"it is in {'an' if kind == 'IPC' else 'a'} {kind} namespace of its own"
+    if is_confined(pid):
+        yield IN_IMAGES
     told = status(pid)
     if told["Uid"].split()[0] != "0" and any(int(told[name], 16) for name in ("CapPrm", "CapAmb")):
         yield "it has capabilities of its own"

@@ -45,7 +45,6 @@ _LIBRARIES = {
     "libcuda.so": "a graphics processor: while a device is mapped it stays at home",
     "libOpenCL.so": "OpenCL: while a device is mapped it stays at home",
     "libibverbs.so": "InfiniBand: while a device is mapped it stays at home",
-    "libseccomp.so": "libseccomp: under a filter of its own it stays at home",
 }
 _STAY_BY = {
     "libjli.so": "Java has a file mapped shared and writable, for those who look at it: unless it is started with -XX:-UsePerfData it "

@@ -19,7 +19,7 @@ from engine.permission import Owner, may_leave
 from kernel_helpers import tracing
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.inject import Thread
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.seizing import Frozen, look_past_filters
 from kernel_helpers.tracing import PTRACE_O_TRACEEXEC, Cause
 
 PATIENCE = 3.0
@@ -103,6 +103,7 @@ def at_first_instruction(pid: int) -> Frozen:
     tracing.proceed(pid)
     thread.wait_stopped()
     thread.set_options(0)
+    look_past_filters([thread])
     return Frozen(pid, {pid: thread})
 
 

@@ -41,7 +41,7 @@ def _new_thread(deputy: Deputy, parent: int) -> None:
     thread = 0
     if not deputy.link.still:
         try:
-            thread = deputy.stub.add_thread()
+            thread = deputy.stub.add_thread(parent)
         except (OSError, FarhomeError) as error:
             log.info("no new thread: %s", error)
     deputy.link.send(Control.BORN, parent, thread=thread, again=deputy.link.still)

@@ -11,13 +11,16 @@ from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
 from engine import alone, precopy
+from engine.confinement import chains, lets_sleeps_go_on
 from engine.context import Context, ThreadContext, with_pending
 from engine.pending import settled
 from engine.phases import Phases
 from engine.refill import RefillFailed, refill
+from engine.restarts import SLEEPS, make_again
 from engine.ticks import merged
 from kernel_helpers import syscalls
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS, Registers
 from wire import channel
 from wire.channel import Channel
@@ -68,7 +71,9 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                     frozen.call(SYS.munmap, start, end - start)
                 approach.spent()
             phases.done("stop the stub")
-            context = _with_restarts(with_pending(context, settled(merged(pending + deputy.signals.held()))), stub)
+            waiting = settled(merged(pending + deputy.signals.held()))
+            may_go_on = lets_sleeps_go_on(chains(frozen).values())
+            context = _with_restarts(with_pending(context, waiting), stub, may_go_on)
             names = deputy.mappings.names()
             try:
                 with alone.beside(frozen, context.objects, names, talk.connection) as more:
@@ -94,6 +99,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             freezing.thaw(deputy)
             raise
         phases.done("refill")
+        if not may_go_on and not owed:
+            _shorten_sleeps(frozen, stub)
         # The process is whole at home and the guest stands still for good: the decision is made here.
         stub.remove_resident()
         if deputy.death is not None:
@@ -125,22 +132,32 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         raise
 
 
-def _with_restarts(context: Context, stub: Stub) -> Context:
+def _with_restarts(context: Context, stub: Stub, may_go_on: bool) -> Context:
     """Threads that were interrupted in a sleep or poll whose remaining time the kernel still keeps in the stub's own thread finish it
-    by restart_syscall(2) instead of beginning it anew. An epoll_wait is begun anew, with the milliseconds that are left: the register
-    keeps them afterwards, which no compiled call of it looks at."""
+    by restart_syscall(2), if their seccomp filters let it, instead of beginning it anew. An epoll_wait is begun anew, with the milliseconds
+    that are left: the register keeps them afterwards, which no compiled call of it looks at."""
 
     def resumed(thread: ThreadContext) -> ThreadContext:
         registers = Registers.from_buffer_copy(thread.registers)
         stands_in = syscalls.signed(registers.orig_rax)
         if stands_in < 0 or syscalls.signed(registers.rax) not in syscalls.RESTART_CODES:
             return thread
-        if stub.resumable(thread.tid) == stands_in:
+        if may_go_on and stub.resumable(thread.tid) == stands_in:
             return replace(thread, resume_with_restart_syscall=True)
         left = stub.milliseconds_left(thread.tid, stands_in)
         if left is not None:
-            registers.r10 = left
+            setattr(registers, "rdx" if stands_in == SYS.poll else "r10", left)
             return replace(thread, registers=bytes(registers))
         return thread
 
     return replace(context, threads=tuple(resumed(thread) for thread in context.threads))
+
+
+def _shorten_sleeps(frozen: Frozen, stub: Stub) -> None:
+    """Sleeps that the kernel may not go on with are begun anew, with the time that is left."""
+    for thread in frozen.threads.values():
+        number = syscalls.signed(thread.registers.orig_rax)
+        if number in SLEEPS and syscalls.signed(thread.registers.rax) in syscalls.RESTART_CODES:
+            deadline = stub.link.deadline(stub.program_tid(thread.tid), number)
+            if deadline is not None:
+                make_again(frozen, thread, number, deadline)

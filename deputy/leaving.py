@@ -26,6 +26,7 @@ from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
 from engine import criu, files, precopy
 from engine.capture import capture, inner_tid
+from engine.confinement import IN_IMAGES, chains
 from engine.context import Context, with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
@@ -42,6 +43,7 @@ from engine.restarts import deadlines, name_restarted_calls, note_masks, shorten
 from engine.vessel import obstacle
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
+from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP
 from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink
 from kernel_helpers.pages import send_own_pages
@@ -181,7 +183,7 @@ def _bind(frozen: Frozen) -> None:
     """The process ends with us. Errors: OSError."""
     for thread in frozen.threads.values():
         with suppress(ProcessLookupError):  # it has just been killed
-            thread.set_options(OPTIONS)
+            thread.set_options(OPTIONS | thread.options & PTRACE_O_SUSPEND_SECCOMP)
 
 
 def await_alone(pid: int) -> None:
@@ -293,6 +295,8 @@ def _send(
         if preparation.engine == "pour":
             raise MoveRefused(frozen.pid, reason)
         log.info("not poured: %s", reason)
+    if any(chains(frozen).values()):
+        raise MoveRefused(frozen.pid, IN_IMAGES)
     if private_directories(frozen.pid):
         raise MoveRefused(frozen.pid, PRIVATE)
     return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases), None

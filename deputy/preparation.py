@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import files, postcopy, precopy
-from engine.capture import inner_tid
+from engine.capture import identity, inner_tid
 from engine.commit import Decider, Do, Word, decide
 from engine.memory_nodes import memory_nodes
 from engine.pending import Pending
-from engine.permission import Owner, may_leave
+from engine.permission import Owner, has_fixed_ids, may_leave
 from engine.refusal import why_not
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.pages import knows_guards
@@ -134,6 +134,7 @@ class Preparation:
             uid=int(status["Uid"].split()[0]), command=self.begins or status["Name"].strip(), files=[file.to_wire() for file in self.files],
             engine=self.engine, trace=self._trace, link_timeout=self._link_timeout, memory_nodes=memory_nodes(), guards=knows_guards(),
             ids=sorted({int(word) for name in ("Uid", "Gid", "Groups") for word in status.get(name, "").split()}),
+            identity=identity(self.pid).to_wire() if self._is_hop else None, fixed_ids=has_fixed_ids(self.pid),
         )  # fmt: skip
         self._send_wanted(self.files)
         self._tell_clocks()

@@ -20,13 +20,14 @@ from types import MappingProxyType
 from deputy import footprint
 from deputy.stub_memory import StubMemory
 from deputy.traced import Traced
+from engine.confinement import chains, lets_sleeps_go_on
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span
 from engine.mappings import PAGE
 from kernel_helpers import inject, library, syscalls, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
-from kernel_helpers.inject import Thread
+from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, Thread
 from kernel_helpers.link import HomeLink
 from kernel_helpers.seizing import Frozen, find_instruction
 from kernel_helpers.syscalls import SYS, U64, Registers, signed
@@ -60,6 +61,8 @@ class Stub(Traced):
         self._index = {tid: index for index, tid in enumerate(frozen.threads)}
         self._code = 0
         self._slots = 0
+        self.options = OPTIONS | frozen.leader.options & PTRACE_O_SUSPEND_SECCOMP
+        """of its threads: what they do is not their filters' affair, for the guest's have judged it"""
         blob = (library.build_directory() / "resident.bin").read_bytes()
         self._blob = blob
         (self._call_end,) = struct.unpack_from("<Q", blob, _CALL_END_AT)
@@ -94,6 +97,8 @@ class Stub(Traced):
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise MoveRefused(frozen.pid, f"it is at a limit of its own ({sentence(error)})") from error
             raise
+        if not lets_sleeps_go_on(chains(frozen).values()):
+            link.keep_time()
         stub._expect_restarts(frozen, deadlines)
         return stub
 
@@ -117,7 +122,7 @@ class Stub(Traced):
             found = syscalls.syscall_at(thread.registers)
             if found is None:
                 continue
-            if found[1] == syscalls.ERESTART_RESTARTBLOCK and found[0] in _RESUMABLE:
+            if found[1] == syscalls.ERESTART_RESTARTBLOCK and found[0] in _RESUMABLE and not self.link.keeps_time:
                 self.link.expect_restart(self._program[tid], found[0], syscalls.arguments_of(thread.registers))
                 self.memory.expect(self._program[tid])
             elif tid in deadlines:
@@ -266,19 +271,20 @@ class Stub(Traced):
             inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
             inject.check(thread.call(SYS.rt_sigaction, number, at, 0, 8), f"rt_sigaction in {self.pid}")
 
-    def add_thread(self) -> int:
-        """One thread more, in the loop; its id as the program sees it. Errors: OSError, TimeoutError; nothing is left then."""
+    def add_thread(self, parent: int = 0) -> int:
+        """One thread more, in the loop, with the rights of `parent` (the program's id; 0: any); its id as the program sees it. Errors:
+        OSError, TimeoutError; nothing is left then."""
         before = self.link.size
         index = self.link.add_thread()
         try:
-            with self.injecting() as parent:
+            with self.injecting(parent) as maker:
                 if self.link.size > before:
-                    inject.check(parent.call(SYS.mremap, self._slots, before, self.link.size, 0), "more slots")
+                    inject.check(maker.call(SYS.mremap, self._slots, before, self.link.size, 0), "more slots")
                 # In the page of the parent's slot, below the stack that the loop is on.
                 memory = _Memory(self.pid)
                 listing = f"/proc/{self.pid}/task"
                 known = {int(name) for name in os.listdir(listing)}
-                tid, program = clone_task(parent, memory, self._slot(parent.tid) + 1024, CLONE_OF_THREAD, known, listing)
+                tid, program = clone_task(maker, memory, self._slot(maker.tid) + 1024, CLONE_OF_THREAD, known, listing)
                 thread = Thread.adopt(tid, self.pid)
         except BaseException:
             self.link.name_thread(index, 0)
@@ -327,12 +333,15 @@ class Stub(Traced):
             child.memory.is_whole = self.memory.is_whole
             child._map_slots(frozen, page)
             frozen.call(SYS.munmap, page, PAGE)
-            newborn.set_options(OPTIONS)
+            child.options = self.options
+            newborn.set_options(self.options)
             child._frozen = None
             child._enter_loop(frozen)
         except BaseException:
             link.close()
             raise
+        if self.link.keeps_time:
+            link.keep_time()
         return child
 
     def unbear(self, child: Stub) -> None:
@@ -411,6 +420,7 @@ class Stub(Traced):
                 if stop is None:
                     raise TimeoutError(f"thread {tid} of the stub does not stop")
                 threads[tid] = Thread(tid, self.pid)
+                threads[tid].options = self.options
                 threads[tid].group_stop = stop.number if stop.cause is Cause.GROUP_STOP else 0
                 threads[tid].capture()
         except BaseException:

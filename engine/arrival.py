@@ -8,11 +8,15 @@ import fcntl
 import os
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.capture import inner_tid, scratch_page
+from engine.confinement import INSTRUCTION, TOO_LONG, Chain
 from engine.handover import take_descriptor
+from engine.mappings import PAGE
+from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, check
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS
@@ -88,6 +92,26 @@ def install_filter(frozen: Frozen, program: bytes) -> int:
     except OSError:
         pass  # before Linux 6.6: slower, otherwise the same
     return listener
+
+
+def install_own(frozen: Frozen, wanted: Mapping[int, Chain]) -> None:
+    """Puts the program's own filters (tid as it sees it -> the oldest first) over ours: they judge first, and count before it where both
+    answer. The process has CAP_SYS_ADMIN in its sandbox, or no_new_privs. Errors: FarhomeError, OSError."""
+    if not any(wanted.values()):
+        return
+    chains = {thread: wanted.get(inner_tid(frozen.pid, tid), ()) for tid, thread in frozen.threads.items()}
+    for thread in chains:
+        thread.set_options(thread.options | PTRACE_O_SUSPEND_SECCOMP)  # until it runs
+    flags = FILTER_TSYNC | FILTER_TSYNC_ESRCH if len(chains) > 1 and len(set(chains.values())) == 1 else 0
+    longest = max(len(program) for chain in chains.values() for program in chain)
+    with scratch_page(frozen, size=-(-(16 + longest) // PAGE) * PAGE) as address:
+        for thread in [frozen.leader] if flags else chains:
+            for program in chains[thread]:
+                frozen.write(address, struct.pack("<HxxxxxxQ", len(program) // INSTRUCTION, address + 16) + program)
+                result = thread.call(SYS.seccomp, SECCOMP_SET_MODE_FILTER, flags, address)
+                if result == -errno.ENOMEM:
+                    raise FarhomeError(TOO_LONG)
+                check(result, f"a seccomp filter for {thread.tid}")
 
 
 def notifications_work() -> bool:

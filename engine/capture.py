@@ -14,6 +14,7 @@ from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager, suppress
 
 from engine import alone, identities
+from engine.confinement import chain
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
@@ -55,7 +56,7 @@ class _PeekArguments(ctypes.Structure):
 
 
 def capture(
-    frozen: Frozen, regs_carried: bool = True, has_run: bool = True, objects: Dictionary[str, str] | None = None
+    frozen: Frozen, regs_carried: bool = True, has_run: bool = True, objects: Dictionary[str, str] | None = None, beneath: int = 0
 ) -> Context:
     """The context of a process all of whose threads are stopped. It may run under our own filter, seized with
     PTRACE_O_SUSPEND_SECCOMP.
@@ -64,6 +65,7 @@ def capture(
     (syscalls.carry_restart); otherwise registers are as the stop found them.
     has_run: else it stands at the first instruction of its program.
     objects: of a guest, what it calls those of its memory that it has mapped shared (engine/alone.py).
+    beneath: how many of its seccomp filters, the oldest, are farhome's.
 
     Errors: MoveRefused, OSError (ProcessLookupError: it has ended). The process can go on as if nothing had been.
     """
@@ -74,7 +76,7 @@ def capture(
         actions = _signal_actions(frozen, scratch) if has_run else _first_actions(frozen.pid)
         brk = frozen.call(SYS.brk, 0)
         threads = tuple(
-            _thread_context(frozen, thread, scratch, regs_carried)
+            _thread_context(frozen, thread, scratch, regs_carried, beneath)
             for _, thread in sorted(frozen.threads.items(), key=lambda item: item[0] != frozen.pid)
         )
     return Context(
@@ -237,7 +239,7 @@ def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
     frozen.write(address + _RSEQ_CS, bytes(8))
 
 
-def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool) -> ThreadContext:
+def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool, beneath: int) -> ThreadContext:
     registers = thread.registers.copy()
     if carried:
         put_back(registers, thread.signal_mask, thread.mask_in_force)
@@ -262,6 +264,7 @@ def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool)
         sigaltstack=struct.pack("<QIIQ", pointer, flags & ~_SS_ONSTACK, pad, size),
         comm=name,
         pending=tuple(pending),
+        filters=chain(thread.tid, beneath),
     )
 
 

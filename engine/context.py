@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from engine import confinement
 from engine.alone import MOST, SharedObject, may_be
 from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages import MOST_GUARDS
 
-VERSION = 4
+VERSION = 5
 SIGNALS = 64
 SIGINFO_BYTES = 128
 ACTION_BYTES = 32
@@ -46,6 +47,7 @@ class ThreadContext:
 
     resume_with_restart_syscall: the registers are those of an interrupted call (or stand at it) whose remaining time the
     kernel still knows in the very thread that is refilled; it is to be finished there.
+    filters: seccomp filters that the program has put over the thread, the oldest first (engine/confinement.py).
     """
 
     tid: int
@@ -59,6 +61,7 @@ class ThreadContext:
     comm: bytes
     pending: tuple[bytes, ...] = ()
     resume_with_restart_syscall: bool = False
+    filters: confinement.Chain = ()
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,8 @@ class Context:
     objects: tuple[SharedObject, ...] = ()
 
     def to_wire(self) -> bytes:
-        """One msgpack object; from_wire takes it."""
+        """One msgpack object; from_wire takes it. Each filter is there once."""
+        filters = {program: number for number, program in enumerate(dict.fromkeys(p for t in self.threads for p in t.filters))}
         return bytes(
             msgpack.packb(
                 [
@@ -161,7 +165,7 @@ class Context:
                     [
                         [t.tid, t.registers, t.extended_state, t.signal_mask, *t.robust_list, t.clear_tid,
                          t.rseq.address, t.rseq.size, t.rseq.signature, t.sigaltstack, t.comm, t.pending,
-                         t.resume_with_restart_syscall]
+                         t.resume_with_restart_syscall, [filters[program] for program in t.filters]]
                         for t in self.threads
                     ],
                     self.pending,
@@ -170,6 +174,7 @@ class Context:
                     self.guards,
                     self.future_locks,
                     [[_text(one.name), _text(one.label), one.size, one.at] for one in self.objects],
+                    list(filters),
                 ]
             )
         )  # fmt: skip
@@ -186,14 +191,15 @@ class Context:
         version, *rest = _list(unpacked, None, "context")
         if version != VERSION:
             raise BadContext(f"version {version!r}, not {VERSION}")
-        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks, objects = _list(rest, 12, "context")
+        *rest, objects, programs = _list(rest, 13, "context")
+        pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks = rest
         return cls(
             pid=_number(pid, 1, 1 << 22, "pid"),
             maps=_maps(maps),
             memory=_layout(memory),
             identity=Identity.from_wire(identity),
             signal_actions=_actions(actions),
-            threads=_threads(threads),
+            threads=_threads(threads, _filters(programs)),
             pending=_signals(pending),
             kernel_code=_bytes(kernel_code, (0, 32), "digest of the vdso"),
             barriers=_number(barriers, 0, 2**31 - 1, "barriers"),
@@ -338,9 +344,21 @@ def _signals(value: Any) -> tuple[bytes, ...]:
     return _each(value, 1 << 16, info, "pending signals")
 
 
-def _thread(item: Any) -> ThreadContext:
+def _filters(value: Any) -> confinement.Chain:
+    size = confinement.INSTRUCTION
+
+    def program(item: Any) -> bytes:
+        found = _bytes(item, range(size, confinement.LONGEST * size + 1, size), "filter")
+        if (reason := confinement.unfit(found)) is not None:
+            raise BadContext(reason)
+        return found
+
+    return _each(value, confinement.MOST, program, "filters")
+
+
+def _thread(item: Any, programs: confinement.Chain) -> ThreadContext:
     (tid, registers, extended, mask, robust, robust_size, clear_tid, rseq, rseq_size, rseq_signature, stack, comm,
-     pending, restart) = _list(item, 14, "thread")  # fmt: skip
+     pending, restart, filters) = _list(item, 15, "thread")  # fmt: skip
     return ThreadContext(
         tid=_number(tid, 1, 1 << 22, "tid"),
         registers=_bytes(registers, (REGISTERS_BYTES,), "registers"),
@@ -355,13 +373,16 @@ def _thread(item: Any) -> ThreadContext:
         comm=_bytes(comm, range(16), "comm"),
         pending=_signals(pending),
         resume_with_restart_syscall=_flag(restart, "restart"),
+        filters=_each(filters, confinement.MOST, lambda number: programs[_number(number, 0, len(programs) - 1, "filter")], "filters"),
     )
 
 
-def _threads(value: Any) -> tuple[ThreadContext, ...]:
-    threads = _each(value, 1 << 16, _thread, "threads")
+def _threads(value: Any, programs: confinement.Chain) -> tuple[ThreadContext, ...]:
+    threads = _each(value, 1 << 16, lambda item: _thread(item, programs), "threads")
     if not threads or len({thread.tid for thread in threads}) != len(threads):
         raise BadContext("no thread, or two with one tid")
+    if sum(len(thread.filters) for thread in threads) > confinement.MOST_IN_ALL:
+        raise BadContext(f"its threads have more than {confinement.MOST_IN_ALL} seccomp filters")
     return threads
 
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from engine import confinement
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from kernel_helpers import vmas
 from kernel_helpers.seizing import Frozen, seize
@@ -41,6 +42,9 @@ def by_looking(pid: int) -> Iterator[str]:
 def by_asking(frozen: Frozen, with_timers: bool = True) -> str | None:
     """What only the process itself can find out: the first. with_timers: also those of setitimer(2) that count processor time. Errors:
     OSError."""
+    reason = confinement.obstacle(frozen)
+    if reason is not None:
+        return reason
     rows = [row for row in settings() if row.fate == "stays" and row.read.startswith("call ")]
     timers = (ITIMER_VIRTUAL, ITIMER_PROF) if with_timers else ()
     with frozen.scratch(_SLOT * (len(rows) + len(timers)) * 2) as address:

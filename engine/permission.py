@@ -19,12 +19,14 @@ from pathlib import Path
 _AT_SECURE = 23
 _WAKE_ALARM = 1 << 35
 """CAP_WAKE_ALARM, which sessions at a desktop have, and which gives nobody's data away."""
-_LINES = re.compile(rb"^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp|Seccomp_filters):[\t ]*(.*)$", re.MULTILINE)
+_CHANGES_IDS = 1 << 6 | 1 << 7
+"""CAP_SETGID, CAP_SETUID."""
+_LINES = re.compile(rb"^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapBnd|CapAmb):[\t ]*(.*)$", re.MULTILINE)
 
 SETUID = "its program has rights of its own (setuid)"
 CAPABILITIES = "it has capabilities of its own"
 UNREADABLE = "its memory is not to be read by its user (PR_SET_DUMPABLE)"
-THREADS_DIFFER = "its threads have different rights (user, group, capabilities, no_new_privs or seccomp)"
+THREADS_DIFFER = "its threads have different rights (user, group or capabilities)"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,6 @@ class Credentials:
     gids: tuple[int, ...]
     groups: tuple[int, ...]
     capabilities: tuple[int, ...]
-    others: tuple[bytes, ...]
 
     @classmethod
     def of(cls, status: str) -> Credentials:
@@ -75,8 +76,7 @@ class Credentials:
             return tuple(int(word, base) for word in told.get(name, b"").split())
 
         capabilities = tuple(number for name in (b"CapInh", b"CapPrm", b"CapEff", b"CapBnd", b"CapAmb") for number in numbers(name, 16))
-        others = tuple(told.get(name, b"") for name in (b"NoNewPrivs", b"Seccomp", b"Seccomp_filters"))
-        return cls(numbers(b"Uid"), numbers(b"Gid"), numbers(b"Groups"), capabilities, others)
+        return cls(numbers(b"Uid"), numbers(b"Gid"), numbers(b"Groups"), capabilities)
 
     @property
     def has_capabilities(self) -> bool:
@@ -100,6 +100,15 @@ def credentials(pid: int) -> list[Credentials]:
     if not found:
         raise ProcessLookupError(f"no process {pid}")
     return list(found)
+
+
+def has_fixed_ids(pid: int) -> bool:
+    """Whether no call gives a process other ids than it has, as it is. Errors: ProcessLookupError."""
+    return all(
+        len({*one.uids}) == len({*one.gids}) == 1 and one.uids[0] != 0
+        and not any(one.capabilities[at] & _CHANGES_IDS for at in (0, 1, 2, 4))
+        for one in credentials(pid)
+    )
 
 
 def may_leave(pid: int, owners: Iterable[Owner]) -> str | None:
@@ -163,4 +172,4 @@ def _group(gid: int) -> str:
         return str(gid)
 
 
-__all__ = ["ROOT", "Credentials", "Owner", "credentials", "is_secure", "may_leave", "owner_of_user"]
+__all__ = ["ROOT", "Credentials", "Owner", "credentials", "has_fixed_ids", "is_secure", "may_leave", "owner_of_user"]

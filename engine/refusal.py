@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from engine import alone, written
+from engine.confinement import IN_IMAGES, STRICT, is_confined
 from engine.files import FileMapping, mappings
 from engine.marks import IN_IMAGES as GUARDS_IN_IMAGES
 from engine.peculiar import CPU_TIMER, by_looking
@@ -83,6 +84,8 @@ def only_poured(pid: int) -> Iterator[str]:
             yield "it runs with mixed user ids"
         if private_directories(pid):
             yield PRIVATE
+        if is_confined(pid):
+            yield IN_IMAGES
         if has_guards(pid):
             yield GUARDS_IN_IMAGES
         if any(m.permissions[3] == "s" and alone.may_be(m.path) and not is_slots(m) for m in mappings(pid)):
@@ -140,8 +143,8 @@ def _by_status(status: dict[str, str], traced_by: int | None) -> Iterator[str]:
     tracer = int(status["TracerPid"])
     if tracer and tracer != traced_by:
         yield f"it is traced by process {tracer}"
-    if status.get("Seccomp", "0") != "0":
-        yield "it runs under a seccomp filter of its own"
+    if status.get("Seccomp", "0") == "1":                # of its filters only the process itself can tell: engine/peculiar.py
+        yield STRICT
 
 
 def _has_capability(number: int) -> bool:

@@ -3,6 +3,9 @@
 Which call the kernel has restarted by restart_syscall(2): a sleep or poll that was interrupted once already (a stop, an earlier move)
 shows as call 219, and its own number is nowhere in the registers. What the thread waits in tells it: /proc/PID/task/TID/wchan.
 
+A program's own seccomp filters may not let the kernel make that call. Then the sleep or poll itself is made again, with the time that is
+left.
+
 How long it has waited: of epoll_wait, semtimedop and rt_sigtimedwait the kernel keeps nothing, they would wait their whole time again. A
 thread that sleeps has done so since it last ran, and that is in /proc/PID/task/TID/sched, by the clock of its processor.
 """
@@ -10,20 +13,26 @@ thread that sleeps has done so since it last ran, and that is in /proc/PID/task/
 from __future__ import annotations
 
 import os
+import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_helpers.inject import read_memory
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, SYS, arguments_of, signed, syscall_at
+from engine.confinement import chain, is_confined, lets_sleeps_go_on
+from kernel_helpers.inject import Thread, read_memory
+from kernel_helpers.seizing import RED_ZONE, Frozen
+from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, SYS, U64, arguments_of, signed, syscall_at
 from kernel_helpers.tracing import signal_state
 
-_IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait)
-_IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop, SYS.rt_sigtimedwait)
+_IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait, SYS.poll)
+_IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop, SYS.rt_sigtimedwait, SYS.nanosleep, SYS.clock_nanosleep)
 _TIMED = ("ep_poll", "epoll_wait", "semtimedop", "sigtimedwait")
 """in the names of what they wait in"""
-_TIMEOUT = {SYS.rt_sigtimedwait: 2}
+SLEEPS = (SYS.nanosleep, SYS.clock_nanosleep)
+_KEPT = ("nanosleep", "poll")
+"""of which the kernel keeps the time: needed where it may not go on with them"""
+_TIMEOUT = {SYS.rt_sigtimedwait: 2, SYS.nanosleep: 0, SYS.clock_nanosleep: 2, SYS.poll: 2}
 """the argument, where it is not the fourth"""
 _MASKED = frozenset({SYS.ppoll, SYS.pselect6, SYS.epoll_pwait, SYS.epoll_pwait2, SYS.rt_sigsuspend})
 _LONGEST = 1 << 31
@@ -86,8 +95,11 @@ class TimedWait:
 def timed_waits(pid: int, places: dict[int, str]) -> dict[int, TimedWait]:
     """tid -> the call, for those of which all can be told. `places`: of waiting_places()."""
     found = {}
+    names: tuple[str, ...] = _TIMED
+    with suppress(FileNotFoundError, ProcessLookupError):
+        names += _KEPT if is_confined(pid) else ()
     for tid, place in places.items():
-        if any(name in place for name in _TIMED):
+        if any(name in place for name in names):
             try:
                 wait = _timed_wait(pid, tid)
             except (OSError, ValueError, KeyError, IndexError):
@@ -115,11 +127,40 @@ def deadlines(frozen: Frozen, waits: dict[int, TimedWait]) -> dict[int, int]:
 
 
 def shorten(frozen: Frozen, ends: dict[int, int]) -> None:
-    """The process stays here: calls that take milliseconds in a register are made again with what is left."""
+    """The process stays here: calls that take milliseconds in a register are made again with what is left, and sleeps and polls too that
+    a filter does not let go on."""
     for tid, thread in frozen.threads.items():
         registers, deadline = thread.registers, ends.get(tid)
-        if deadline is not None and signed(registers.orig_rax) in _IN_MILLISECONDS:
+        number = signed(registers.orig_rax)
+        if number >= 0 and signed(registers.rax) == ERESTART_RESTARTBLOCK:
+            with suppress(ProcessLookupError):
+                if not lets_sleeps_go_on([chain(tid)]):
+                    make_again(frozen, thread, number, deadline)
+        elif deadline is not None and number in _IN_MILLISECONDS:
             registers.r10 = max(0, -((time.monotonic_ns() - deadline) // 1_000_000))
+
+
+def make_again(frozen: Frozen, thread: Thread, number: int, deadline: int | None) -> None:
+    """A thread begins its call anew, to wait until the deadline if that is known. A time in memory goes below the stack: the kernel reads
+    it before anything else can be there."""
+    registers = thread.registers
+    if number == SYS.futex:
+        registers.rax, registers.orig_rax = 0, U64           # a spurious wake-up, which it allows
+        return
+    registers.rax = ERESTARTNOHAND & U64
+    left = max(0, deadline - time.monotonic_ns()) if deadline is not None else None
+    if left is None:
+        return
+    if number == SYS.poll:
+        registers.rdx = -(-left // 1_000_000)
+        return
+    address = (registers.rsp - RED_ZONE - 16) & ~15
+    with suppress(OSError):
+        frozen.write(address, struct.pack("<QQ", *divmod(left, 1_000_000_000)))
+        if number == SYS.nanosleep:
+            registers.rdi = address
+        else:
+            registers.rdx = address
 
 
 def _timed_wait(pid: int, tid: int) -> TimedWait | None:
@@ -127,6 +168,8 @@ def _timed_wait(pid: int, tid: int) -> TimedWait | None:
     scheduling = _scheduling(task / "sched")
     words = (task / "syscall").read_text().split()
     number, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
+    if number == SYS.clock_nanosleep and arguments[1]:
+        return None                                          # until a time, whenever it is made
     limit = _limit(pid, number, arguments[_TIMEOUT.get(number, 3)])
     if not limit:
         return None

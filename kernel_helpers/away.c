@@ -162,7 +162,7 @@ static void take(void *member, const struct seccomp_notif *n) {
     t->m.call.number = n->data.nr;
     if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && away_takes_directly(a, t, n, arguments))
         return;
-    if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE || entry->class == CLASS_SAME ||
+    if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE || entry->class == CLASS_RIGHTS ||
         (entry->class == CLASS_BIND && read_limit(t, n->data.nr, arguments)))
         hand_over(a, t, n);
     else

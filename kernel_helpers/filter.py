@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kernel_helpers.table import Class, Row, by_number
 
@@ -21,20 +21,24 @@ _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENTS = 0, 4, 16
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
-def _verdict(class_: Class, notify: int) -> int:
-    return {Class.LOCAL: RET_ALLOW, Class.REFUSE: RET_ENOSYS}.get(class_, notify)
+Verdicts = Callable[[Class], int]
 
 
-def _leaf(row: Row | None, notify: int) -> list[Instruction]:
+def _verdicts(notify: int, has_fixed_ids: bool) -> Verdicts:
+    found = {Class.LOCAL: RET_ALLOW, Class.REFUSE: RET_ENOSYS} | ({Class.IDS: RET_ALLOW} if has_fixed_ids else {})
+    return lambda class_: found.get(class_, notify)
+
+
+def _leaf(row: Row | None, notify: int, verdict_of: Verdicts) -> list[Instruction]:
     """The decision for one call: its variants in order (only the low half of an argument decides), then its class."""
     if row is None:
         return [(_RETURN, 0, 0, notify)]
     code: list[Instruction] = []
-    own = _verdict(row.class_, notify)
-    verdicts = {_verdict(v.class_, notify) for v in row.variants}
+    own = verdict_of(row.class_)
+    verdicts = {verdict_of(v.class_) for v in row.variants}
     if verdicts - {own}:
         for variant in row.variants:
-            verdict = _verdict(variant.class_, notify)
+            verdict = verdict_of(variant.class_)
             if any(variant.also):
                 raise ValueError(f"{row.name}: the filter decides by one argument only")
             if verdict != notify and variant.mask >> 32:
@@ -48,12 +52,12 @@ def _leaf(row: Row | None, notify: int) -> list[Instruction]:
     return code
 
 
-def _ranges(notify: int) -> list[tuple[int, list[Instruction]]]:
+def _ranges(notify: int, has_fixed_ids: bool) -> list[tuple[int, list[Instruction]]]:
     """(first number, decision) in ascending order; neighbours with the same decision are one range."""
-    table = by_number()
+    table, verdicts = by_number(), _verdicts(notify, has_fixed_ids)
     result: list[tuple[int, list[Instruction]]] = []
     for number in range(max(table) + 2):
-        leaf = _leaf(table.get(number), notify)
+        leaf = _leaf(table.get(number), notify, verdicts)
         if not result or result[-1][1] != leaf:
             result.append((number, leaf))
     return result
@@ -72,8 +76,9 @@ def _search(ranges: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction
 
 
 @functools.cache
-def instructions(notify: int = RET_NOTIFY) -> tuple[Instruction, ...]:
-    """The program; `notify` is what calls that are not the node's own end in (RET_NOTIFY, or RET_TRACE for ptrace)."""
+def instructions(notify: int = RET_NOTIFY, has_fixed_ids: bool = False) -> tuple[Instruction, ...]:
+    """The program; `notify` is what calls that are not the node's own end in (RET_NOTIFY, or RET_TRACE for ptrace). has_fixed_ids: the
+    process cannot have other ids than it has here."""
     return (
         (_LOAD, 0, 0, _OFFSET_ARCH),
         (_EQUAL, 1, 0, AUDIT_ARCH_X86_64),
@@ -81,13 +86,13 @@ def instructions(notify: int = RET_NOTIFY) -> tuple[Instruction, ...]:
         (_LOAD, 0, 0, _OFFSET_NUMBER),
         (_AT_LEAST, 0, 1, X32_BIT),
         (_RETURN, 0, 0, RET_ENOSYS),
-        *_search(_ranges(notify)),
+        *_search(_ranges(notify, has_fixed_ids)),
     )
 
 
-def program(notify: int = RET_NOTIFY) -> bytes:
+def program(notify: int = RET_NOTIFY, has_fixed_ids: bool = False) -> bytes:
     """An array of `struct sock_filter`, 8 bytes each. Errors: ValueError when it would exceed the kernel's 4096."""
-    code = instructions(notify)
+    code = instructions(notify, has_fixed_ids)
     if len(code) > 4096:
         raise ValueError(f"the filter has {len(code)} instructions")
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)

@@ -270,7 +270,7 @@ static void start(struct home *h, struct home_thread *t) {
         t->call.place_length = 0;
     t->signalling = home_signalling(h, t);
     t->resuming = home_resumes(t);
-    int64_t limit = home_patience(t);
+    int64_t limit = home_patience(h, t);
     t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : home_now() + limit;
     home_forget(t);
     t->state = BUSY;

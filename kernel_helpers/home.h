@@ -59,6 +59,7 @@ struct home {
     int follows;
     uint32_t processor;             /* where follow() has put the receiver */
     uint64_t calls, quick;
+    int keeps_time;                 /* sleeps and polls have deadlines, too */
     int alarmed;                    /* the process's timer of real time may be running, or have sent what it has not had */
 };
 
@@ -99,7 +100,7 @@ void home_face_terminal(struct home_thread *t);
 /* CLOCK_MONOTONIC, nanoseconds. */
 int64_t home_now(void);
 /* Nanoseconds that the call may wait; 0: it does not wait, has no limit, or the kernel keeps it itself. */
-int64_t home_patience(struct home_thread *t);
+int64_t home_patience(struct home *h, struct home_thread *t);
 /* Has the call in the slot wait only to its deadline. */
 void home_shorten(struct home *h, struct home_thread *t);
 /* Whether this is the suspended call made again: the same number, arguments and bytes. */

@@ -135,6 +135,7 @@ def _native() -> ctypes.CDLL:
         ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
         ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]), ("home_resumable", i, [pointer, i]),
+        ("home_deadline", ctypes.c_int64, [pointer, i, i]), ("home_keep_time", None, [pointer]),
         ("home_milliseconds_left", ctypes.c_int64, [pointer, i, i]), ("home_again", i, [pointer, i, pointer]),
         ("home_signallers", unsigned, [pointer, pointer, unsigned]), ("home_told", None, [pointer, i]),
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
@@ -277,6 +278,7 @@ class HomeLink(SessionLink):
         super().__init__()
         self.threads = list(threads)
         self.used_away: list[list[int]] = []
+        self.keeps_time = False
         """What the guest has used on the nodes that it has left (account.py)."""
         self.own_files: list[int] = []
         """Numbers of files that it has opened there, and shares with nobody (direct.py)."""
@@ -385,6 +387,15 @@ class HomeLink(SessionLink):
         """How long the suspended call `number` of a thread has still to wait; None: it has no limit that is known."""
         left = _native().home_milliseconds_left(self.handle, tid, number)
         return None if left < 0 else int(left)
+
+    def deadline(self, tid: int, number: int) -> int | None:
+        """Until when the suspended call `number` of a thread is to wait (CLOCK_MONOTONIC, ns); None: that is not known."""
+        return int(_native().home_deadline(self.handle, tid, number)) or None
+
+    def keep_time(self) -> None:
+        """The process's kernel may not go on with sleeps and polls that are suspended: their deadlines are kept. Before the first call."""
+        self.keeps_time = True
+        _native().home_keep_time(self.handle)
 
     def again(self, tid: int) -> tuple[int, int] | None:
         """The thread, stopped in its call, is about to make it again: which argument of it is another then, for a part of its time has

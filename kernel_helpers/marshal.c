@@ -34,7 +34,7 @@ int link_class(long number, const uint64_t arguments[6]) { return link_entry(num
 
 static int at_home(int class) {
     return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END || class == CLASS_SUM ||
-           class == CLASS_EXECUTE || class == CLASS_BIND || class == CLASS_SAME;
+           class == CLASS_EXECUTE || class == CLASS_BIND || class == CLASS_RIGHTS || class == CLASS_IDS;
 }
 
 int link_forwardable(long number) {

@@ -1,7 +1,8 @@
 /* Calls that a move has interrupted, until they are made again.
  *
  * With a restart block the thread's kernel goes on with them (restart_syscall): that it is the same call has to be known. Of epoll_wait,
- * semtimedop and rt_sigtimedwait the kernel keeps nothing: their deadline is kept here, and the call made again gets what is left. */
+ * semtimedop and rt_sigtimedwait the kernel keeps nothing: their deadline is kept here, and the call made again gets what is left. So is
+ * that of sleeps and poll(2) where the process's own seccomp filter does not let its kernel go on with them at home. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -19,16 +20,40 @@ int64_t home_now(void) {
 }
 
 /* Whether the time-out of the call is a number of milliseconds, or a struct timespec, relative to now. */
-static int in_milliseconds(const struct call *c) { return c->number == SYS_epoll_wait || c->number == SYS_epoll_pwait; }
-
-static int in_timespec(const struct call *c) {
-    return c->number == SYS_epoll_pwait2 || c->number == SYS_semtimedop || c->number == SYS_rt_sigtimedwait;
+static int in_milliseconds(const struct call *c) {
+    return c->number == SYS_epoll_wait || c->number == SYS_epoll_pwait || c->number == SYS_poll;
 }
 
-static int timeout_argument(const struct call *c) { return c->number == SYS_rt_sigtimedwait ? 2 : 3; }
+static int is_sleep(const struct call *c) { return c->number == SYS_nanosleep || c->number == SYS_clock_nanosleep; }
 
-int64_t home_patience(struct home_thread *t) {
+static int in_timespec(const struct call *c) {
+    return c->number == SYS_epoll_pwait2 || c->number == SYS_semtimedop || c->number == SYS_rt_sigtimedwait || is_sleep(c);
+}
+
+static int timeout_argument(const struct call *c) {
+    switch (c->number) {
+    case SYS_nanosleep:
+        return 0;
+    case SYS_clock_nanosleep:
+    case SYS_poll:
+    case SYS_rt_sigtimedwait:
+        return 2;
+    default:
+        return 3;
+    }
+}
+
+/* Whether its time passes as CLOCK_MONOTONIC does: not until a time, nor by a processor's clock. */
+static int passes_evenly(const struct call *c) {
+    uint64_t clock = c->arguments[0];
+    return c->number != SYS_clock_nanosleep ||
+           (!c->arguments[1] && clock != CLOCK_PROCESS_CPUTIME_ID && clock != CLOCK_THREAD_CPUTIME_ID && clock <= CLOCK_TAI);
+}
+
+int64_t home_patience(struct home *h, struct home_thread *t) {
     int argument = timeout_argument(&t->call);
+    if ((is_sleep(&t->call) || t->call.number == SYS_poll) && !(h->keeps_time && passes_evenly(&t->call)))
+        return 0;
     uint64_t value = t->call.arguments[argument];
     if (in_milliseconds(&t->call))
         return (int32_t)value > 0 ? (int32_t)value * 1000000ll : 0;
@@ -151,3 +176,17 @@ int64_t home_milliseconds_left(struct home *h, int tid, int number) {
     pthread_mutex_unlock(&h->lock);
     return left;
 }
+
+/* Until when the suspended call `number` of this thread is to wait (CLOCK_MONOTONIC, nanoseconds); 0: that is not kept here. */
+int64_t home_deadline(struct home *h, int tid, int number) {
+    struct home_thread *t = home_thread_of(h, tid);
+    int64_t deadline = 0;
+    pthread_mutex_lock(&h->lock);
+    if (t && t->resumable.number == number)
+        deadline = t->resumable_deadline;
+    pthread_mutex_unlock(&h->lock);
+    return deadline;
+}
+
+/* The process's kernel may not go on with sleeps and polls: their deadlines are kept here. */
+void home_keep_time(struct home *h) { h->keeps_time = 1; }

@@ -28,7 +28,8 @@ class Class(IntEnum):
     SUM = 6
     EXECUTE = 7
     BIND = 8
-    SAME = 9
+    RIGHTS = 9
+    IDS = 10
 
 
 class Shape(IntEnum):
@@ -307,7 +308,7 @@ def taken_home() -> tuple[list[Row], list[Row]]:
         classes = {row.class_, *(variant.class_ for variant in row.variants)}
         if classes == {Class.GO_HOME} and row.name not in BEARING:
             always.append(row)
-        elif classes & {Class.GO_HOME, Class.SAME}:
+        elif Class.GO_HOME in classes:
             sometimes.append(row)
     return always, sometimes
 
@@ -324,7 +325,8 @@ def documentation() -> str:
              Class.SUM: "by the stub at home, and what was used away is added",
              Class.EXECUTE: "by the stub at home, and the new program comes here",
              Class.BIND: "by the stub at home, and the guest is bound by it",
-             Class.SAME: "by the stub at home, if the thread has these ids already; else brings the process home"}
+             Class.RIGHTS: "by the stub at home, where rights count",
+             Class.IDS: "natively on the node, if the process cannot have other ids; else by the stub at home"}
     always, sometimes = taken_home()
     lines = ["# System calls of a process that is away", "",
              "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",

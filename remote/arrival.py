@@ -10,15 +10,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import criu, postcopy, precopy
-from engine.arrival import drop_capabilities, install_filter, notifications_work, wake
+from engine.arrival import drop_capabilities, install_filter, install_own, notifications_work, wake
 from engine.capture import NO_LIMIT
 from engine.commit import Candidate, Do, Word, follow
-from engine.context import WIRE_MOST, Context
+from engine.confinement import lets_sleeps_go_on
+from engine.context import WIRE_MOST, Context, Identity
 from engine.files import MappedFile
 from engine.hollow import from_wire
 from engine.layout import Span
@@ -150,6 +151,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         phases.done("cargo")
         if isinstance(cargo, _Poured):
             with sandbox.sealing() if left is None else nullcontext():
+                if request.get("identity") is not None:
+                    cargo = replace(cargo, context=_as_at_home(cargo.context, Identity.from_wire(request["identity"])))
                 frozen, taker = _pour(vessel, cargo, int(request["uid"]))
                 if taker is not None:
                     remote.take_pages(taker)
@@ -175,9 +178,11 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             frozen = seize(host_pid, tracing.PTRACE_O_EXITKILL)
             wake(frozen)
             phases.done("wake")
-        listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY))
+        has_fixed_ids = request.get("fixed_ids") is True and (isinstance(cargo, _Images) or _are_equal(cargo.context.identity))
+        listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY, has_fixed_ids))
         phases.done("filter")
         if isinstance(cargo, _Poured):
+            install_own(frozen, {thread.tid: thread.filters for thread in cargo.context.threads})
             become(frozen, cargo.context.identity)
         drop_capabilities(frozen)
         phases.done("capabilities")
@@ -229,6 +234,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     if isinstance(cargo, _Poured):
         assert vessel is not None
         guest.objects = vessel.objects
+        guest.waits.may_go_on = lets_sleeps_go_on(thread.filters for thread in cargo.context.threads)
         guest.marks.home_lets_lock = cargo.context.identity.limits.get(resource.RLIMIT_MEMLOCK, (NO_LIMIT, NO_LIMIT))[0]
     if request.get("trace"):
         guest.show_calls()
@@ -342,6 +348,18 @@ def _sandbox(
 def _ids(request: Message) -> list[object]:
     """All user and group ids that the process has at home."""
     return [request["uid"], *request.get("ids", [])]
+
+
+def _as_at_home(context: Context, home: Identity) -> Context:
+    """With the ids that it has at home, and what it may lock there: they may have changed since it left, and have done so there alone."""
+    limits = context.identity.limits | {number: limit for number, limit in home.limits.items() if number == resource.RLIMIT_MEMLOCK}
+    identity = replace(context.identity, uids=home.uids, gids=home.gids, groups=home.groups, limits=limits)
+    return replace(context, identity=identity)
+
+
+def _are_equal(identity: Identity) -> bool:
+    """Whether nothing has given it other ids since it was said that it cannot have them."""
+    return len({*identity.uids}) == len({*identity.gids}) == 1
 
 
 def _clocks_of_home(talk: Channel) -> tuple[int, int] | None:

@@ -114,6 +114,7 @@ class Guest:
         frozen, self.frozen = self.frozen, None
         for thread in frozen.threads.values():
             thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
+            self.waits.end_early(thread.registers)
             thread.restore()
         for thread in frozen.threads.values():
             if thread.pending_signal in tracing.STOPPING:  # which no mask keeps out of the calls above
@@ -210,7 +211,7 @@ class Guest:
         """A process that was born of this guest, and has not run yet."""
         self.sandbox.join()
         child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command, home_nodes=self.home_nodes)
-        child.shares_memory = shares_memory
+        child.shares_memory, child.waits.may_go_on = shares_memory, self.waits.may_go_on
         child.marks.home_has_guards, child.marks.home_lets_lock = self.marks.home_has_guards, self.marks.home_lets_lock
         if self.trace is not None:
             child.show_calls()
@@ -377,6 +378,7 @@ class Guest:
             return
         if self.door.has_answered(tid) and not self.signals.is_due(tid):
             self.door.forget(tid)
+        self.waits.leave(tid)
         tracing.proceed(tid)
 
     def thread_gone(self, stop: Stop) -> None:
@@ -384,10 +386,13 @@ class Guest:
         self.threads.pop(stop.tid, None)
         if self.trace is not None:
             self.trace.forget(stop.tid)
+        is_last, program = stop.tid == self.pid or not self.threads, self.program_tid(stop.tid)
+        if not is_last and stop.cause is Cause.KILLED and stop.number == signal.SIGSYS and not ends_by(self.pid, signal.SIGSYS):
+            # By its own seccomp filter, and it alone (SECCOMP_RET_KILL_THREAD): it has made no call to end.
+            self.link.send(Control.UNBORN, 0, pack(thread=program))
         if isinstance(self.link, AwayLink):
-            self.link.remove_thread(stop.tid, self.program_tid(stop.tid))
+            self.link.remove_thread(stop.tid, program)
             self._tids = {program: host for program, host in self._tids.items() if host != stop.tid}
-        is_last = stop.tid == self.pid or not self.threads
         if is_last and stop.cause is Cause.KILLED and not self.remote.finished:
             log.info("guest %d was killed by signal %d", self.pid, stop.number)
             self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core))
@@ -460,6 +465,14 @@ def program_tids(pid: int) -> dict[int, int]:
             if line.startswith("NSpid:"):
                 result[int(entry.name)] = int(line.split()[-1])
     return result
+
+
+def ends_by(pid: int, number: int) -> bool:
+    """Whether a process as a whole is being ended by that signal, or has been (the last field of /proc/PID/stat, its exit code)."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().split()[-1]) & 0x7F == number
+    except (OSError, ValueError):
+        return True
 
 
 def end_traced(pid: int, tids: list[int]) -> None:

@@ -112,7 +112,7 @@ class PtraceLink(SessionLink):
         return signed(tracing.registers(stop.tid).rax) == -errno.ENOSYS
 
     def _take(self, program: int, caught: _Caught) -> None:
-        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM, Class.BIND):
+        if caught.entry.class_ in (Class.FORWARD, Class.BOTH, Class.END, Class.SUM, Class.BIND, Class.IDS):
             with suppress(TooBig):
                 self._send(program, caught)
                 return

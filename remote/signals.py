@@ -280,6 +280,8 @@ class GuestSignals:
         if tracing.signal_state(guest.pid, tid).is_caught(number):
             guest.door.handled(tid)
             guest.link.abandon(guest.program_tid(tid))
+        else:
+            guest.waits.leave(tid)
         tracing.proceed(tid, number)
 
     def stop_at_home(self, number: int) -> None:

@@ -25,7 +25,7 @@ from kernel_helpers import inject, tracing
 from kernel_helpers.inject import SIGINFO_SIZE, Thread
 from kernel_helpers.link import Parked
 from kernel_helpers.seizing import RED_ZONE, Frozen
-from kernel_helpers.syscalls import ERESTARTNOHAND, ERESTARTNOINTR, SYS, U64, Registers, normalise_restart, signed
+from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, ERESTARTNOINTR, SYS, U64, Registers, normalise_restart, signed
 from kernel_helpers.tracing import Cause
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Waits:
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
+        self.may_go_on = True
+        """by restart_syscall(2), from which its own seccomp filters may keep the kernel"""
         self._given_back: dict[int, _Wait] = {}
         self._kept: set[int] = set()
         """threads (the program's ids) whose call home has given back for a move, and which stay in it until they stand still"""
@@ -95,6 +97,23 @@ class Waits:
             if thread is not None and wait.value and _stands_in(thread.registers, wait.number):
                 thread.registers.rax, thread.registers.orig_rax = wait.value & U64, U64
 
+    def leave(self, tid: int) -> None:
+        """A thread goes on out of a stop, and no handler of it runs."""
+        if not self.may_go_on:
+            registers = tracing.registers(tid)
+            if self.end_early(registers):
+                tracing.set_registers(tid, registers)
+
+    def end_early(self, registers: Registers) -> bool:
+        """Ends a wait for a futex of which the kernel keeps the time, as it may at any time, where the kernel may not go on with it.
+        Returns whether it does."""
+        if self.may_go_on:
+            return False
+        ends = signed(registers.orig_rax) == SYS.futex and signed(registers.rax) == ERESTART_RESTARTBLOCK
+        if ends:
+            normalise_restart(registers)
+        return ends
+
     def settle(self, tid: int) -> bool:
         """A thread that has come to a stop is about to go on. Whether it goes on without the caller, now or later."""
         wait = self._given_back.pop(tid, None)
@@ -129,7 +148,7 @@ class Waits:
             suspending = registers.copy()
             suspending.rip -= 2
             suspending.rax, suspending.orig_rax, suspending.rdi, suspending.rsi = SYS.rt_sigsuspend, U64, address, 8
-            tracing.set_options(tid, usual | tracing.PTRACE_O_TRACESYSGOOD)
+            tracing.set_options(tid, usual | tracing.PTRACE_O_TRACESYSGOOD | tracing.PTRACE_O_SUSPEND_SECCOMP)
             tracing.set_signal_mask(tid, U64)  # nothing comes on the way there
             tracing.set_registers(tid, suspending)
             tracing.run_to_call(tid)

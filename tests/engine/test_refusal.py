@@ -79,9 +79,6 @@ def test_ordinary_programs_may_move(source: str) -> None:
         ("check(libc.syscall(323, 1))", "userfaultfd"),
         ("check(libc.syscall(206, 8, ctypes.byref(ctypes.c_ulong(0))))", "asynchronous I/O"),
         ("b = ctypes.create_string_buffer(120); check(libc.syscall(425, 4, b))", "io_uring"),
-        ("f = ctypes.create_string_buffer(b'\\x06\\0\\0\\0\\0\\0\\xff\\x7f', 8)\n"
-         "class P(ctypes.Structure): _fields_ = [('n', ctypes.c_ushort), ('f', ctypes.c_void_p)]\n"
-         "libc.prctl(38, 1, 0, 0, 0); check(libc.prctl(22, 2, ctypes.byref(P(1, ctypes.addressof(f)))))", "seccomp"),
         ("os.open('/proc/self/maps', os.O_RDONLY); os.open('/proc/self/stat', os.O_RDONLY)", "/proc/self/maps (descriptor"),
         ("os.open('/proc/thread-self/mem', os.O_RDWR)", "/proc/self/mem (descriptor"),
         ("t = ctypes.c_void_p(); check(libc.timer_create(2, None, ctypes.byref(t)))", "counts its processor time (timer_create)"),

@@ -12,10 +12,12 @@ from tests.moves import (
     test_core,
     test_directed,
     test_exec,
+    test_filters,
     test_itself,
     test_limits,
     test_marks,
     test_masks,
+    test_rights,
     test_signals,
     test_stopped,
     test_unchanged,
@@ -115,3 +117,15 @@ def test_marks_of_memory_with_the_reference_interceptor(reference: Cluster) -> N
     if knows_guards():
         test_marks.test_guards_are_no_reason_to_come_home(reference)
     test_marks.test_what_is_mapped_later_is_locked(reference, "n2")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("how", "words"), [("many", "trapped: 77, signal 31"), ("thread", "status 159"), ("trap", "status 159")])
+def test_filters_with_the_reference_interceptor(reference: Cluster, how: str, words: str) -> None:
+    test_filters.is_the_same(reference, how, words, ("moved",))
+
+
+@pytest.mark.timeout(120)
+def test_rights_with_the_reference_interceptor(reference: Cluster) -> None:
+    natively = test_rights.drops(reference)
+    assert test_rights.drops(reference, "n2", "n3", stays=False) == natively  # threads and children are born at home then
