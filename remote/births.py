@@ -147,8 +147,8 @@ class Births:
             if has_begun and asked.wish.is_awaited:
                 self.awaited[host] = (number, parent)
             else:
-                parent.resume()
                 guest.follow(host)
+                parent.resume()
             phases.done("begin")
             phases.tell(log)
             if guest.is_stopped:
@@ -176,8 +176,8 @@ class Births:
             raise FarhomeError(f"the new task cannot be looked after: {sentence(error)}") from error
         newborn.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
         newborn.restore()
-        newborn.resume()
         guest.follow(newborn.tid)
+        newborn.resume()
 
     def _begin_process(self, newborn: Thread, number: int, reception: Reception, asked: _Asked) -> None:
         guest, remote = self._guest, self._remote
@@ -202,8 +202,8 @@ class Births:
             if child == number:
                 del self.awaited[host]
                 with suppress(ProcessLookupError):
-                    parent.resume()
                     self._guest.follow(host)
+                    parent.resume()
                     if self._guest.is_stopped:
                         tracing.interrupt(host)
 

@@ -122,8 +122,8 @@ class Guest:
                 thread.pending_signal, thread.pending_info = 0, b""
             if self.is_stopped:
                 tracing.interrupt(thread.tid)  # it comes to that stop before any instruction of its own
-            thread.resume()
             self.follow(thread.tid)
+            thread.resume()
 
     @property
     def has_all_memory(self) -> bool:
@@ -158,7 +158,7 @@ class Guest:
         self.trace = Trace(self.remote.options.node, self.program_tid, send)
 
     def follow(self, host: int) -> None:
-        """A thread (ours) runs that may have to be followed."""
+        """A thread (ours) is about to run that may have to be followed, from its first call on."""
         if self.trace is not None:
             self.trace.follow(host)
 

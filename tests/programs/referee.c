@@ -9,6 +9,7 @@
  * letter; what the script says is a time, an address or a number of its own (M). It is put out of the memory as well, so that later calls
  * find the same there. */
 #define _GNU_SOURCE
+#include <stddef.h>
 #include "referee.h"
 #include "referee_world.h"
 
@@ -20,6 +21,7 @@ static int turn, ends;          /* which thread runs; futexes */
 static struct job { uint64_t number, a[6]; int64_t result; } job;
 static uint64_t calls_made, calls_seen;
 static int has_waited;          /* a call has been interrupted, as it took too long */
+static unsigned unwritten;      /* lines of the record */
 
 void flush_log(void) {
     for (unsigned done = 0; done < log_size;) {
@@ -28,7 +30,7 @@ void flush_log(void) {
             break;
         done += n;
     }
-    log_size = 0;
+    log_size = unwritten = 0;
 }
 
 void tell(const char *format, ...) {
@@ -72,6 +74,7 @@ static void entries(unsigned char *at, int64_t size, int old) {
 static void put_out(const struct mask *m, int64_t result) {
     unsigned char *at = (void *)m->at;
     uint64_t seconds;
+    uint16_t mode;
     if (m->at < DATA || m->at + m->size > DATA + DATA_SIZE || (m->kind != 'X' && m->kind != 'z' && m->kind != 't' && result < 0))
         return;
     switch (m->kind) {
@@ -90,6 +93,11 @@ static void put_out(const struct mask *m, int64_t result) {
                 at[0] = 1;
                 break;
             }
+        break;
+    case 's': case 'S':         /* a socket's times are what was in that piece of the kernel's memory before */
+        memcpy(&mode, at + (m->kind == 's' ? offsetof(struct stat, st_mode) : offsetof(struct statx, stx_mode)), sizeof mode);
+        if (S_ISSOCK(mode))
+            memset(at + (m->kind == 's' ? 72 : 64), 0, m->kind == 's' ? 48 : 64);
         break;
     case 'd': case 'D':
         entries(at, result, m->kind == 'D');
@@ -131,7 +139,7 @@ static void end_line(int thread) {
     tell_notes(thread);
     tell_memory();
     tell("\n");
-    if (is_exact)
+    if (is_exact || ++unwritten == LINES_AT_ONCE)
         flush_log();
 }
 
@@ -147,8 +155,17 @@ static void wait_for(int who) {
         call(SYS_futex, (uint64_t)&turn, FUTEX_WAIT_PRIVATE, now, 0, 0, 0);
 }
 
+/* What may end the process. */
+static int is_deadly(uint64_t number) {
+    return number == SYS_kill || number == SYS_tkill || number == SYS_tgkill || number == SYS_rt_sigqueueinfo ||
+           number == SYS_rt_tgsigqueueinfo || number == SYS_pidfd_send_signal;
+}
+
 static void make_it(void) {
+    uint64_t tick = 1ul << (TICK - 1);
     job.result = call(job.number, job.a[0], job.a[1], job.a[2], job.a[3], job.a[4], job.a[5]);
+    if (job.number == SYS_rt_sigprocmask)       /* what bounds the calls that follow */
+        call(SYS_rt_sigprocmask, SIG_UNBLOCK, (uint64_t)&tick, 0, 8, 0, 0);
     __atomic_add_fetch(&calls_made, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -224,6 +241,8 @@ static void do_call(char *rest, int thread) {
     for (int i = 0; i < 6; i++)
         job.a[i] = number(&rest);
     const char *flags = rest + strspn(rest, " ");
+    if (is_deadly(job.number))
+        flush_log();
     if (thread) {
         hand_over(thread);
         wait_for(0);

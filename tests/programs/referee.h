@@ -4,7 +4,8 @@
  *   T THREAD               makes the calls that follow, 0 the first one
  *   P ADDRESS BYTES        puts bytes there     S ADDRESS SIZE BYTE   fills     Q ADDRESS @X   the id of a process
  *   M ADDRESS SIZE KIND    of the next call's memory: x nothing is said if the call has succeeded (X: whether or not), t a time if it is
- *                          of these years, z only whether it is 0, d and D directory entries
+ *                          of these years, z only whether it is 0, d and D directory entries, s and S those of sockets in a
+ *                          struct stat and a struct statx
  *   C NUMBER A0 .. A5 FLAGS   a call; FLAGS: r its result is not told, only that it is one, b only whether it is 0; w waits for the
  *                          helper's end if it has succeeded; s for what it may bring; n its result, N the two that A0 points to,
  *                          descriptors that shall not wait; - nothing
@@ -46,6 +47,7 @@
 #define RECORD_FD 700
 #define LOG_ROOM (1u << 18)
 #define TICK 64
+#define LINES_AT_ONCE 32
 enum { HELPER = 1, HANDLERS = 2, OBJECTS = 4 };
 
 static __thread int me;

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.moves.cluster import HOME, Cluster, until
 from tests.moves.outcome import PATH, kill_session
-from tests.moves.storm import Mover
+from tests.moves.storm import BUNDLES, Mover
 from tests.moves.workloads import USER
 from tests.programs.build import program as built
 from tests.referee.program import Episode, Step
@@ -18,8 +20,11 @@ from tests.referee.program import Episode, Step
 NUMBERS = itertools.count(1)
 FIRST_PID = 1_000_000
 """Ids of processes are higher than any other number of a program, so that they are known for what they are."""
-AGAIN = 3
-"""How often what differs is run natively once more: what is found there, too, is no difference."""
+AGAIN = 4
+"""How often what differs is run natively once more: what is found there, too, or differs there before, is no difference."""
+HANGS = "it hangs"
+LONGEST, SLOWEST = 180, 3
+"""Seconds after which a run counts as hanging, and how much an episode adds."""
 
 
 @dataclass
@@ -38,8 +43,8 @@ class Difference:
     at: int
     native: str
     found: str
-    until: list[str] = field(default_factory=list)
-    """what it found up to there"""
+    before: list[str] = field(default_factory=list)
+    """what both found up to there"""
 
     def __str__(self) -> str:
         step = self.step()
@@ -80,6 +85,8 @@ class Court:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.compared: Counter[str] = Counter()
+        """by way: calls of which it was found that they give the same"""
         self.directory = cluster.home.root / "tmp" / f"referee-{os.getpid()}"
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(mode=0o755)
@@ -100,7 +107,7 @@ class Court:
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def run(self, episodes: Sequence[Episode], way: str, *, exact: bool = False, timeout: float = 600) -> list[Record]:
+    def run(self, episodes: Sequence[Episode], way: str, *, exact: bool = False) -> list[Record]:
         """Runs them in one program. way: native, away (from its first instruction on), moved (again and again, at random)."""
         inside = f"/tmp/{self.directory.name}"
         work, job = self.directory / "work", f"referee-{os.getpid()}-{next(NUMBERS)}"
@@ -128,7 +135,10 @@ class Court:
                 mover = Mover(self.cluster, job, episodes[0].seed, (0.1, 0.5))
                 mover.start()
             (self.directory / "go").touch()
-            process.wait(timeout)
+            process.wait(LONGEST + SLOWEST * len(episodes))
+        except subprocess.TimeoutExpired as error:
+            self.cluster.logs(BUNDLES / self.directory.name)
+            raise AssertionError(f"the runner hangs; see {BUNDLES / self.directory.name}") from error
         finally:
             if mover is not None:
                 mover.stop()
@@ -142,27 +152,26 @@ class Court:
         assert len(records) == len(episodes)
         return records
 
-    def judge(self, episodes: Sequence[Episode], way: str, natives: int = 2) -> tuple[list[Difference], list[Difference]]:
-        """Where runs that way differ from all native ones; and the episodes that differ natively, too, where no call can be judged
-        from that line on."""
-        native = [self.run(episodes, "native") for _ in range(natives)]
-        there = self.run(episodes, way)
+    def judge(self, episodes: Sequence[Episode], way: str) -> tuple[list[Difference], list[Difference]]:
+        """Where runs that way differ from all native ones; and where native ones differ, too, so that nothing that follows is judged."""
+        native = self.run(episodes, "native")
+        unsteady = [
+            Difference(episode, "natively", len(record.lines) - 1, HANGS, "")
+            for episode, record in zip(episodes, native, strict=True) if HANGS in record.lines
+        ]  # fmt: skip
+        fair = [number for number, record in enumerate(native) if HANGS not in record.lines]
+        there = self.run([episodes[number] for number in fair], way)
         found: list[Difference] = []
-        unsteady: list[Difference] = []
-        for number, episode in enumerate(episodes):
-            runs = [records[number].lines for records in native]
-            steady = first_difference(runs[0], runs[1]) if natives > 1 else None
-            if steady is not None:
-                unsteady.append(Difference(episode, "natively", steady, line_at(runs[0], steady), line_at(runs[1], steady)))
-            at = first_difference(runs[0], there[number].lines)
-            if at is not None and (steady is None or at < steady):
-                other = line_at(there[number].lines, at)
-                found.append(Difference(episode, way, at, line_at(runs[0], at), other, [*there[number].lines[:at], other]))
-        if found:
-            again = [self.run([one.episode for one in found], "native") for _ in range(AGAIN)]
-            for number, one in reversed(list(enumerate(found))):
-                if any([*run[number].lines[:one.at], line_at(run[number].lines, one.at)] == one.until for run in again):
-                    unsteady.append(found.pop(number))
+        for number, record in zip(fair, there, strict=True):
+            lines = native[number].lines
+            at = first_difference(lines, record.lines)
+            self.compared[way] += calls_of(lines[:at])
+            if at is not None:
+                found.append(difference(episodes[number], way, at, lines, record.lines))
+        again = [self.run([one.episode for one in found], "native") for _ in range(AGAIN if found else 0)]
+        for number, one in reversed(list(enumerate(found))):
+            if any(is_unsteady(one, run[number].lines) for run in again):
+                unsteady.append(found.pop(number))
         return found, unsteady
 
     def shorten(self, difference: Difference, rounds: int = 12) -> Difference:
@@ -190,7 +199,7 @@ class Court:
         if not candidates:
             return None
         wanted = step_name(difference)
-        found, _ = self.judge(candidates, difference.way, natives=1)
+        found, _ = self.judge(candidates, difference.way)
         return next((one for one in sorted(found, key=lambda one: len(one.episode.steps)) if step_name(one) == wanted), None)
 
 
@@ -218,6 +227,20 @@ def first_difference(one: list[str], other: list[str]) -> int | None:
         if a != b:
             return at
     return None
+
+
+def difference(episode: Episode, way: str, at: int, native: list[str], there: list[str]) -> Difference:
+    return Difference(episode, way, at, line_at(native, at), line_at(there, at), native[:at])
+
+
+def is_unsteady(one: Difference, again: list[str]) -> bool:
+    """Whether a native run finds something else up to there as well."""
+    return again[: one.at] != one.before or line_at(again, one.at) != one.native
+
+
+def calls_of(lines: list[str]) -> int:
+    """How many calls a record tells of: a line for each, which begins with a number."""
+    return sum(line[:1].isdigit() for line in lines)
 
 
 def line_at(lines: list[str], at: int) -> str:

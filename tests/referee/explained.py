@@ -35,6 +35,21 @@ EXPLANATIONS = (
         " guest's kernel is told of the process alone, and prefers the first",
         is_ours=True,
     ),
+    Explanation(
+        r"pkey_alloc\(.*",
+        r"\d+ ENOSPC",
+        r"\d+ EINVAL",
+        "on a processor without keys the kernel says EINVAL to the first call of an address space, and ENOSPC from then on; a move makes a"
+        " new one",
+        is_ours=False,
+    ),
+    Explanation(
+        r"get_robust_list\(@h, .*",
+        r"\d+ 0( .*)?",
+        r"\d+ ESRCH",
+        "the list of another process, which debuggers alone ask for: lists are kept where each process is, and there the others are not",
+        is_ours=True,
+    ),
 )
 
 

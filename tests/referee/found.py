@@ -20,6 +20,16 @@ FOUND: dict[str, tuple[str, ...]] = {
         f"read 17 {BEYOND} 0", f"getxattr {BEYOND} {BEYOND} {BEYOND} 0", f"poll {BEYOND} 0 0", f"fgetxattr 14 {BEYOND} {BEYOND} 0",
         f"setsockopt 1e 1 2 {BEYOND} 0", f"getgroups 0 {BEYOND}", f"sched_getaffinity 0 0 {BEYOND}", f"msgsnd 0 {BEYOND} 0 800",
     ),
+    "whose attributes lsm_get_self_attr tells is read even where there is no room for them": (
+        "S 100000000000 200 7", "write 14 100000000000 200", "S 100000000000 200 0", "lsm_get_self_attr 64 100000000200 100000000280 1",
+        "P 100000000280 08000000", "lsm_get_self_attr 64 100000000200 100000000280 1",
+        "P 100000000200 65000000", "lsm_get_self_attr 64 100000000200 100000000280 1",
+    ),
+    "lengths without a sign: 0xa5a5a5a5 is much, and no negative one that the kernel would refuse": (
+        "S 100000000000 200 a5", "lsm_list_modules 100000000100 100000000180 0", "S 100000000000 200 a5",
+        "lsm_get_self_attr 64 100000000100 100000000180 0", "statmount 100000000000 100000000100 40 0",
+        "listmount 100000000000 100000000100 8 0",
+    ),
 }  # fmt: skip
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 Mask = tuple[int, int, int, str]
 """argument, offset, size (0: as much as there is), kind (tests/programs/referee.h)"""
-_STAT = ((0, 16, "x"), (40, 8, "x"), (72, 16, "t"), (88, 16, "t"), (104, 16, "t"))
-"""device and inode, number of a terminal, times"""
-_STATX = ((32, 8, "x"), (64, 16, "t"), (80, 16, "x"), (96, 16, "t"), (112, 16, "t"), (128, 24, "x"))
+_STAT = ((0, 144, "s"), (0, 16, "x"), (40, 8, "x"), (72, 16, "t"), (88, 16, "t"), (104, 16, "x"))
+"""times of sockets, device and inode, number of a terminal, times"""
+_STATX = ((0, 256, "S"), (32, 8, "x"), (64, 16, "t"), (80, 16, "x"), (96, 16, "x"), (112, 16, "t"), (128, 24, "x"))
 _OBJECT = ((24, 2, "x"), (48, 8, "t"), (56, 8, "t"), (64, 8, "t"), (72, 8, "t"))
 MASKS: dict[str, tuple[str, tuple[Mask, ...]]] = {
     **{name: ("inode numbers, terminals' numbers and times of now", tuple((1, *rest) for rest in _STAT)) for name in ("stat", "lstat",
@@ -36,7 +36,7 @@ MASKS: dict[str, tuple[str, tuple[Mask, ...]]] = {
     ((1, 0, 128, "x"),)),
     "io_setup": ("an address", ((1, 0, 8, "x"),)), "rseq": ("which processor it is on", ((0, 0, 32, "X"),)),
     "cachestat": ("which pages the machine has in its memory", ((2, 0, 40, "x"),)),
-    "mincore": ("which pages are in memory: those of zeros alone are not carried when a process moves", ((2, 0, 64, "x"),)),
+    "mincore": ("which pages are in memory: those of zeros alone are not carried when a process moves", ((2, 0, 64, "X"),)),
     "msgctl": ("times, and how often ids were used", tuple((2, *rest) for rest in _OBJECT)),
     "shmctl": ("the same", tuple((2, *rest) for rest in _OBJECT)), "semctl": ("the same", tuple((3, *rest) for rest in _OBJECT)),
     "sched_rr_get_interval": ("the scheduler's own, by load", ((1, 0, 16, "x"),)),

@@ -101,10 +101,11 @@ class Generator:
                 numbers[i] = self.number(row.name, i, argument.word, numbers, arguments)
         words = [self.argument(row.name, i, argument, numbers) for i, argument in enumerate(arguments)]
         words = harmless(row.name, words, numbers, self)
+        self.spare(row.name, words)
         flags = values.NOT_WAITING.get(row.name,
         "") + ("r" if row.name in masks.RESULT_MASKS and "b" not in values.NOT_WAITING.get(row.name, "") else "")
         if row.name in ("kill", "tkill", "tgkill",
-        "rt_sigqueueinfo") and words[0] == "@h" and _plain(words[-1 if row.name != "rt_sigqueueinfo" else 1]):
+        "rt_sigqueueinfo") and words[0] in self.of_helper() and _plain(words[-1 if row.name != "rt_sigqueueinfo" else 1]):
             flags += "w"
         lines = list(self.before)
         for argument, offset, size, kind in masked:
@@ -120,6 +121,17 @@ class Generator:
         padded = words + ["0"] * (6 - len(words))
         lines.append(f"C {row.number:x} {' '.join(padded)} {flags or '-'}")
         return Step(lines, f"{row.name}({', '.join(words)})" + (f" in thread {self.thread}" if self.episode.threads else ""))
+
+    def of_helper(self) -> tuple[str, ...]:
+        """By what it is reached: its id, and its group."""
+        return ("@h", "0") if self.episode.flags & HELPER else ("@h",)
+
+    def spare(self, name: str, words: list[str]) -> None:
+        """Without handlers most signals end the process, and what would follow is not compared: so few are of that kind."""
+        at = _SIGNAL_OF.get(name)
+        ends = at is not None and not self.episode.flags & HANDLERS and words[0] in ("@s", "0", "@1")
+        if at is not None and ends and _plain(words[at]) and self.chance.random() < 0.95:
+            words[at] = f"{self.chance.choice(values.SPARING):x}"
 
     def inside(self, size: int) -> int:
         self.at = (self.at + 63) & ~63
@@ -294,6 +306,9 @@ class Generator:
             controls = 24
             self.put(control, struct.pack("<Qiii4x", 20, 1, 1, chance.choice((20, 23, 33, 99))))
         return struct.pack("<QI4xQQQQI4x", name, names, vector, count, control, controls, 0)
+
+
+_SIGNAL_OF = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
 
 
 def _plain(word: str) -> bool:

@@ -5,9 +5,9 @@ As a program, run at home: `python -m tests.referee.shown FILE -- COMMAND...` wr
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterable
@@ -16,6 +16,9 @@ from ptrace.binding.func import ptrace
 
 from kernel_helpers import tracing
 from remote.trace import Trace
+from tests.moves.cluster import Cluster
+from tests.moves.outcome import PATH
+from tests.moves.workloads import USER
 
 _TRACEME = 0
 _FOLLOW = 1 | 2 | 4 | 8 | 16        # PTRACE_O_TRACESYSGOOD, and births and execs
@@ -25,15 +28,32 @@ _CALL_STOP = signal.SIGTRAP | 0x80
 NOT_THE_SAME = re.compile(
     r"0x[0-9a-f]{6,}"               # addresses
     r"|<\d+\.\d{6} [^>]*>"          # how long it took, and where
+    r"|<takes it home from \w+>"
     r"|\b1[0-9]{9}(\.\d+)?\b"       # times of now
-    r"|\b\d{7,}\b"                  # ids of processes, which are high here
+    r"|-?\b\d{7,}\b"                # ids of processes, which are high here
+    r"|(?<=/tmp/)(?:cc|tmp\.|tmp)\w{6,8}"  # names of temporary files
 )
+LEFT_OUT = re.compile(
+    r"restart_syscall|.*= \? \(interrupted\)|execve.* = 0 "      # the kernel's own, and the end of what never comes back
+    r"|getrandom"                                                # asked for until a number is in a range
+)
+
+
+BEGIN, NOTHING = "begins-now", "nothing more"
+FIRST_PID = 1_000_000
+Place = tuple[int, ...]
+"""Whose process it is: (2, 1) is the first child of the second child of the first process."""
+Calls = dict[Place, list[str]]
+GOES_HOME = "= ? *"
+"""The end of a line of a process that goes home for a call, where nobody looks on any more."""
 
 
 def record(path: str, command: list[str]) -> int:
     """Runs a command natively, its calls go to a file. Returns its exit status."""
     first = os.fork()
     if first == 0:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+            signal.signal(number, signal.SIG_DFL)
         ptrace(_TRACEME, 0, 0, 0)
         os.kill(os.getpid(), signal.SIGSTOP)
         os.execvp(command[0], command)
@@ -74,29 +94,83 @@ def _follow(first: int, trace: Trace) -> int:
                 raise error
 
 
-def processes(lines: Iterable[str], program: str) -> list[list[str]]:
-    """Of each process, in the order in which they come, its calls from the execve of `program` on, without what is never the same."""
+class Showing:
+    """Runs commands of the shell natively and away, in a fresh directory each time, and compares what their processes ask for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.directory = cluster.home.root / "tmp" / f"shown-{os.getpid()}"
+        done = cluster.home.run("sh", "-c", f"echo {FIRST_PID} > /proc/sys/kernel/ns_last_pid")
+        assert done.returncode == 0, done.stderr
+
+    def run(self, command: str, way: str) -> tuple[Calls, str]:
+        """Each process's calls, and the output of all. way: native, or the node where it begins."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir()
+        shutil.chown(self.directory, USER, USER)
+        inside = f"/tmp/{self.directory.name}"
+        calls = f"{inside}/calls"
+        tracer = f"mosrun -L -r {way} --trace={calls} --"
+        if way == "native":
+            tracer = f"/opt/farhome/.venv/bin/python -m tests.referee.shown {calls} --"
+        script = f"cd /opt/farhome; {tracer} sh -c 'mkdir {inside}/work; cd {inside}/work; exec sh -c \"$1\" {BEGIN}' begin \"$1\"; exit $?"
+        try:
+            done = self.cluster.home.run("env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", f"HOME={inside}", "sh", "-c", script, "sh", command,
+                                         user=USER)  # fmt: skip
+            lines = (self.directory / "calls").read_text().splitlines()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        assert "runs at home" not in done.stderr, done.stderr
+        return processes(lines), f"{done.stdout}{done.stderr}status {done.returncode}"
+
+    def differences(self, command: str, node: str = "n2") -> list[str]:
+        """What is not the same natively and away. What two native runs do not have in common is not compared."""
+        (native, said), (again, _), (away, other) = (self.run(command, way) for way in ("native", "native", node))
+        found = [] if said == other else [f"natively it says {said!r}\n    away {other!r}"]
+        assert native, "nothing is known of the native run"
+        gone: list[Place] = []
+        for place in sorted({*native, *away}):
+            here, there = native.get(place, []), away.get(place, [])
+            if any(place[: len(one)] == one for one in gone):
+                continue  # a child of who is at home
+            steady, at = common(here, again.get(place, [])), common(here, there)
+            one, other = (lines[at] if at < len(lines) else NOTHING for lines in (here, there))
+            if other.endswith(GOES_HOME):
+                gone.append(place)
+            elif one != other and (at < steady or at == len(here) == len(again.get(place, []))):
+                found.append(f"process {place}, call {at}:\n    natively {one}\n    away     {other}")
+        return found
+
+
+def common(one: list[str], other: list[str]) -> int:
+    """How many lines both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def processes(lines: Iterable[str]) -> Calls:
+    """The calls from the execve that BEGIN is said in on, without what is never the same."""
     found: dict[str, list[str]] = {}
+    place: dict[str, Place] = {}
+    births: dict[str, int] = {}
+    looking: set[str] = set()
     begun = False
     for line in lines:
         pid, _, text = line.partition(" ")
-        if text.startswith("execve(") and program in text:
-            found, begun = {}, True
-        if not begun or "? (interrupted)" in text or text.startswith("restart_syscall"):
+        if "'/proc/self/maps'" in text:
+            looking.add(pid)
+        elif text.startswith("close("):
+            looking.discard(pid)
+        elif pid in looking and text.startswith("read("):
+            continue  # as many as it has mappings
+        begun = begun or (text.startswith("execve(") and f"'{BEGIN}', NULL)" in text)
+        if not begun or LEFT_OUT.match(text):
             continue
-        found.setdefault(pid, []).append(NOT_THE_SAME.sub("*", text).strip())
-    return list(found.values())
-
-
-def differences(native: list[list[str]], away: list[list[str]]) -> list[str]:
-    """What one has and the other has not, process by process."""
-    found: list[str] = []
-    for number, (here, there) in enumerate(itertools.zip_longest(native, away, fillvalue=[])):
-        for at, (one, other) in enumerate(itertools.zip_longest(here, there, fillvalue="nothing more")):
-            if one != other:
-                found.append(f"process {number}, call {at}:\n    natively {one}\n    away     {other}")
-                break
-    return found
+        found.setdefault(pid, []).append(NOT_THE_SAME.sub("*", text).replace(" (*)", "").strip())
+        birth = re.fullmatch(r"(?:clone3?|v?fork)\(.*\) = (\d+)\b.*", text)
+        if birth:
+            births[pid] = births.get(pid, 0) + 1
+            place[birth[1]] = (*place.get(pid, ()), births[pid])
+    return {place.get(pid, ()): calls for pid, calls in found.items()}
 
 
 if __name__ == "__main__":

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from kernel_helpers.table import Class
 from kernel_helpers.table import rows as table_rows
-from tests.moves.cluster import Cluster
 from tests.moves.storm import new_seed
 from tests.referee import rows
 from tests.referee.compare import Court, step_name
@@ -19,15 +16,6 @@ from tests.referee.program import LENGTH, episode, program
 SEED = 25
 """Of the short run, which is the same each time."""
 SHORT, LONG = 12 * LENGTH, 100_000
-
-
-@pytest.fixture(scope="module")
-def court() -> Iterator[Court]:
-    cluster = Cluster(3)
-    court = Court(cluster)
-    yield court
-    court.close()
-    cluster.down()
 
 
 def check(court: Court, seed: int, calls: int, way: str, unsteady_most: float) -> None:
