@@ -112,7 +112,7 @@ static void tell_memory(void) {
     for (uint64_t i = 0; i < DATA_SIZE; i += 4) {
         uint32_t value;
         memcpy(&value, now + i, 4);
-        if (memcmp(now + i, was + i, 4) && name_of(value) && value > 65536) {
+        if (memcmp(now + i, was + i, 4) && name_of(value) && !strchr("qem", name_of(value))) {     /* not by objects' numbers */
             value = 0x70696400 + name_of(value);
             memcpy(now + i, &value, 4);
         }

@@ -30,6 +30,9 @@ FOUND: dict[str, tuple[str, ...]] = {
         "lsm_get_self_attr 64 100000000100 100000000180 0", "statmount 100000000000 100000000100 40 0",
         "listmount 100000000000 100000000100 8 0",
     ),
+    "an ordinary user's memory that is mapped shared by one process alone comes home, where no limit may be raised, too": (
+        "mmap 100000110000 2000 3 31 ffffffffffffffff 0", "W 100000110000 5", "setresgid ffffffffffffffff 4 1", "W 100000111000 6", "L",
+    ),
 }  # fmt: skip
 
 
