@@ -90,7 +90,11 @@ int away_send(struct away *a, struct guest_thread *t) {
     struct outgoing *o = marshal_frame(&t->m, t->tid);
     if (!o)
         return -ENOMEM;
-    session_post(a->session, o, SEND_NOW);
+    uint64_t number = session_queue(a->session, o);
+    pthread_mutex_lock(&a->lock);
+    t->asked_by = number;
+    pthread_mutex_unlock(&a->lock);
+    session_send(a->session);
     return 0;
 }
 
@@ -215,10 +219,13 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
     }
     if (session_read(session, a->results, bytes))
         return -1;
-    session_accept(session, frame);
     pthread_mutex_lock(&a->lock);
     int wanted = t->state == SENT_HOME && r.sequence == t->m.call.sequence;
+    int has_call = frame->acknowledged >= t->asked_by;
     pthread_mutex_unlock(&a->lock);
+    if (wanted && !has_call)    /* whoever answers has it, and says so: else all calls would have to be kept */
+        goto nonsense;
+    session_accept(session, frame);
     if (!wanted)
         return 0;
     away_count_reply(a, t);

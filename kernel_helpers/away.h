@@ -32,6 +32,7 @@ struct guest_thread {
     uint32_t former;            /* what it was before that */
     enum state state;
     uint64_t notification;
+    uint64_t asked_by;          /* number of the last CALL, which is kept until the other side says that it has it */
     int class;
     int asked;                  /* home wants to know what it blocks */
     int renamed;                /* away_forward() has given it another path */

@@ -177,7 +177,7 @@ static int finish(struct home *h, struct home_thread *t) {
     }
     if (o) {
         session = h->session;
-        session_queue(session, o);
+        t->answered = session_queue(session, o);
         t->state = IDLE;
         h->answering++;
     }
@@ -235,15 +235,15 @@ static void count(uint64_t *number) { __atomic_store_n(number, *number + 1, __AT
 
 /* Stays for a while with a call that ought to be quick: most are, and one wake-up more costs more than they do. It looks on,
  * or where that has not paid sleeps until the end of the call; what takes longer is left to the finisher. */
-static void look_on(struct home *h, struct home_thread *t, int others_wait) {
+static void look_on(struct home *h, struct home_thread *t, int stays) {
     struct slot *slot = t->slot;
     uint32_t wanted = slot->request;
     count(&h->calls);
-    if (!others_wait && t->quick && looking_begins(&h->looking)) {
+    if (stays && looking_begins(&h->looking)) {
         while (__atomic_load_n(&slot->done, __ATOMIC_ACQUIRE) != wanted && looking_goes_on(&h->looking))
             ;
         looking_ends(&h->looking);
-    } else if (!others_wait && t->quick) {
+    } else if (stays) {
         struct timespec limit = {0, WAIT_LIMIT_NS};
         __atomic_store_n(&slot->watched, WATCHED_HERE, __ATOMIC_SEQ_CST);
         uint32_t done = __atomic_load_n(&slot->done, __ATOMIC_SEQ_CST);
@@ -303,10 +303,11 @@ int home_take_call(void *owner, struct session *session, const struct frame *fra
         call.area > SLOT_DATA || (call.offsets & ~BLOCKS_ALL) >> 6 || !link_forwardable(call.number) || call.sequence <= t->sequence ||
         frame->length != sizeof call + call.relocations * 4ull + call.outs * sizeof(struct out) + call.image)
         goto nonsense;
+    /* A thread that calls has had its last answer. One side that never says so would have the other keep all answers. */
     pthread_mutex_lock(&h->lock);
-    int busy = t->state == BUSY;
+    int is_early = t->state == BUSY || frame->acknowledged < t->answered;
     pthread_mutex_unlock(&h->lock);
-    if (busy)
+    if (is_early)
         goto nonsense;
     for (int i = 0; i < 6; i++)
         if (call.offsets >> i & 1 && call.arguments[i] > call.area)
@@ -344,9 +345,10 @@ int home_take_call(void *owner, struct session *session, const struct frame *fra
     session_accept(session, frame);
     pthread_mutex_lock(&h->lock);
     t->sequence = call.sequence;    /* with its state: nobody finds a call that was taken and is not under way */
+    int stays = t->quick && !session_buffered(session);
     start(h, t);
     pthread_mutex_unlock(&h->lock);
-    look_on(h, t, session_buffered(session) > 0);
+    look_on(h, t, stays);
     return 0;
 nonsense:
     session_broken(session, "a call that cannot be");
@@ -411,11 +413,10 @@ int home_suspend(struct home *h, int tid, int64_t code) {
         t->state = IDLE;
         home_remember(t, code);
     }
+    if (o)
+        t->answered = session_post(h->session, o, SEND_LATER);
     pthread_mutex_unlock(&h->lock);
-    if (!o)
-        return -ENOENT;
-    session_post(h->session, o, SEND_LATER);
-    return 0;
+    return o ? 0 : -ENOENT;
 }
 
 /* While held, no new places are made; the ones in use: how many, page addresses. */

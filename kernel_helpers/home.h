@@ -23,6 +23,7 @@ struct home_thread {
     struct call call;
     struct out outs[OUTS_LIMIT];
     uint64_t sequence;          /* of the last call taken */
+    uint64_t answered;          /* number of the last REPLY, which is kept until the other side says that it has it */
     int quick;                  /* its last call ended soon: the receiver stays with the next one */
     uint64_t begun;             /* cycles */
     int placed;                 /* the call's place is in use: the buffer is there and not in the slot */

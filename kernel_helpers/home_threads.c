@@ -110,7 +110,7 @@ void home_name_thread(struct home *h, unsigned index, int tid) {
     pthread_mutex_lock(&h->lock);
     home_forget(t);
     t->state = IDLE;
-    t->sequence = 0;
+    t->sequence = t->answered = 0;
     t->placed = 0;
     t->signalling = SIGNALS_NOBODY;
     __atomic_store_n(&t->slot->done, t->slot->request, __ATOMIC_RELAXED);
@@ -150,7 +150,7 @@ int home_renew(struct home *h) {
     while (h->answering)
         pthread_cond_wait(&h->answered, &h->lock);
     for (unsigned i = 0; i < h->count; i++)
-        h->threads[i]->sequence = 0;
+        h->threads[i]->sequence = h->threads[i]->answered = 0;
     pthread_mutex_unlock(&h->lock);
     session_free(old);
     return 0;

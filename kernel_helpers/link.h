@@ -133,9 +133,11 @@ void *outgoing_head(struct outgoing *frame);
 void outgoing_body(struct outgoing *frame, void *body, size_t length);
 void outgoing_free(struct outgoing *frame);
 enum send_mode { SEND_NOW, SEND_LATER };
-void session_post(struct session *session, struct outgoing *frame, enum send_mode mode);
-/* session_post(SEND_NOW) in two: what is queued has its place before all that is queued later; session_send() may wait. */
-void session_queue(struct session *session, struct outgoing *frame);
+/* Returns the frame's number. */
+uint64_t session_post(struct session *session, struct outgoing *frame, enum send_mode mode);
+/* session_post(SEND_NOW) in two: what is queued has its place before all that is queued later; session_send() may wait. Returns the
+ * frame's number. */
+uint64_t session_queue(struct session *session, struct outgoing *frame);
 void session_send(struct session *session);
 void session_event(struct session *session, const struct event *event, const void *data);
 int session_next_event(struct session *session, struct event *event, void *data, uint32_t room);

@@ -14,11 +14,16 @@
 #include <unistd.h>
 #include "session_inner.h"
 
-long session_milliseconds_since(const struct timespec *then) {
+static int64_t monotonic_milliseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (now.tv_sec - then->tv_sec) * 1000 + (now.tv_nsec - then->tv_nsec) / 1000000;
+    return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
+
+/* Threads note and read times without a lock: each is one number. */
+void session_note_time(int64_t *when) { __atomic_store_n(when, monotonic_milliseconds(), __ATOMIC_RELAXED); }
+
+long session_milliseconds_since(const int64_t *when) { return monotonic_milliseconds() - __atomic_load_n(when, __ATOMIC_RELAXED); }
 
 /* ---- events ---- */
 
@@ -35,6 +40,7 @@ void session_add_event(struct session *s, const struct event *event, const void 
         s->events = q;
     s->events_tail = q;
     s->events_count++;
+    s->events_bytes += event->length;
     eventfd_write(s->event_fd, 1);
 }
 
@@ -64,7 +70,10 @@ int session_next_event(struct session *s, struct event *event, void *data, uint3
         else {
             memcpy(data, q->data, q->event.length);
             s->events = q->next;
-            if (--s->events_count == EVENTS_LIMIT - 1)
+            int was_full = session_is_full(s);
+            s->events_count--;
+            s->events_bytes -= q->event.length;
+            if (was_full && !session_is_full(s))
                 pthread_cond_broadcast(&s->changed);
             free(q);
             result = 1;
@@ -114,7 +123,11 @@ void session_detach(struct session *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
-void session_set_silence(struct session *s, int milliseconds) { s->silence = milliseconds; }
+void session_set_silence(struct session *s, int milliseconds) {
+    pthread_mutex_lock(&s->lock);
+    s->silence = milliseconds;
+    pthread_mutex_unlock(&s->lock);
+}
 
 /* 0: bytes kept for sending again; 1, 2: frames in, out; 3: connected; 4: last number received; 5: bytes in and out. */
 uint64_t session_statistic(struct session *s, int which) {
@@ -143,8 +156,10 @@ struct session *session_new(session_handler handler, void *owner, int event_fd) 
         return NULL;
     }
     if (pthread_create(&s->sender, NULL, session_send_loop, s)) {
+        pthread_mutex_lock(&s->lock);
         s->stopping = 1;
         pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
         pthread_join(s->receiver, NULL);
         free(s);
         return NULL;

@@ -30,7 +30,7 @@ int session_read(struct session *s, void *to, size_t length) {
             session_broken(s, n == -EBADMSG ? "what came was changed on its way" : n ? strerror(-n) : "closed by the other side");
             return -1;
         }
-        clock_gettime(CLOCK_MONOTONIC, &s->heard);
+        session_note_time(&s->heard);
         if (direct) {
             at += n;
             length -= n;
@@ -52,7 +52,7 @@ static void look_on(struct session *s) {
     while (n == -EAGAIN && looking_goes_on(&s->looking));
     looking_ends(&s->looking);
     if (n > 0) {
-        clock_gettime(CLOCK_MONOTONIC, &s->heard);
+        session_note_time(&s->heard);
         s->begin = 0;
         s->end = n;
     }
@@ -86,7 +86,7 @@ static int take_control(struct session *s, const struct frame *frame) {
         s->held++;
     s->received = frame->number;
     session_add_event(s, &event, data);
-    while (!s->stopping && (s->held || s->events_count >= EVENTS_LIMIT))
+    while (!s->stopping && (s->held || session_is_full(s)))
         pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
     free(data);
@@ -161,7 +161,7 @@ void *session_receive_loop(void *argument) {
         s->begin = s->end = 0;
         struct stream *stream = s->stream;
         uint64_t received = s->received;
-        clock_gettime(CLOCK_MONOTONIC, &s->heard);
+        session_note_time(&s->heard);
         s->silent = 0;
         pthread_mutex_unlock(&s->lock);
 

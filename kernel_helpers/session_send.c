@@ -37,7 +37,7 @@ void outgoing_free(struct outgoing *o) {
 int session_send_bare(struct session *s, struct stream *stream, uint16_t kind, uint64_t acknowledged) {
     struct frame frame = {.kind = kind, .acknowledged = acknowledged};
     struct iovec part = {&frame, sizeof frame};
-    clock_gettime(CLOCK_MONOTONIC, &s->spoken);
+    session_note_time(&s->spoken);
     return stream_send(stream, &part, 1, -1);
 }
 
@@ -61,7 +61,7 @@ void session_drain(struct session *s, int wait) {
             struct iovec parts[2] = {{&o->frame, sizeof o->frame + o->head}, {o->body, o->body_length}};
             int failed = stream_send(stream, parts, o->body_length ? 2 : 1, -1);
             pthread_mutex_lock(&s->lock);
-            clock_gettime(CLOCK_MONOTONIC, &s->spoken);
+            session_note_time(&s->spoken);
             if (failed) {
                 session_note_broken(s, strerror(-failed));
                 break;
@@ -80,10 +80,10 @@ void session_drain(struct session *s, int wait) {
     }
 }
 
-void session_queue(struct session *s, struct outgoing *o) {
+uint64_t session_queue(struct session *s, struct outgoing *o) {
     o->frame.length = o->head + o->body_length;
     pthread_mutex_lock(&s->lock);
-    o->frame.number = ++s->last_number;
+    uint64_t number = o->frame.number = ++s->last_number;
     o->next = NULL;
     if (s->last)
         s->last->next = o;
@@ -94,20 +94,22 @@ void session_queue(struct session *s, struct outgoing *o) {
         s->next = o;
     s->kept += o->frame.length;
     pthread_mutex_unlock(&s->lock);
+    return number;
 }
 
 void session_send(struct session *s) { session_drain(s, 0); }
 
-void session_post(struct session *s, struct outgoing *o, enum send_mode mode) {
-    session_queue(s, o);
+uint64_t session_post(struct session *s, struct outgoing *o, enum send_mode mode) {
+    uint64_t number = session_queue(s, o);
     if (mode == SEND_NOW) {
         session_send(s);
-        return;
+        return number;
     }
     pthread_mutex_lock(&s->lock);
     s->later = 1;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+    return number;
 }
 
 int session_control(struct session *s, uint16_t kind, uint16_t flags, uint32_t tid, const void *data,
@@ -140,8 +142,9 @@ int session_acknowledge(struct session *s, uint64_t number) {
 }
 
 int session_flush(struct session *s, int milliseconds) {
-    struct timespec begin, pause = {0, 500000};
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    struct timespec pause = {0, 500000};
+    int64_t begin;
+    session_note_time(&begin);
     for (;;) {
         pthread_mutex_lock(&s->lock);
         int waiting = s->next != NULL;

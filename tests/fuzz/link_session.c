@@ -82,16 +82,16 @@ void outgoing_free(struct outgoing *o) {
     free(o);
 }
 
-void session_queue(struct session *s, struct outgoing *o) {
-    __atomic_add_fetch(&s->replies, 1, __ATOMIC_SEQ_CST);
+uint64_t session_queue(struct session *s, struct outgoing *o) {
     outgoing_free(o);
+    return __atomic_add_fetch(&s->replies, 1, __ATOMIC_SEQ_CST);
 }
 
 void session_send(struct session *s) { (void)s; }
 
-void session_post(struct session *s, struct outgoing *o, enum send_mode mode) {
+uint64_t session_post(struct session *s, struct outgoing *o, enum send_mode mode) {
     (void)mode;
-    session_queue(s, o);
+    return session_queue(s, o);
 }
 
 int session_control(struct session *s, uint16_t kind, uint16_t flags, uint32_t tid, const void *data, uint32_t length) {
@@ -101,7 +101,10 @@ int session_control(struct session *s, uint16_t kind, uint16_t flags, uint32_t t
 }
 
 int link_session_take(struct session *s, const struct frame *frame) {
+    /* Whoever has had all that was queued: who has not is turned away at once. */
+    struct frame full = *frame;
+    full.acknowledged = __atomic_load_n(&s->replies, __ATOMIC_SEQ_CST);
     if (frame->length > FRAME_LIMIT)
         return 0;
-    return !s->handler(s->owner, s, frame) && !s->is_broken;
+    return !s->handler(s->owner, s, &full) && !s->is_broken;
 }

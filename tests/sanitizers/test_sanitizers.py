@@ -1,5 +1,5 @@
-"""The tests of the link with all C built with sanitizers: nothing is used after its end, read beyond its bounds, or undefined. Only
-with ./test --all.
+"""The tests of rooms with all C built with sanitizers: nothing is used after its end, read beyond its bounds, or undefined, and no two
+threads write without a lock (the link). Only with ./test --all.
 
 Not among it: `resident.bin`, which becomes a part of other processes and has no C library, and the programs that tests move.
 """
@@ -23,8 +23,26 @@ allocate = library.load().malloc
 allocate.restype = ctypes.c_void_p
 ctypes.memset(allocate(10), 0, 11)
 """
-MISTAKES = {"asan,ubsan": (BEYOND_ITS_END, "heap-buffer-overflow")}
+AT_ONCE = """
+import ctypes, threading
+from kernel_helpers import library
+allocate = library.load().malloc
+allocate.restype = ctypes.c_void_p
+memory = allocate(1 << 20)
+def write():
+    for _ in range(1000):
+        ctypes.memset(memory, 0, 1 << 20)
+threads = [threading.Thread(target=write) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+MISTAKES = {"asan,ubsan": (BEYOND_ITS_END, "heap-buffer-overflow"), "tsan": (AT_ONCE, "data race")}
 """Something that is wrong, and what is reported of it."""
+
+
+ROOMS = {"asan,ubsan": ("link",), "tsan": ("link",)}
 
 
 @pytest.fixture(scope="module", params=sorted(MISTAKES))
@@ -55,8 +73,8 @@ def test_a_mistake_is_reported(built: Path, tmp_path: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("room", ["link"])
-def test_nothing_is_reported(room: str, built: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("built", "room"), [(kinds, room) for kinds, rooms in ROOMS.items() for room in rooms], indirect=["built"])
+def test_nothing_is_reported(built: Path, room: str, tmp_path: Path) -> None:
     done = run(built, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not soak and not alone", f"tests/{room}", log=tmp_path / "log")
     found = reports(built)
     assert not found, found[:60000]
