@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 
 from cli import exit_codes
+from cli.command import printable
 from cli.exit_codes import CommandError
 
 __all__ = ["Client", "CommandError", "socket_path"]
@@ -20,6 +21,15 @@ LIMIT = 1 << 20
 def socket_path() -> str:
     """Where the node daemon listens."""
     return os.path.join(os.environ.get("FARHOME_RUN") or "/run/farhome", "mosd.sock")
+
+
+def _printable(value: Any) -> Any:
+    """The same with texts that a terminal can be given: users, and nodes that may be hostile, have named what they are of."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "\n".join(map(printable, value.split("\n")))
+    if isinstance(value, dict):
+        return {_printable(key): _printable(one) for key, one in value.items()}
+    return [_printable(one) for one in value] if isinstance(value, list) else value
 
 
 class Client:
@@ -44,7 +54,7 @@ class Client:
             raise CommandError("an argument is no text in this character set", exit_codes.USAGE) from None
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)
-            answer = msgpack.unpackb(self._receive(int.from_bytes(self._receive(4), "big")))
+            answer = _printable(msgpack.unpackb(self._receive(int.from_bytes(self._receive(4), "big"))))
         except (OSError, EOFError, TimeoutError) as error:
             what = "did not answer in time" if isinstance(error, TimeoutError) else "went away before it answered"
             raise CommandError(f"the mosd of this node {what}", exit_codes.UNAVAILABLE) from None

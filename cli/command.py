@@ -95,6 +95,11 @@ def run(prog: str, body: Callable[[Sequence[str] | None], int], arguments: Seque
         return exit_codes.INTERRUPTED
 
 
+def printable(text: str) -> str:
+    """The text with no character that a terminal would obey."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def print_json(value: object) -> None:
     """One JSON document on stdout."""
     import json

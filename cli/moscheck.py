@@ -9,7 +9,7 @@ from typing import Any
 
 from cli import executable
 from cli.client import Client
-from cli.command import Parser, print_json, process_id, run
+from cli.command import Parser, print_json, printable, process_id, run
 from cli.exit_codes import FAILED, OK, USAGE, CommandError
 
 WAIT = 30.0
@@ -56,11 +56,6 @@ def check_program(name: str) -> dict[str, Any]:
         "path": chain[0], "interpreters": chain[1:], "subject": " by ".join(chain), "can_move": not finding.reasons,
         "reasons": [printable(one) for one in finding.reasons], "notes": [printable(one) for one in finding.notes],
     }  # fmt: skip
-
-
-def printable(text: str) -> str:
-    """Names of files hold anything."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def body(arguments: Sequence[str] | None) -> int:

@@ -13,6 +13,7 @@ from cli.command import Parser, run
 from cli.exit_codes import NOT_PERMITTED, OK
 from node import forked
 from node.priority import come_first
+from wire.logs import Lines
 from wire.resources import allow_many_descriptors
 
 
@@ -58,9 +59,9 @@ def body(arguments: Sequence[str] | None) -> int:
         zygote.take(programs)
     # Under systemd the journal has the time already.
     stamp = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "
-    logging.basicConfig(
-        stream=sys.stderr, level=options.log_level.upper(), format=f"{stamp}{settings.name} %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines(f"{stamp}{settings.name} %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=options.log_level.upper())
 
     async def serve() -> None:
         daemon = Daemon(paths, settings)

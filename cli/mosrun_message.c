@@ -75,6 +75,16 @@ static bool take(const unsigned char **at, const unsigned char *end, char *kind,
     return false;
 }
 
+/* Leaves nothing in a text that a terminal would obey: bytes below a space, and the control characters of Latin-1, as UTF-8 has them. */
+static void make_printable(char *text)
+{
+    for (unsigned char *at = (unsigned char *)text; *at; at++)
+        if (*at < ' ' || *at == 0x7f)
+            *at = '?';
+        else if (*at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0)
+            at[0] = at[1] = '?';
+}
+
 bool understand(const unsigned char *at, const unsigned char *end, const char *text, char *sentence, size_t room,
                        const char *number, int *code)
 {
@@ -94,6 +104,7 @@ bool understand(const unsigned char *at, const unsigned char *end, const char *t
             if (size == strlen(text) && !memcmp(key, text, size)) {
                 has_sentence = true;
                 snprintf(sentence, room, "%.*s", (int)value, (const char *)at);
+                make_printable(sentence);
             }
             at += value;
         }

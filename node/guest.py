@@ -55,13 +55,16 @@ def requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
         raise PeerRefused("refused", "a node reserves places for its own processes only")
     if (
         not isinstance(pid, int) or not 0 < pid <= 1 << 22 or not isinstance(uid, int) or not 0 <= uid < 1 << 32
-        or not isinstance(user, str) or not 0 < len(user) <= 64 or not isinstance(memory, int) or not 0 <= memory < 1 << 60
+        or not isinstance(user, str) or not 0 < len(user) <= 64 or not user.isprintable()
+        or not isinstance(memory, int) or not 0 <= memory < 1 << 60
     ):  # fmt: skip
         raise PeerRefused("refused", "the request for a place is not complete")
     command, runnable = parameters.get("command", ""), amount(parameters, "runnable", 1e4, 1.0)
-    command = command[:200] if isinstance(command, str) else ""
+    command = "".join(c if c.isprintable() else " " for c in command[:200]) if isinstance(command, str) else ""
     groups = parameters.get("groups", [])
-    if not isinstance(groups, list) or len(groups) > MOST_GROUPS or not all(isinstance(name, str) and len(name) <= 64 for name in groups):
+    if not isinstance(groups, list) or len(groups) > MOST_GROUPS or not all(
+        isinstance(name, str) and len(name) <= 64 and name.isprintable() for name in groups
+    ):
         raise PeerRefused("refused", "the groups in the request for a place make no sense")
     return Guest(caller.name, pid, uid, user, memory, time.time(), command, runnable, f"{caller.name}-{pid}", tuple(groups))
 

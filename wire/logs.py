@@ -13,6 +13,17 @@ from typing import TextIO
 _output: contextvars.ContextVar[TextIO | None] = contextvars.ContextVar("output", default=None)
 
 
+class Lines(logging.Formatter):
+    """A record is a line, whatever is in it that somebody else has said: nobody forges the next one, or commands the terminal that
+    shows it. A traceback is our own, and stays as it is."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """As logging.Formatter has it."""
+        if not record.message.isprintable():
+            record.message = "".join(c if c.isprintable() else " | " if c == "\n" else "?" for c in record.message)
+        return super().formatMessage(record)
+
+
 class _Handler(logging.StreamHandler[TextIO]):
     """Writes to what the thread that speaks has chosen."""
 
@@ -26,7 +37,9 @@ class _Handler(logging.StreamHandler[TextIO]):
 def begin(room: str) -> None:
     """Sets logging up for a program of that room. FARHOME_LOG says from which level on."""
     form = f"%(asctime)s {room} %(process)d %(levelname)s %(message)s"
-    logging.basicConfig(handlers=[_Handler()], level=os.environ.get("FARHOME_LOG", "INFO"), format=form)
+    handler = _Handler()
+    handler.setFormatter(Lines(form))
+    logging.basicConfig(handlers=[handler], level=os.environ.get("FARHOME_LOG", "INFO"))
 
 
 def write_to(output: TextIO) -> None:
