@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from node.registry import HomeProcess, to_record
 
 EXAMINE_TIMEOUT = 8.0
 """Seconds that a look at a process may take; one of some hundred GiB has many pages to walk over."""
+LOOKS = 8
+"""At a time, for each user. One that hangs counts until it ends: a process can have the kernel wait (node/aside.py)."""
+LOOK_AGAIN = 0.02
 PASSING = 1.0
 """Seconds within which what passes in a moment, as a child that is about to execute its program, does not keep a process at home."""
 GENERATIONS = 64
@@ -125,6 +129,8 @@ async def examine(entry: HomeProcess, engine: str, asker: Owner) -> Examination:
         return Examination()
     try:
         async with asyncio.timeout(EXAMINE_TIMEOUT):
+            while _looks[asker.uid] >= LOOKS:
+                await asyncio.sleep(LOOK_AGAIN)
             found, against_images = await _from_thread(entry.pid, (entry.registered_by(), asker))
     except TimeoutError:
         raise MoveRefused(entry.pid, f"the kernel has not told of its memory within {EXAMINE_TIMEOUT:.0f} s") from None
@@ -134,6 +140,15 @@ async def examine(entry: HomeProcess, engine: str, asker: Owner) -> Examination:
     if engine == "criu":
         return Examination((*held, *found, *against_images))
     return Examination((*held, *found), tuple(f"it does not go to a node with another kernel: {one}" for one in against_images))
+
+
+_looks: Counter[int] = Counter()
+_looks_lock = threading.Lock()
+
+
+def _count_look(uid: int, change: int) -> None:
+    with _looks_lock:
+        _looks[uid] += change
 
 
 def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list[str], list[str]]]:
@@ -155,9 +170,13 @@ def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list
             found = _reasons(pid, owners), list(only_poured(pid))
         except Exception as error:               # handed over to whoever waits
             found = error
+        finally:
+            _count_look(asker, -1)
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, found)
 
+    asker = owners[-1].uid
+    _count_look(asker, 1)
     threading.Thread(target=look, daemon=True, name=f"check {pid}").start()
     return future
 

@@ -60,8 +60,9 @@ class Habits:
         self._reads_there = {entry.pid: self._reads_there[entry.pid] for entry in entries if entry.pid in self._reads_there}
         entries = [entry for entry in entries if self._is_due(entry)]
         away = [entry for entry in entries if entry.where != HOME]
+        traffic = process.traffic(entry.pid for entry in entries if entry.where == HOME)
         for entry in entries:
-            if entry.where == HOME and (done := process.read_traffic(entry.pid)) is not None:
+            if (done := traffic.get(entry.pid)) is not None:
                 self._read(entry, *done)
         await asyncio.gather(*(self._ask(entry) for entry in away))
         self._took = time.thread_time() - begun

@@ -6,14 +6,17 @@ import grp
 import os
 import pwd
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from node import kernelfiles
+from node.aside import Aside
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _MOSRUN = frozenset({"mosrun", "mosrun-private"})
+_aside = Aside()
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,12 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def read_traffic(pid: int) -> tuple[int, int] | None:
-    """How many calls a process has made that read or write, and how many bytes those were; None if it is gone."""
+def traffic(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """How many calls each process has made that read or write, and how many bytes those were; of those that the kernel tells of."""
+    return {pid: done for pid, done in _aside.ask(_traffic, pids).items() if done is not None}
+
+
+def _traffic(pid: int) -> tuple[int, int] | None:
     try:
         lines = kernelfiles.read(f"/proc/{pid}/io").splitlines()
         values = {name: int(value) for name, _, value in (line.partition(b":") for line in lines)}
@@ -125,7 +132,16 @@ def is_mosrun(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """The command as ps shows it, at most 200 characters."""
+    """The command as ps shows it, at most 200 characters; empty if there is no such process, or it does not let the kernel tell."""
+    return command_lines([pid]).get(pid, "")
+
+
+def command_lines(pids: Iterable[int]) -> dict[int, str]:
+    """Of several."""
+    return _aside.ask(_command_line, pids)
+
+
+def _command_line(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as source:
             words = source.read(4096).rstrip(b"\0").split(b"\0")

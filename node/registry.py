@@ -398,9 +398,9 @@ class Registry:
 
     def refresh_commands(self) -> None:
         """Reads the commands of processes at home anew: they may have called exec."""
-        for entry in self:
-            if entry.state == "home" and (command := process.command_line(entry.pid)):
-                self.update(entry.pid, command=command)
+        for pid, command in process.command_lines([entry.pid for entry in self if entry.state == "home"]).items():
+            if command:
+                self.update(pid, command=command)
 
     def close(self) -> None:
         """Stops watching; the files stay."""
