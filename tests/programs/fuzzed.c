@@ -1,5 +1,6 @@
 /* fuzzed SECONDS SEED: makes system calls with numbers and arguments at random, in children that end after a while and are followed by
- * others, and says at last how many were made. What ends a user's processes wherever they are, or starts more of them, is left out. */
+ * others, and ends with 3 when some were made: what it has said its own calls may have overwritten. What ends a user's processes
+ * wherever they are, or starts more of them, is left out. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdint.h>
@@ -109,6 +110,5 @@ int main(int argc, char **argv)
 			}
 		}
 	}
-	printf("%u children\n", children);
-	return 0;
+	return children ? 3 : 1;
 }
