@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.result import Result
 from kernel_helpers.errors import FarhomeError
 
-NAMES = ("link", "freeze", "start", "cpu", "births", "many", "mon", "owner", "gossip", "balance", "mfs", "reads")
+NAMES = ("link", "freeze", "start", "cpu", "births", "many", "mon", "owner", "hostile", "gossip", "balance", "mfs", "reads")
 EXIT_FAILED = 1
 EXIT_USAGE = 64
 EXIT_UNAVAILABLE = 69
