@@ -96,6 +96,7 @@ def freeze_guest(deputy: Deputy, since: float) -> Pending:
         deputy.signals.hold()
         deputy.link.send(Control.QUIET)
         answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
+        deputy.signals.settle_stop()
         if answer.get("again"):
             raise NotNow(str(answer["error"]))
         if answer.get("error"):

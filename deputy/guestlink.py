@@ -247,7 +247,8 @@ class GuestLink:
                 deputy.signals.taken(int(fields["timer"]))
         elif event.kind == Control.BLOCKS:
             assert deputy.signals is not None
-            deputy.signals.blocks({int(tid): int(mask) for tid, mask in unpack(event.data)["masks"]})
+            fields = unpack(event.data)
+            deputy.signals.blocks({int(tid): int(mask) for tid, mask in fields["masks"]}, int(fields["ignored"]))
         elif event.kind == Control.DUMPS:
             dying.begin(deputy, event.tid, bytes(unpack(event.data)["info"]))
         elif event.kind == Control.GUEST_DIED:

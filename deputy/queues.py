@@ -63,7 +63,7 @@ class Queues:
         tracing.set_signal_mask(tid, _ALL)
         tracing.interrupt(tid)
         tracing.proceed(tid, tracing.signal_number(info))
-        stop = self._await_stop(tid)
+        stop = self.await_stop(tid)
         if stop is None:
             return 0
         directed = self._stub.program_tid(tid) if info in pending_signals(tid, False) else 0
@@ -74,7 +74,7 @@ class Queues:
         self._handle(stop)
         return None
 
-    def _await_stop(self, tid: int) -> Stop | None:
+    def await_stop(self, tid: int) -> Stop | None:
         """The stop that was asked for. None: the thread has ended, which is dealt with."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:

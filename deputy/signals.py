@@ -12,6 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from deputy.cuts import Cuts
 from deputy.queues import Queues
 from deputy.stub import Stub, say_on_terminal
 from deputy.timers import Ticks
@@ -56,6 +57,7 @@ class StubSignals:
         self._unborn: set[int] = set()
         self._queues = Queues(stub, self.handle)
         self._ticks = Ticks(stub)
+        self._cuts = Cuts(stub)
         stub.on_stop = self.handle
 
     def poll(self) -> None:
@@ -119,7 +121,7 @@ class StubSignals:
             tracing.listen(stop.tid)
         else:
             if self.stopped and stop.cause is Cause.TRAP:
-                self.stopped = False
+                self.stopped, self._own_stop = False, None  # one that waited is over as well
                 self._tell(Control.CONTINUED)
             self._proceed(stop.tid)
 
@@ -134,8 +136,10 @@ class StubSignals:
 
     def _signal(self, stop: Stop) -> None:
         number = stop.number
-        if number in (self._own_stop, self._own_death, signal.SIGSTOP):
-            self._own_stop = None if number == self._own_stop else self._own_stop
+        if number == self._own_stop:
+            self._make_own_stop(stop)
+            return
+        if number in (self._own_death, signal.SIGSTOP):
             tracing.proceed(stop.tid, number)
             return
         info = tracing.signal_info(stop.tid)
@@ -162,17 +166,21 @@ class StubSignals:
             return
         # Before the stub goes on: the call that caused the signal (kill, a write to a broken pipe) is replied to after it.
         asks = number in TERMINALS and code == tracing.SI_KERNEL and self._stub.stands_in_call(stop.tid)
+        asks |= self._cuts.finds(stop.tid, number)
         self._pass_on(directed, info, asks)
         if asks:
-            self._stub.detained.add(stop.tid)  # the call is made again, and the signal sent: not before we know what its caller blocks
+            self._stub.detained.add(stop.tid)  # the call is made again, or its rest: not before we know what its caller blocks
         else:
             self._proceed(stop.tid)
 
-    def blocks(self, masks: dict[int, int]) -> None:
-        """What threads of the guest (the program's ids) block that are in a call: the terminal is asked again, and decides by that."""
+    def blocks(self, masks: dict[int, int], ignored: int) -> None:
+        """What threads of the guest (the program's ids) block that are in a call: the terminal is asked again, and decides by that.
+        ignored: what the guest ignores."""
         for tid, mask in masks.items():
             host = self._stub.host(tid)
             if host is not None:
+                if host in self._stub.detained:
+                    self._cuts.decide(host, mask | ignored)
                 self._stub.block(host, mask & _TERMINAL_MASK)
         detained, self._stub.detained = self._stub.detained, set()
         for host in detained:
@@ -239,16 +247,42 @@ class StubSignals:
 
     def stop_by(self, number: int, continued: int | None) -> None:
         """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups), and if
-        the process has not been continued since. continued: of the last SIGCONT that the guest has been told of where it is."""
-        if (self._carried if continued is None else continued) < self._continued:
-            return
+        the process has not been continued since. The guest's thread waits until it knows. continued: of the last SIGCONT that the guest
+        has been told of where it is."""
+        if self.stopped:
+            return  # it has been told, and is when that is over
         try:
-            if tracing.signal_state(self._stub.pid, self._stub.pid).voids(number):
+            is_over = (self._carried if continued is None else continued) < self._continued
+            if is_over or tracing.signal_state(self._stub.pid, self._stub.pid).voids(number):
+                self._tell(Control.CONTINUED)
                 return
             self._own_stop = number
             os.kill(self._stub.pid, number)
         except ProcessLookupError:
             pass
+
+    def settle_stop(self) -> None:
+        """Until it is known whether the stop that the guest has met last stops the process, which it takes along when it moves."""
+        end = time.monotonic() + SIGNAL_PATIENCE
+        self._look()
+        while self._own_stop is not None and self._stub.tids and self._stub.executed is None and time.monotonic() < end:
+            time.sleep(0.0001)  # as in poll()
+            self._look()
+
+    def _make_own_stop(self, stop: Stop) -> None:
+        """A thread is about to make the stop that the guest has met: whether there is one, its next stop tells."""
+        self._own_stop = None
+        tracing.interrupt(stop.tid)
+        tracing.proceed(stop.tid, stop.number)
+        found = self._queues.await_stop(stop.tid)
+        if found is None:
+            return
+        if self._stub.awaited == stop.tid:
+            tracing.interrupt(stop.tid)  # in place of the stop that somebody waits for, and that we have had
+        was_stopped = self.stopped
+        self.handle(found)
+        if not self.stopped and not was_stopped:
+            self._tell(Control.CONTINUED)
 
     def die_by(self, number: int) -> None:
         """Ends the stub by that signal, so that its parent sees what really happened."""

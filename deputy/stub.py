@@ -200,7 +200,11 @@ class Stub(Traced):
                     return False
                 continue
             registers = tracing.registers(host)
-            if self._is_in_call(registers) and self.link.suspend(tid, signed(registers.rax)):
+            is_in_call = self._is_in_call(registers)
+            if is_in_call and self.link.written(tid):  # which ends with that, see deputy/cuts.py
+                registers.rax, registers.orig_rax = 0, U64
+                tracing.set_registers(host, registers)
+            elif is_in_call and self.link.suspend(tid, signed(registers.rax)):
                 tracing.set_registers(host, self._loop_registers(host, registers))
                 self.let_go(host)
                 return True
@@ -241,6 +245,10 @@ class Stub(Traced):
         """Whether a thread in a stop does so in a call of the guest that has not come to its own end."""
         return self._is_in_call(tracing.registers(tid))
 
+    def stands_behind_call(self, registers: Registers) -> bool:
+        """Whether they are those of a thread that comes out of a call of the guest, whatever that has come to."""
+        return registers.rip == self._code + self._call_end and signed(registers.orig_rax) >= 0
+
     def block(self, tid: int, mask: int) -> None:
         """A thread in a call of the guest blocks these signals, too, until the end of that call."""
         if not mask:
@@ -260,8 +268,7 @@ class Stub(Traced):
 
     def _is_in_call(self, registers: Registers) -> bool:
         """Whether a stopped thread stands in a call of the guest that has not come to its own end."""
-        return (registers.rip == self._code + self._call_end and signed(registers.orig_rax) >= 0
-                and signed(registers.rax) in _RESTART)
+        return self.stands_behind_call(registers) and signed(registers.rax) in _RESTART
 
     def default_action(self, number: int) -> None:
         """The stub takes the default action of a signal from now on: it is about to die by it."""

@@ -109,7 +109,7 @@ static int map_place(struct home *h, struct home_thread *t, uint32_t watched) {
         h->places[h->places_count++ % PLACES] = page;   /* that something is there already is as good */
         t->placing += PAGE;
         t->slot->number = SYS_mmap;
-        t->slot->blocked = t->slot->terminal = 0;
+        t->slot->blocked = t->slot->terminal = t->slot->written = 0;
         memcpy(t->slot->arguments, (uint64_t[6]){page, PAGE, PROT_READ | PROT_WRITE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0}, sizeof t->slot->arguments);
         request(t, watched);
@@ -140,6 +140,7 @@ static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
         t->placed = process_vm_writev(h->stub_pid, &here, 1, &there, 1, 0) == (ssize_t)t->call.place_length;
     }
     slot->number = t->call.number;
+    slot->written = 0;
     home_face_terminal(t);
     for (int i = 0; i < 6; i++)
         slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);

@@ -37,6 +37,12 @@ int home_block(struct home *h, int tid, uint64_t mask) {
     return 0;
 }
 
+/* The call of a thread that is stopped has written so many bytes more, and the thread makes the rest of it. Returns how many in all. */
+uint64_t home_written(struct home *h, int tid, uint64_t more) {
+    struct home_thread *t = home_thread_of(h, tid);
+    return t ? t->slot->written += more : 0;
+}
+
 enum signalling home_signalling(struct home *h, struct home_thread *t) {
     switch (t->call.number) {
     case SYS_setitimer:

@@ -142,7 +142,8 @@ def _native() -> ctypes.CDLL:
         ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
         ("home_standing", i, [pointer, i, pointer]),
-        ("home_block", i, [pointer, i, ctypes.c_uint64]), ("home_suspend", i, [pointer, i, ctypes.c_int64]),
+        ("home_block", i, [pointer, i, ctypes.c_uint64]), ("home_written", u64, [pointer, i, ctypes.c_uint64]),
+        ("home_suspend", i, [pointer, i, ctypes.c_int64]),
         ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
     )
 
@@ -361,6 +362,10 @@ class HomeLink(SessionLink):
     def block(self, tid: int, mask: int) -> None:
         """The thread, stopped in a call, has been made to block these signals: its loop lets go of them afterwards. Errors: OSError."""
         _check(_native().home_block(self.handle, tid, mask), f"thread {tid}")
+
+    def written(self, tid: int, more: int = 0) -> int:
+        """How many bytes the thread's call has written, the rest of which it makes now; more: of late."""
+        return int(_native().home_written(self.handle, tid, more))
 
     def suspend(self, tid: int, code: int) -> bool:
         """Says to the guest that the call was taken back with this restart code; the caller has the thread out of it.

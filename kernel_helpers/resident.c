@@ -100,7 +100,9 @@ __attribute__((noreturn, used, visibility("hidden"))) void loop(struct slot *slo
         if (!slot->asks) {
             if (slot->blocked)
                 block(slot);
-            slot->value = farhome_call(slot);
+            long value = farhome_call(slot);
+            uint64_t written = *(volatile uint64_t *)&slot->written;
+            slot->value = !written ? value : value > 0 ? (int64_t)written + value : (int64_t)written;
             if (*(volatile uint64_t *)&slot->blocking)
                 unblock(slot);
         }

@@ -34,6 +34,7 @@ struct slot {               /* followed, in the same page, by the loop's stack (
     uint64_t control;       /* the address of the control page in the stub */
     uint64_t blocked;       /* signals (bit n-1: signal n) that the thread blocks while it makes the call, as its caller does */
     uint64_t asks;          /* the call was not made: see terminal */
+    uint64_t written;       /* by the call, whose rest the thread makes now: its value is that much more */
     uint64_t blocking;      /* those that it blocks now: the loop's own affair, and of who stops it in a call */
 };
 #endif

@@ -87,6 +87,8 @@ class Guest:
         self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
         self._halted: dict[int, Stop] = {}
         """threads (ours) that stay in a stop, the process being stopped"""
+        self._undecided: set[int] = set()
+        """threads (ours) that are to stand still: they have met a stop signal, and home has not said yet whether it stops the process"""
         self.is_stopped = False
         self.door = Door(link, frozen)
         self.signals = GuestSignals(self)
@@ -119,8 +121,9 @@ class Guest:
         for thread in frozen.threads.values():
             if thread.pending_signal in tracing.STOPPING:  # which no mask keeps out of the calls above
                 self.signals.stop_at_home(thread.pending_signal)
+                self.await_stop(thread.tid)
                 thread.pending_signal, thread.pending_info = 0, b""
-            if self.is_stopped:
+            elif self.is_stopped:
                 tracing.interrupt(thread.tid)  # it comes to that stop before any instruction of its own
             self.follow(thread.tid)
             thread.resume()
@@ -270,10 +273,13 @@ class Guest:
             self._over()
         elif event.kind == Control.STOPPED:
             self.is_stopped = True
+            self._undecided.clear()
             for tid in self.threads if self.frozen is None else ():
-                tracing.interrupt(tid)
+                if not self.stands(tid):
+                    tracing.interrupt(tid)
         elif event.kind == Control.CONTINUED:
             self.is_stopped = False
+            self._undecided.clear()
             self.signals.look_again()
             for tid in self.take_halted():
                 self._go_on(tid)
@@ -311,6 +317,11 @@ class Guest:
     def stands(self, host: int) -> bool:
         """Whether a thread (ours) is in a stop, the process being stopped."""
         return host in self._halted
+
+    def await_stop(self, host: int) -> None:
+        """A thread (ours) in a stop, about to go on, has met a stop signal: it stands still until home has said what comes of it."""
+        self._undecided.add(host)
+        tracing.interrupt(host)
 
     def halt(self, stop: Stop) -> None:
         """A thread (ours) stays in this stop until the process is continued."""
@@ -367,7 +378,7 @@ class Guest:
             if self.trace is not None and self.trace.look(stop.tid):
                 tracing.interrupt(stop.tid)
             tracing.proceed(stop.tid)
-        elif self.is_stopped:
+        elif self.is_stopped or stop.tid in self._undecided:
             self.halt(stop)
         else:
             self._go_on(stop.tid)

@@ -76,7 +76,7 @@ class GuestSignals:
                 self.queue(int(fields["number"]), bytes(fields["info"]), host)
         finally:
             if fields.get("asks"):
-                self._guest.link.send(Control.BLOCKS, 0, pack(masks=list(self._masks().items())))
+                self._guest.link.send(Control.BLOCKS, 0, pack(masks=list(self._masks().items()), ignored=self._ignored()))
 
     def _masks(self) -> dict[int, int]:
         """What threads (the program's ids) block that are in a call."""
@@ -87,6 +87,14 @@ class GuestSignals:
                 with suppress(ProcessLookupError):
                     masks[tid] = tracing.signal_state(self._guest.pid, host).blocked
         return masks
+
+    def _ignored(self) -> int:
+        """What the guest ignores, by default as well (a mask)."""
+        try:
+            state = tracing.signal_state(self._guest.pid, self._guest.pid)
+        except ProcessLookupError:
+            return 0
+        return state.ignored | sum(1 << number - 1 for number in tracing.IGNORED_BY_DEFAULT if state.is_ignored(number))
 
     def queue(self, number: int, info: bytes, host: int | None) -> None:
         """Queues a signal to a thread (None: to the process). Errors: ProcessLookupError."""
@@ -251,6 +259,7 @@ class GuestSignals:
         state = tracing.signal_state(guest.pid, tid)
         if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
             self.stop_at_home(number)
+            guest.await_stop(tid)
             tracing.proceed(tid)
             return
         if at_door and state.is_caught(number) and not inject.comes_again(true):
@@ -285,7 +294,8 @@ class GuestSignals:
         tracing.proceed(tid, number)
 
     def stop_at_home(self, number: int) -> None:
-        """A stop signal meets its default action: the process stops at home, if it has not been continued since, and then here."""
+        """A stop signal meets its default action: the process stops at home, if it has not been continued since, and then here. STOPPED or
+        CONTINUED tells."""
         continued = {} if self._continued is None else {"continued": self._continued}
         self._guest.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number, **continued))
 

@@ -102,7 +102,7 @@ class Control(IntEnum):
     EXECUTE = 74
     """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
     BLOCKS = 76
-    """the answer to a SIGNAL that asks: masks: pairs of each thread that is in a call and what it blocks"""
+    """the answer to a SIGNAL that asks: masks: pairs of each thread that is in a call and what it blocks; ignored: what is by the guest"""
     TAKEN = 77
     """the guest has taken the last tick of a timer: timer (engine/ticks.py); late: it had waited, and its thread tid waits for OVERRUNS"""
     OVER = 75

@@ -139,6 +139,16 @@ def test_signals_wait_until_it_goes_on_and_kill_does_not(cluster: Cluster) -> No
         until("n2 has no guest", lambda: "[]" in cluster.place("n2").run("mosps", "--guests", "--json").stdout)
 
 
+def test_a_thread_that_stops_its_process_does_nothing_before_it_goes_on(cluster: Cluster) -> None:
+    with stopped(cluster, "orders") as one:
+        one.move("n2")
+        before = len(one.parent.lines())
+        until("it stops itself", lambda: len(one.parent.lines()) > before + 5, seconds=40)
+        one.go()
+        until("it ends", lambda: one.parent.lines()[-1] == "ended with 7")
+        assert set(one.parent.lines()[1:-1]) == {"in order"}
+
+
 @pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.soak)])
 def test_one_that_is_continued_while_it_moves_runs(cluster: Cluster, rounds: int) -> None:
     with stopped(cluster, "counts") as one:

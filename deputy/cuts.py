@@ -1,0 +1,118 @@
+"""Calls that a signal has ended in the middle which the guest does not hear: the rest of them is made.
+
+A write that waits for room ends with the part that it has written when a signal comes that its thread neither blocks nor ignores. What
+the guest blocks and ignores is the guest's affair, and to whom is traced the kernel shows what is ignored as well. So such a stub's thread
+stays in its stop until the guest has told (BLOCKS); then it writes on, or the call is over with what it has written.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING
+
+from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers.syscalls import SYS, U64, Registers, signed
+
+if TYPE_CHECKING:
+    from deputy.stub import Stub
+
+_BYTES = {SYS.write: (1, 2), SYS.sendto: (1, 2), SYS.recvfrom: (1, 2), SYS.getrandom: (0, 1)}
+"""Which of their arguments are where the bytes are and how many."""
+_COUNTED = {SYS.sendfile: 3, SYS.splice: 4}
+"""How many; where, the kernel writes down itself."""
+_MSG_WAITALL = 0x100
+_FLAGS = {SYS.recvfrom: 3}
+_PART = struct.Struct("<QQ")
+"""struct iovec."""
+_MESSAGE_PARTS, _MESSAGE_CONTROL = 16, 40
+"""Where in a struct msghdr the vector is (address and number), and how long the ancillary data are, which went with the first bytes."""
+_PARTS_MOST = 1024
+
+
+class Cuts:
+    """Of one stub."""
+
+    def __init__(self, stub: Stub) -> None:
+        self._stub = stub
+        self._signals: dict[int, int] = {}
+        """which signal has ended the call of a thread"""
+
+    def finds(self, tid: int, number: int) -> bool:
+        """Whether a thread that has stopped for that signal comes out of a call that has ended in the middle. Then decide() is due."""
+        registers = tracing.registers(tid)
+        if not self._stub.stands_behind_call(registers) or not self._has_rest(registers):
+            return False
+        self._signals[tid] = number
+        return True
+
+    def decide(self, tid: int, deaf: int) -> None:
+        """A thread that stands so makes the rest of its call, if its signal is one of those that the guest's thread does not hear."""
+        number = self._signals.pop(tid, 0)
+        if not number or not deaf >> number - 1 & 1:
+            return
+        registers = tracing.registers(tid)
+        done = signed(registers.rax)
+        try:
+            self._shorten(registers, done)
+        except OSError:
+            return  # it is over with what it has done
+        self._stub.link.written(self._stub.program_tid(tid), done)
+        registers.rax, registers.orig_rax = registers.orig_rax, U64
+        registers.rip -= 2
+        tracing.set_registers(tid, registers)
+
+    def _has_rest(self, registers: Registers) -> bool:
+        number, done, arguments = signed(registers.orig_rax), signed(registers.rax), syscalls.arguments_of(registers)
+        if done <= 0:
+            return False
+        if number in _BYTES:
+            return done < arguments[_BYTES[number][1]] and (number not in _FLAGS or bool(arguments[_FLAGS[number]] & _MSG_WAITALL))
+        if number in _COUNTED:
+            return done < arguments[_COUNTED[number]]
+        if number in (SYS.writev, SYS.sendmsg):
+            return done < sum(length for _, length in self._parts(*self._vector(registers)))
+        return False
+
+    def _vector(self, registers: Registers) -> tuple[int, int]:
+        """Address and number of its parts."""
+        if signed(registers.orig_rax) == SYS.writev:
+            return registers.rsi, registers.rdx
+        head = inject.read_memory(self._stub.pid, registers.rsi + _MESSAGE_PARTS, _PART.size)
+        return _PART.unpack(head) if head is not None else (0, 0)
+
+    def _parts(self, address: int, count: int) -> list[tuple[int, int]]:
+        count = min(count, _PARTS_MOST)
+        data = inject.read_memory(self._stub.pid, address, count * _PART.size) if count else None
+        return list(_PART.iter_unpack(data)) if data is not None else []
+
+    def _shorten(self, registers: Registers, done: int) -> None:
+        """Makes the arguments of the call those of its rest. Errors: OSError."""
+        number, arguments = signed(registers.orig_rax), syscalls.arguments_of(registers)
+        if number in _BYTES:
+            where, length = _BYTES[number]
+            setattr(registers, syscalls.ARGUMENTS[where], arguments[where] + done)
+            setattr(registers, syscalls.ARGUMENTS[length], arguments[length] - done)
+            return
+        if number in _COUNTED:
+            setattr(registers, syscalls.ARGUMENTS[_COUNTED[number]], arguments[_COUNTED[number]] - done)
+            return
+        at, count = self._vector(registers)
+        rest = b""
+        for address, length in self._parts(at, count):
+            gone = min(done, length)
+            done -= gone
+            rest += _PART.pack(address + gone, length - gone)
+        self._write(at, rest)
+        if number == SYS.sendmsg:
+            self._write(registers.rsi + _MESSAGE_CONTROL, bytes(8))
+
+    def _write(self, address: int, data: bytes) -> None:
+        descriptor = os.open(f"/proc/{self._stub.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, data, address)
+        finally:
+            os.close(descriptor)
+
+
+__all__ = ["Cuts"]
