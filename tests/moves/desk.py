@@ -28,10 +28,11 @@ FRONT = """\
 #!/usr/bin/perl
 # Says that it is in the foreground of its terminal, each time that it comes there.
 $| = 1;
-my ($front, $group) = (0, "\\0" x 8);
+my ($front, $again, $group) = (0, 0, "\\0" x 8);
 open(my $terminal, "+<", "/dev/tty") or die "/dev/tty: $!";
-$SIG{CONT} = sub { $front = 0 };
+$SIG{CONT} = sub { $again = 1 };
 while (1) {
+    $again = $front = 0 if $again;
     ioctl($terminal, 0x540f, $group) or die "TIOCGPGRP: $!";
     my $now = unpack("i", $group) == getpgrp();
     print "in front\\n" if $now && !$front;

@@ -54,6 +54,7 @@ def in_a_storm(cluster: Cluster, scenes: list[desk.Scene], seed: int) -> list[Mo
     return done
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_a_desk_is_the_same_each_time() -> None:
     """Without which nothing of what follows shows anything."""
@@ -62,6 +63,7 @@ def test_a_desk_is_the_same_each_time() -> None:
     assert first == second
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_desk_in_a_storm(cluster: Cluster) -> None:
     assert in_a_storm(cluster, desk.SHORT, new_seed())

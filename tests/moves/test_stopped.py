@@ -21,7 +21,7 @@ class Stopped:
 
     def __init__(self, parent: Running) -> None:
         self.parent, self.cluster = parent, parent.cluster
-        (line,) = until("the child is there", parent.lines)
+        line = until("the child is there", parent.lines)[0]
         self.pid = int(line.split()[1])
         until("it is listed", lambda: self._row() is not None)
 
