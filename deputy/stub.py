@@ -25,7 +25,7 @@ from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span
 from engine.mappings import PAGE
-from kernel_helpers import inject, library, syscalls, tracing
+from kernel_helpers import inject, library, refuge, syscalls, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, Thread
 from kernel_helpers.link import HomeLink
@@ -38,6 +38,8 @@ _PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
 _MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 1, 2, 0x20, 0x4000, 0x100000
 _MREMAP_MAYMOVE_FIXED = 3
 _RSEQ_UNREGISTER = 1
+_BATCH_AT = PAGE - 128
+"""of the page: where many calls are made at once"""
 _CALL_END_AT = 8  # of the blob: where the address after its `syscall` is told
 _WALL = 0x40000000
 _SIGNAL_ACTION = 32  # bytes of the kernel's struct sigaction
@@ -90,7 +92,7 @@ class Stub(Traced):
                 _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE, U64, 0,
             )  # fmt: skip
             stub._map_slots(frozen, stub._code)
-            frozen.write(stub._code, stub._blob.ljust(PAGE, b"\xcc"))
+            frozen.write(stub._code, stub._blob.ljust(_BATCH_AT, b"\xcc") + refuge.CODE)
             frozen.call(SYS.mprotect, stub._code, PAGE, _PROT_READ | _PROT_EXEC)
         except OSError as error:
             stub.undo()
@@ -438,6 +440,7 @@ class Stub(Traced):
                     tracing.interrupt(thread.tid)
             raise
         self._frozen = Frozen(self.pid, threads, instruction=self._code + self._call_end - 2)
+        self._frozen.batch_code = self._code + _BATCH_AT
         for tid, number, info in self.take_later():
             threads[tid].pending_signal, threads[tid].pending_info = number, info
         return self._frozen
@@ -456,7 +459,7 @@ class Stub(Traced):
             return False
         was_running = self._frozen is None
         frozen = self.stop()
-        frozen.instruction = find_instruction(self.pid)
+        frozen.instruction, frozen.batch_code = find_instruction(self.pid), 0
         base = footprint.free_base(self.pid, PAGE + self.link.size, avoid)
         frozen.call(SYS.mremap, self._code, PAGE, PAGE, _MREMAP_MAYMOVE_FIXED, base)
         self._code = base
@@ -464,6 +467,7 @@ class Stub(Traced):
         self._slots = base + PAGE
         self.link.set_stub(self.pid, self._slots)
         frozen.instruction = self._code + self._call_end - 2
+        frozen.batch_code = self._code + _BATCH_AT
         if was_running:
             self.resume_as_stub()
         return True
@@ -471,7 +475,7 @@ class Stub(Traced):
     def remove_resident(self) -> None:
         """Takes loop and slots out of the refilled, frozen process."""
         assert self._frozen is not None
-        self._frozen.instruction = find_instruction(self.pid)
+        self._frozen.instruction, self._frozen.batch_code = find_instruction(self.pid), 0
         self.undo()
 
 

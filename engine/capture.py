@@ -244,8 +244,9 @@ def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool,
     if carried:
         put_back(registers, thread.signal_mask, thread.mask_in_force)
         carry_restart(registers)
-    check(thread.call(SYS.prctl, _PR_GET_TID_ADDRESS, scratch), f"PR_GET_TID_ADDRESS in {thread.tid}")
-    check(thread.call(SYS.sigaltstack, 0, scratch + 64), f"sigaltstack in {thread.tid}")
+    calls = [(SYS.prctl, _PR_GET_TID_ADDRESS, scratch), (SYS.sigaltstack, 0, scratch + 64)]
+    for result, what in zip(thread.calls(calls, scratch + PAGE), ("PR_GET_TID_ADDRESS", "sigaltstack"), strict=True):
+        check(result, f"{what} in {thread.tid}")
     clear_tid, pointer, flags, pad, size = struct.unpack("<Q56xQIIQ", frozen.read(scratch, 88))
     rseq = thread.rseq()
     with open(f"/proc/{thread.pid}/task/{thread.tid}/comm", "rb") as comm:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import signal
 import struct
@@ -47,6 +48,7 @@ PTRACE_O_EXITKILL = 1 << 20
 MADV_DONTNEED = 4
 WALL = 0x40000000
 
+_NS_GET_PID_FROM_PIDNS = 0x8004B706
 _SCRATCH = 512
 _CLONE_ARGUMENTS = 88
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -155,12 +157,23 @@ def clone_task(
     inner = check(parent.call(SYS.clone3, scratch, _CLONE_ARGUMENTS), f"clone3 in {parent.tid}")
     if len(_namespaced_ids(parent.pid)) == 1:
         return inner, inner
-    # The result counts in the process's own namespace; /proc tells the one new task in ours.
+    # The result counts in the process's own namespace. Its kernel tells the number in ours (Linux 6.11), or /proc the one new task.
+    if (ours := _translated(parent.pid, inner)) > 0:
+        return ours, inner
     new = [tid for tid in _tasks(listing) if tid not in known]
     for tid in new:
         if _inner(tid) == inner:
             return tid, inner
     raise ProcessLookupError(errno.ESRCH, f"the new task {inner} of {parent.pid} is not to be found")
+
+
+def _translated(pid: int, inner: int) -> int:
+    """The number in our pid namespace of a task of the one that process pid is in; 0: the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/ns/pid", "rb", buffering=0) as namespace:
+            return fcntl.ioctl(namespace, _NS_GET_PID_FROM_PIDNS, inner)
+    except OSError:
+        return 0
 
 
 def _tasks(listing: str) -> list[int]:

@@ -27,11 +27,11 @@ def by_looking(pid: int) -> Iterator[str]:
             with open(f"/proc/{pid}/{row.read.split()[1]}", encoding="ascii") as file:
                 if row.is_set(int(file.read(), 16)):
                     yield row.words
-    patterns = [(re.compile(row.pattern, re.MULTILINE), row.words) for row in rows if row.pattern]
+    patterns = [(re.compile(row.pattern.encode(), re.MULTILINE), row.words) for row in rows if row.pattern]
     for tid in os.listdir(f"/proc/{pid}/task"):
         try:
-            with open(f"/proc/{pid}/task/{tid}/status", encoding="utf-8", errors="replace") as status:
-                text = status.read()
+            with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as status:
+                text = status.read(1 << 20)
         except (FileNotFoundError, ProcessLookupError):
             continue
         yield from (words for pattern, words in patterns if pattern.search(text))

@@ -56,6 +56,10 @@ class Owner:
 ROOT = Owner(0, 0)
 
 
+Told = tuple[tuple[bytes, bytes], ...]
+"""Lines of a status: name, value."""
+
+
 @dataclass(frozen=True)
 class Credentials:
     """The rights of one thread, as /proc/PID/task/TID/status tells them: ids real, effective, saved and of the file system; capabilities
@@ -69,8 +73,16 @@ class Credentials:
     @classmethod
     def of(cls, status: str) -> Credentials:
         """By the path of a status. Errors: OSError (FileNotFoundError, ProcessLookupError: it has ended)."""
+        return cls._of(cls._told(status))
+
+    @staticmethod
+    def _told(status: str) -> Told:
         with open(status, "rb", buffering=0) as file:
-            told = dict(_LINES.findall(file.read(1 << 20)))
+            return tuple(_LINES.findall(file.read(1 << 20)))
+
+    @classmethod
+    def _of(cls, lines: Told) -> Credentials:
+        told = dict(lines)
 
         def numbers(name: bytes, base: int = 10) -> tuple[int, ...]:
             return tuple(int(word, base) for word in told.get(name, b"").split())
@@ -87,19 +99,19 @@ class Credentials:
 
 def credentials(pid: int) -> list[Credentials]:
     """Those of all threads, each once, the first thread's first. Errors: ProcessLookupError."""
-    found: dict[Credentials, None] = {}
+    found: dict[Told, None] = {}
     directory = f"/proc/{pid}/task"
     try:
         for tid in os.listdir(directory):
             try:
-                found[Credentials.of(f"{directory}/{tid}/status")] = None
+                found[Credentials._told(f"{directory}/{tid}/status")] = None
             except (FileNotFoundError, ProcessLookupError):
                 continue  # that thread has ended
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
     if not found:
         raise ProcessLookupError(f"no process {pid}")
-    return list(found)
+    return list(dict.fromkeys(Credentials._of(told) for told in found))
 
 
 def has_fixed_ids(pid: int) -> bool:

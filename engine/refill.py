@@ -171,7 +171,7 @@ def refill(
             room = (scratch, scratch + _SCRATCH)
             if has_run:
                 remove(stub, [(m.start, m.end) for m in maps if m.is_file], room)
-            _shape(stub, plan, maps, [*taken, room], notes)
+            _shape(stub, plan, maps, room, [*taken, room], notes)
             started = _lap(seconds, "mappings", started)
             if isinstance(stream, (int, socket.socket, Sealed)):
                 pages = _from_socket(stub.pid, plan.pages, stream, timeout, taker)
@@ -212,7 +212,7 @@ def refill(
 def _from_socket(
     pid: int, ranges: Sequence[PageRange], stream: int | Connection, timeout: float, taker: Taker | None
 ) -> PageTotals:
-    missing = [replace(pages, missing=taker is not None) for pages in ranges]
+    missing = ranges if taker is None else [replace(pages, missing=True) for pages in ranges]
     with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
         return receive_own_pages(pid, missing, stream, timeout, userfaultfd=userfaultfd)
 
@@ -250,11 +250,14 @@ def _check_kernel_code(stub: Frozen, maps: Sequence[Mapping], context: Context) 
             raise RefillFailed(f"thread {thread.tid} is inside the other kernel's code", stub_usable=True, again=True)
 
 
-def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], taken: Sequence[Span], notes: list[str]) -> None:
-    """Mappings as wanted, without a page yet."""
+def _shape(
+    stub: Frozen, plan: Plan, maps: Sequence[Mapping], scratch: Span, taken: Sequence[Span], notes: list[str]
+) -> None:
+    """Mappings as wanted, without a page yet. scratch: memory that can be used."""
+    room = scratch[0], scratch[1] - scratch[0]
     moves = []
-    room = sum(d.length + d.grow + PAGE for d in plan.duplicates)
-    at = free_address(taken, room) if room else 0
+    aside = sum(d.length + d.grow + PAGE for d in plan.duplicates)
+    at = free_address(taken, aside) if aside else 0
     for d in plan.duplicates:
         # DONTUNMAP leaves the source mapped, so this is a second mapping of the same open file, without a descriptor and
         # whatever has become of the name. Not straight to the destination if that may be another one's source.
@@ -270,15 +273,12 @@ def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], taken: Sequence[Sp
         else:
             moves.append((at, d.length, d.destination))
         at += d.length + d.grow + PAGE
-    for start, end in plan.remove:
-        stub.call(SYS.munmap, start, end - start)
+    stub.calls([(SYS.munmap, start, end - start) for start, end in plan.remove], *room)
     for source, length, destination in moves:
         stub.call(SYS.mremap, source, length, length, _MREMAP_MOVE, destination)
     drop_pages(stub, plan.stale)
-    for m in plan.create:
-        _create(stub, m)
-    for start, end, prot in plan.protect:
-        stub.call(SYS.mprotect, start, end - start, prot)
+    stub.calls([_creation(m) for m in plan.create], *room)
+    stub.calls([(SYS.mprotect, start, end - start, prot) for start, end, prot in plan.protect], *room)
     for start, end, advice in plan.advise:
         try:
             stub.call(SYS.madvise, start, end - start, advice)
@@ -289,8 +289,7 @@ def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], taken: Sequence[Sp
 
 
 def _finish_mappings(stub: Frozen, plan: Plan, scratch: int, notes: list[str]) -> None:
-    for start, end, prot in plan.protect_filled:
-        stub.call(SYS.mprotect, start, end - start, prot)
+    stub.calls([(SYS.mprotect, start, end - start, prot) for start, end, prot in plan.protect_filled], scratch, _SCRATCH)
     for start, end, on_fault in plan.lock:
         try:
             stub.call(SYS.mlock2, start, end - start, MLOCK_ONFAULT if on_fault else 0)
@@ -330,15 +329,16 @@ def _empty(stub: Frozen, created: Sequence[Span], kept: Sequence[_Kept], reserve
     for item in kept:
         # Still there when it failed before anything was unmapped.
         stub.call(SYS.munmap, item.mapping.start, item.mapping.length)
-        _create(stub, item.mapping)
+        stub.call(*_creation(item.mapping))
         stub.write_forced(item.mapping.start, item.content)
 
 
-def _create(stub: Frozen, m: Mapping) -> None:
+def _creation(m: Mapping) -> tuple[int, ...]:
+    """The call that makes it."""
     flags = (_MAP_DROPPABLE_ANONYMOUS if "dp" in m.vmflags else _MAP_PRIVATE_ANONYMOUS) | _MAP_FIXED_NOREPLACE
     flags |= _MAP_GROWSDOWN if "gd" in m.vmflags else 0
     flags |= _MAP_NORESERVE if "nr" in m.vmflags else 0
-    stub.call(SYS.mmap, m.start, m.length, m.prot, flags, -1, 0)
+    return SYS.mmap, m.start, m.length, m.prot, flags, -1, 0
 
 
 def set_memory_layout(stub: Frozen, wanted: MemoryLayout, scratch: int, program: int = NO_DESCRIPTOR) -> None:

@@ -22,7 +22,7 @@ from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE,
 from engine.marks import raise_lock_limit
 from engine.refill import Refilled, Source, drop_pages, refill, set_memory_layout
 from engine.room import make_room
-from kernel_helpers import tracing
+from kernel_helpers import refuge, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.seizing import Frozen, find_instruction, seize
@@ -30,6 +30,8 @@ from kernel_helpers.stream import Connection
 from kernel_helpers.syscalls import SYS, U64
 
 _INSTRUCTION = b"\x0f\x05"
+_BATCH_AT = 64
+"""bytes behind it: where many calls are made at once"""
 _RESERVED = 0x3A00_0000_0000
 """Between where the kernel puts position-independent programs (0x55...) and libraries (0x7f...)."""
 _MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
@@ -101,10 +103,11 @@ class Vessel:
         """A page with the instruction that injected calls are made by."""
         frozen = self.frozen
         frozen.call(SYS.mmap, address, PAGE, PROT_READ | PROT_WRITE, _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE, U64, 0)
-        frozen.write(address, _INSTRUCTION)
+        frozen.write(address, _INSTRUCTION.ljust(_BATCH_AT, b"\xcc") + refuge.CODE)
         frozen.call(SYS.mprotect, address, PAGE, PROT_READ | PROT_EXEC)
         self.reserved = (address, address + PAGE)
         frozen.instruction = address
+        frozen.batch_code = address + _BATCH_AT
 
     def make_room(self, wanted: Sequence[Span], unreserved: Set[Span] = frozenset()) -> list[Span]:
         """Mappings for pages that come before the context does (engine/precopy.py); returns those that could be made. unreserved: of
@@ -174,7 +177,7 @@ class Vessel:
     def leave(self) -> Frozen:
         """Takes our page out of the filled vessel, which is the process now."""
         self.forgo()
-        self.frozen.instruction = find_instruction(self.frozen.pid)
+        self.frozen.instruction, self.frozen.batch_code = find_instruction(self.frozen.pid), 0
         self.frozen.call(SYS.munmap, self.reserved[0], PAGE)
         return self.frozen
 

@@ -302,6 +302,10 @@ class Thread:
         for each can be used. Errors: as call()."""
         if not self.has_refuge:
             return [self.call(*one) for one in wanted]
+        return self.batch(wanted, self.instruction - refuge.ONE, room)
+
+    def batch(self, wanted: Sequence[tuple[int, ...]], code: int, room: int) -> list[int]:
+        """The same by the code of a refuge that is at that address, whether or not the thread would wait there if we died."""
         self.block_signals()
         deferred = Deferred()
         made = (_Injected * len(wanted))()
@@ -309,8 +313,7 @@ class Thread:
             one.number = number
             one.arguments[: len(arguments)] = [argument & U64 for argument in arguments]
         result = functions().inject_batch(
-            self.tid, self.instruction - refuge.ONE, ctypes.byref(self.registers), int(self.call_timeout * 1e6),
-            ctypes.byref(deferred), room, made, len(made),
+            self.tid, code, ctypes.byref(self.registers), int(self.call_timeout * 1e6), ctypes.byref(deferred), room, made, len(made),
         )  # fmt: skip
         self._keep_deferred(deferred)
         if result <= -_FAILED:

@@ -18,6 +18,10 @@ from kernel_helpers.journal import Journal, Signals
 from kernel_helpers.numbers import NAMES
 
 RED_ZONE = 128
+FEW = 32
+"""Calls that are made one by one: for so many a batch is not worth its stop."""
+_CALL_ROOM = 64
+"""Bytes for each call of a batch (Thread.calls)."""
 DISPATCHES = "its system calls are dispatched to itself (PR_SET_SYSCALL_USER_DISPATCH)"
 FILTERED = "it runs under seccomp, and farhome may not look past that here"
 WALL = 0x40000000
@@ -32,6 +36,8 @@ class Frozen:
         self.leader = threads[pid]
         self._instruction = 0
         self._journal: Journal | None = None
+        self.batch_code = 0
+        """where the code of a refuge is, by which the leader makes many calls at once; 0: nowhere"""
         self.instruction = instruction or find_instruction(pid)
 
     def __enter__(self) -> Frozen:
@@ -176,6 +182,19 @@ class Frozen:
     def call(self, number: int, *args: int) -> int:
         """One system call on the leader. Errors: OSError(errno, "mmap in 123: ...")."""
         return check(self.leader.call(number, *args), f"{NAMES.get(number, number)} in {self.pid}")
+
+    def calls(self, wanted: Sequence[tuple[int, ...]], room: int, size: int) -> None:
+        """Many system calls on the leader, each of which must succeed (number, then arguments). room: `size` bytes of its memory that can
+        be used. Errors: as call()."""
+        at_once = size // _CALL_ROOM
+        if not self.batch_code or len(wanted) < FEW:
+            for number, *arguments in wanted:
+                self.call(number, *arguments)
+            return
+        for first in range(0, len(wanted), at_once):
+            some = wanted[first : first + at_once]
+            for one, result in zip(some, self.leader.batch(some, self.batch_code, room), strict=True):
+                check(result, f"{NAMES.get(one[0], one[0])} in {self.pid}")
 
     def restore(self) -> None:
         for thread in self.threads.values():
