@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import reprlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -190,7 +191,7 @@ class Context:
             raise BadContext(f"not msgpack: {error}") from error
         version, *rest = _list(unpacked, None, "context")
         if version != VERSION:
-            raise BadContext(f"version {version!r}, not {VERSION}")
+            raise BadContext(f"version {reprlib.repr(version)}, not {VERSION}")
         *rest, objects, programs = _list(rest, 13, "context")
         pid, maps, memory, identity, actions, threads, pending, kernel_code, barriers, guards, locks = rest
         return cls(
@@ -211,7 +212,7 @@ class Context:
 
 def _number(value: Any, least: int, most: int, what: str) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise BadContext(f"{what} is {value!r}")
+        raise BadContext(f"{what} is {reprlib.repr(value)}")
     return value
 
 
@@ -231,7 +232,7 @@ def _bytes(value: Any, sizes: tuple[int, ...] | range, what: str) -> bytes:
 
 def _flag(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
-        raise BadContext(f"{what} is {value!r}")
+        raise BadContext(f"{what} is {reprlib.repr(value)}")
     return value
 
 
@@ -259,9 +260,9 @@ def _mapping(item: Any) -> Mapping:
     if start % PAGE or end % PAGE or start >= end:
         raise BadContext(f"mapping {start:x}-{end:x}")
     if flags not in (MAP_SHARED, MAP_PRIVATE):
-        raise BadContext(f"mapping's flags are {flags!r}")
+        raise BadContext(f"mapping's flags are {reprlib.repr(flags)}")
     if not isinstance(vmflags, str) or not CARRIED_FLAGS.issuperset(vmflags.split()):
-        raise BadContext(f"mapping's VmFlags are {vmflags!r}")
+        raise BadContext(f"mapping's VmFlags are {reprlib.repr(vmflags)}")
     return Mapping(
         start=start,
         end=end,

@@ -122,7 +122,7 @@ static int maps_any(struct search *search, int pid)
 	}
 	if (size < 0)
 		return size == -ENOMEM ? -ENOMEM : 0; /* it has ended, or is not to be seen */
-	for (size_t i = 0; size && i < search->count; i++)
+	for (size_t i = 0; size && search->text && i < search->count; i++)
 		for (char *line = search->text; (line = strstr(line, search->lines[i])); line++)
 			if (!search->only_shared || is_shared(search->text, line))
 				return tell(search, pid, i, MAPPED);
@@ -135,7 +135,7 @@ static bool carries(struct search *search, int pid, const char *number)
 	char path[64], *line;
 	snprintf(path, sizeof path, "/proc/%d/fdinfo/%.16s", pid, number);
 
-	if (read_file(search, path) <= 0 || !(line = strstr(search->text, "scm_fds:")))
+	if (read_file(search, path) <= 0 || !search->text || !(line = strstr(search->text, "scm_fds:")))
 		return false;
 	return strtoul(line + strlen("scm_fds:"), NULL, 10) > 0;
 }

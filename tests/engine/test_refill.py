@@ -413,3 +413,8 @@ def test_context_is_refused_when_it_is_not_one(letters: Path) -> None:
         assert fields != good
         with pytest.raises(BadContext):
             Context.from_wire(msgpack.packb(fields))
+    deep = b"\x91" * 1000 + b"\x90"  # one list in another, as many as there may be
+    parts = [msgpack.packb(field) for field in good]
+    for place in range(len(parts)):
+        with pytest.raises(BadContext):
+            Context.from_wire(bytes([0x90 | len(parts)]) + b"".join([*parts[:place], deep, *parts[place + 1:]]))
