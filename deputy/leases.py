@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from engine.alone import may_be
 from engine.files import FileMapping, by_mapping, mappings
+from engine.written import can_be_written
 from kernel_helpers.errors import FarhomeError
 from wire import waking
 
@@ -47,7 +48,7 @@ class Leases:
                 if (m.device, m.inode) not in seen and _is_file(m):
                     seen.add((m.device, m.inode))
                     with suppress(FileNotFoundError):
-                        leases.take(by_mapping(pid, m.start, m.end), m.path.removesuffix(" (deleted)"))
+                        leases._take_if_written(pid, by_mapping(pid, m.start, m.end), m.path.removesuffix(" (deleted)"))
         except BaseException:
             leases.let_go()
             raise
@@ -69,6 +70,15 @@ class Leases:
                 raise OpenForWriting(path) from None
         else:
             self._held[inode] = descriptor
+
+    def _take_if_written(self, pid: int, link: str, path: str) -> None:
+        """As take(); a file that is open for writing only as what it is mapped by, with nobody to write it, has no lease."""
+        try:
+            self.take(link, path)
+        except OpenForWriting:
+            status = os.stat(link)
+            if can_be_written(pid, status.st_dev, status.st_ino):
+                raise
 
     def inherit(self) -> Leases:
         """For a child."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from engine.alone import may_be
-from engine.files import FileMapping, by_mapping, file_system
-from kernel_helpers.sharing import who_has
+from engine.files import FileMapping, by_mapping, file_system, mappings
+from kernel_helpers.sharing import MAPPED, UNDER_WAY, who_has
 
 _KERNELS_OWN = {0x9FA0: "/proc", 0x62656572: "/sys", 0x64626720: "debugfs", 0x74726163: "tracefs"}
 """Types of file systems whose files are what the kernel has to say at the moment."""
@@ -36,6 +36,44 @@ def is_open_for_writing(descriptor: int) -> bool:
         return error.errno == errno.EAGAIN
     with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
+def can_be_written(pid: int, device: int, inode: int) -> bool:
+    """Whether somebody can write a file (st_dev, st_ino) that is open for writing, and that process `pid` has mapped: by a descriptor, or
+    one that may be on its way to them, or by shared memory. A private mapping keeps its file open as it was opened, and writes nothing
+    to it; only where one does is there more to ask. Errors: OSError."""
+    if not any(m.inode == inode and _keeps_open(pid, m) for m in mappings(pid)):
+        return True
+    holder = who_has(pid, [(device, inode)], only_shared=True)
+    if holder is not None and holder.how in (MAPPED, UNDER_WAY):
+        return True
+    return any(_writes(process, device, inode) for process in os.listdir("/proc") if process.isdigit())
+
+
+def _keeps_open(pid: int, mapping: FileMapping) -> bool:
+    with suppress(FileNotFoundError):  # it has been unmapped
+        return bool(os.lstat(by_mapping(pid, mapping.start, mapping.end)).st_mode & stat.S_IWUSR)
+    return False
+
+
+def _writes(process: str, device: int, inode: int) -> bool:
+    """Whether a process has a descriptor for writing of the file. Only files of that number are asked anything: others may not answer."""
+    try:
+        descriptors = os.listdir(f"/proc/{process}/fd")
+    except OSError:
+        return False  # it has ended
+    for number in descriptors:
+        link = f"/proc/{process}/fd/{number}"
+        with suppress(OSError):  # it has been closed
+            if not os.lstat(link).st_mode & stat.S_IWUSR or not os.readlink(link).startswith("/"):
+                continue
+            with open(f"/proc/{process}/fdinfo/{number}", encoding="ascii") as told:
+                if f"\nino:\t{inode}\n" not in told.read():
+                    continue
+            status = os.stat(link)
+            if (status.st_dev, status.st_ino) == (device, inode):
+                return True
     return False
 
 
@@ -65,7 +103,7 @@ def why_not(pid: int, maps: Sequence[FileMapping]) -> Iterator[str]:
             try:
                 if is_kernels_own(descriptor):
                     yield f"it has {path} mapped, in which the kernel of this node tells something"
-                elif is_open_for_writing(descriptor):
+                elif is_open_for_writing(descriptor) and can_be_written(pid, status.st_dev, status.st_ino):
                     yield f"it has {path} mapped, which is open for writing"
                 elif path.startswith("/memfd:"):
                     memory.append((status.st_dev, status.st_ino))
@@ -79,4 +117,4 @@ def why_not(pid: int, maps: Sequence[FileMapping]) -> Iterator[str]:
             yield "it has memory mapped (memfd) that it has open, and may write so"
 
 
-__all__ = ["is_kernels_own", "is_open_for_writing", "why_not"]
+__all__ = ["can_be_written", "is_kernels_own", "is_open_for_writing", "why_not"]

@@ -67,6 +67,16 @@ def test_a_file_that_is_open_for_writing_keeps_its_process_at_home(cluster: Clus
         assert f"it has {path} mapped, which is open for writing" in cluster.home.run("moscheck", str(program.pid)).stdout
 
 
+def test_a_file_that_only_a_mapping_has_open_for_writing_keeps_nobody(cluster: Cluster, directory: Path) -> None:
+    _, path = _file(directory)
+    with Listener(cluster) as program:
+        program.ask(MAP.format(path=path, kind=PRIVATE).replace("O_RDONLY", "O_RDWR"))
+        assert f"it has {path} mapped, which is open for writing" in cluster.home.run("migrate", str(program.pid), "n2").stderr
+        program.ask("os.closerange(3, 64)")  # the one that mmap.mmap has as well
+        program.moved("n2")
+        assert program.ask("m[4096]") == str(ord("o"))
+
+
 def test_nobody_waits_for_a_process_that_is_at_home_again(cluster: Cluster, directory: Path) -> None:
     _, path = _file(directory)
     with Listener(cluster) as program:
