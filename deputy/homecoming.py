@@ -76,7 +76,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             context = _with_restarts(with_pending(context, waiting), stub, may_go_on)
             names = deputy.mappings.names()
             try:
-                with alone.beside(frozen, context.objects, names, talk.connection) as more:
+                spared = alone.unreserved(context.maps)
+                with alone.beside(frozen, context.objects, spared, names, talk.connection) as more:
                     refilled = refill(frozen, context, talk.connection, stub.reserved, names=names | more, filled=filled,
                                       taker=approach.taker if approach is not None else None)  # fmt: skip
             except RefillFailed as failure:

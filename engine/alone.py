@@ -20,7 +20,7 @@ import os
 import resource
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from collections.abc import Mapping as Dictionary
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -210,11 +210,21 @@ def take(pid: int, objects: Sequence[SharedObject], stream: int | Connection, ti
     return receive_own_pages(pid, [PageRange(*one.span) for one in objects if one.size], stream, timeout)
 
 
-def make(frozen: Frozen, objects: Sequence[SharedObject], scratch: int) -> dict[str, str]:
-    """New ones in a process that stands still, each mapped at its address; returns their names by identity. scratch: memory in it. Errors:
-    OSError."""
+def unreserved(maps: Iterable[Mapping]) -> frozenset[str]:
+    """Names of those objects of a context that are not accounted for where they are mapped (MAP_NORESERVE)."""
+    return frozenset(m.path for m in maps if m.is_file and not m.private and "nr" in m.vmflags)
+
+
+def _flags(one: SharedObject, spared: Set[str]) -> int:
+    """Of the mapping at its address, from which all others are made, so that it is as they are."""
+    return MAP_SHARED | _MAP_FIXED_NOREPLACE | (_MAP_NORESERVE if one.name in spared else 0)
+
+
+def make(frozen: Frozen, objects: Sequence[SharedObject], scratch: int, spared: Set[str]) -> dict[str, str]:
+    """New ones in a process that stands still, each mapped at its address; returns their names by identity. scratch: memory in it; spared:
+    see unreserved(). Errors: OSError."""
     for one in objects:
-        flags, descriptor = MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE, U64
+        flags, descriptor = _flags(one, spared), U64
         is_file = bool(one.label) or not one.size
         if is_file:
             frozen.write(scratch, os.fsencode(one.label) + b"\0")
@@ -242,7 +252,7 @@ def _identities(pid: int, objects: Sequence[SharedObject]) -> dict[str, str]:
     return found
 
 
-def join(frozen: Frozen, objects: Sequence[SharedObject], maps: Iterable[Mapping], scratch: int) -> dict[str, str]:
+def join(frozen: Frozen, objects: Sequence[SharedObject], maps: Iterable[Mapping], scratch: int, spared: Set[str]) -> dict[str, str]:
     """The objects that a stub has kept, by its mappings, which bear their names; emptied, and mapped at their addresses; those that came to
     be away are made. Returns names by identity of the latter. Errors: OSError."""
     places = {m.path: m for m in maps if m.is_file and not m.private}
@@ -255,21 +265,21 @@ def join(frozen: Frozen, objects: Sequence[SharedObject], maps: Iterable[Mapping
         finally:
             os.close(descriptor)
         try:
-            flags = MAP_SHARED | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
-            frozen.call(SYS.mmap, one.at, one.length, PROT_READ | PROT_WRITE, flags, theirs, 0)
+            frozen.call(SYS.mmap, one.at, one.length, PROT_READ | PROT_WRITE, _flags(one, spared), theirs, 0)
         finally:
             frozen.call(SYS.close, theirs)
         frozen.call(SYS.madvise, one.at, one.length, _MADV_REMOVE)
-    return make(frozen, [one for one in objects if one.name not in places], scratch)
+    return make(frozen, [one for one in objects if one.name not in places], scratch, spared)
 
 
 @contextmanager
 def beside(
-    stub: Frozen, objects: Sequence[SharedObject], names: Dictionary[str, str], stream: int | Connection, timeout: float = 30.0
-) -> Iterator[dict[str, str]]:
-    """Meanwhile a stub that comes home has its objects at their addresses, with what they hold (from `stream`); names: what the context
-    calls its files, by identity. Gives such names of those objects that came to be away. Errors: OSError; then, and after any other error,
-    they are not there."""
+    stub: Frozen, objects: Sequence[SharedObject], spared: Set[str], names: Dictionary[str, str], stream: int | Connection,
+    timeout: float = 30.0,
+) -> Iterator[dict[str, str]]:  # fmt: skip
+    """Meanwhile a stub that comes home has its objects at their addresses, with what they hold (from `stream`); spared: see unreserved();
+    names: what the context calls its files, by identity. Gives such names of those objects that came to be away. Errors: OSError; then,
+    and after any other error, they are not there."""
     if not objects:
         yield {}
         return
@@ -280,7 +290,7 @@ def beside(
             flags = MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE
             scratch = stub.call(SYS.mmap, at, PAGE, PROT_READ | PROT_WRITE, flags, U64, 0)
             try:
-                made = join(stub, objects, maps, scratch)
+                made = join(stub, objects, maps, scratch, spared)
             finally:
                 stub.call(SYS.munmap, scratch, PAGE)
             take(stub.pid, objects, stream, timeout)
@@ -318,5 +328,5 @@ def unlimited(pid: int, objects: Sequence[SharedObject]) -> Iterator[None]:
 
 __all__ = [
     "IN_IMAGES", "MOST", "SharedObject", "beside", "join", "leave", "make", "may_be", "name_at_home", "named", "send", "take",
-    "unlimited", "why_not",
+    "unlimited", "unreserved", "why_not",
 ]  # fmt: skip

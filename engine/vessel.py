@@ -166,7 +166,7 @@ class Vessel:
             self._map_files([m for m in context.maps if m.private or m.path not in {one.name for one in context.objects}], scratch)
             self._make_threads(context, scratch)
             with alone.unlimited(frozen.pid, context.objects):
-                self.objects = alone.make(frozen, context.objects, scratch)
+                self.objects = alone.make(frozen, context.objects, scratch, alone.unreserved(context.maps))
         if context.objects and not callable(stream):
             alone.take(frozen.pid, context.objects, stream, timeout)
         with alone.unlimited(frozen.pid, context.objects):

@@ -94,6 +94,9 @@ class Lab:
             with Running(self.cluster, "kinds", "beats 8 20") as process:
                 for target in ("n2", "n3", HOME):
                     until("it moves", lambda target=target: process.move(target).done, seconds=30, every=0.5)  # type: ignore[misc]
+                for target in ("n2", "n3"):         # which makes directories for images
+                    assert self.cluster.home.run("migrate", str(process.pid), target, "--engine", "criu").returncode == 0
+                process.moved(HOME)
                 (process.directory / "enough").touch()
                 process.end()
             self.before: Figures = settled(self.cluster)

@@ -12,7 +12,7 @@ from tests.moves.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("side", [HOME, "n2"], ids=["at home", "where it is away"])
+@pytest.mark.parametrize("side", [pytest.param(HOME, marks=pytest.mark.soak), "n2"], ids=["at home", "where it is away"])
 def test_mosd_killed_and_restarted(cluster: Cluster, side: str) -> None:
     with Running(cluster, "counter", "lines 300 50 8") as counter:
         counter.moved("n2")

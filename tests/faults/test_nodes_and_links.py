@@ -38,6 +38,7 @@ def test_target_dies_before_commit(cluster: Cluster) -> None:
         assert said.endswith("status 0\n")
 
 
+@pytest.mark.soak
 def test_link_cut_for_five_seconds(cluster: Cluster) -> None:
     """It goes on, and every call was made exactly once."""
     count = 30000

@@ -208,6 +208,7 @@ def test_a_counter_whose_node_dies_ends_as_it_would_have(work: Maker) -> None:
         cluster.down()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_four_threads(work: Maker) -> None:
     threads = work("../threads 60 > out")

@@ -26,7 +26,7 @@ from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
 
-NAMES = ("python", "signals", "threads")
+NAMES = ("python", "signals")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def reference() -> Iterator[Cluster]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.soak) for name in ("counter", "quiet", "sqlite3"))]
+    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.soak) for name in ("counter", "quiet", "sqlite3", "threads"))]
 )
 def test_reference_interceptor(reference: Cluster, name: str) -> None:
     workload = BY_NAME[name]

@@ -8,8 +8,8 @@ from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import WORKLOADS, Workload, scale
 
-OF_A_KIND = {"xz", "awk", "perl", "bc"}
-"""Programs that compute over a pipe or a file, as sort and sqlite3 do."""
+OF_A_KIND = {"xz", "awk", "perl", "bc", "births"}
+"""Programs that compute over a pipe or a file, as sort and sqlite3 do, or have children, as family and bash."""
 
 
 @pytest.mark.timeout(300)

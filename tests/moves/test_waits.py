@@ -89,6 +89,7 @@ def test_a_move_waits_for_a_write_that_is_half_done(cluster: Cluster, then: str)
         assert said == f"wrote {1 << 20}\n" * said.count("wrote") + "status 0\n"
 
 
+@pytest.mark.soak
 def test_a_write_that_is_read_bit_by_bit_is_not_cut_short_by_a_move(cluster: Cluster) -> None:
     """The thread that writes does not always wait: it runs whenever a part of it has been read."""
     with Running(cluster, "writes", "1 0 4 30") as writes:
