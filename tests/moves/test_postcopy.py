@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,10 @@ def has_in_one(program: Running, size: int) -> bool:
     """Whether one of its processes has a mapping of so many bytes that can be read and written."""
     found = []
     for pid in program.host_pids():
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        lines: list[str] = []
+        with contextlib.suppress(OSError):          # a copy of it has gone
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        for line in lines:
             span, mode = line.split()[:2]
             start, _, end = span.partition("-")
             found.append(mode == "rw-p" and int(end, 16) - int(start, 16) == size)
