@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bench.nodes import bench_lab, build, checked, rounds, wait_until
-from bench.owner import ALLOWED_SHARE, WORK, OwnersProgram, Watch
+from bench.owner import ALLOWED_SHARE, WORK, OwnersProgram, Watch, is_quiet
 from bench.result import BenchFailed, Result
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def hostile(lab: Lab, program: str, kind: str) -> Iterator[str]:
     try:
         wait_until(ready.exists, "the program that is to be the guest", PATIENCE)
         pid = process.node_pid
+        wait_until(lambda: is_quiet(host), "n2's lending", PATIENCE)  # the owner's program has just been there
         checked(home, ["migrate", str(pid), "n2"], PATIENCE)
         go.touch()
         time.sleep(SETTLING)

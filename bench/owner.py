@@ -137,7 +137,7 @@ def _lends(node: Node) -> bool:
     return bool(node.ask_mosd("owner")["stage"] == "lending")
 
 
-def _is_quiet(node: Node) -> bool:
+def is_quiet(node: Node) -> bool:
     """Whether it lends, and has nothing of its own to do any more: it has just been started."""
     told = node.ask_mosd("owner")
     return told["stage"] == "lending" and told["load"] is not None and told["load"] < QUIET
@@ -229,7 +229,7 @@ def run() -> list[Result]:
             for kind in ("input", "load"):
                 times = Times()
                 _use(lab.node("n2"), 3600.0)
-                wait_until(lambda: _is_quiet(lab.node("n2")), "n2's lending", 60)
+                wait_until(lambda: is_quiet(lab.node("n2")), "n2's lending", 60)
                 times.alone += _work_alone(lab.node("n2"), work)
                 for _ in range(rounds):
                     returns(lab, kind, guest, work, times)
