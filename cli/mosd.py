@@ -83,7 +83,7 @@ def main() -> int:
     code = run("mosd", body, words)
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(code)                               # what is left is the kernel's to clear away, who is quicker
+    os._exit(code)                               # the kernel frees what is left faster than Python
 
 
 if __name__ == "__main__":

@@ -232,7 +232,7 @@ class _Statfs(ctypes.Structure):
 
 
 def file_system(descriptor: int) -> int:
-    """The type of the file system that an open file is of, as statfs(2) tells it. Errors: OSError."""
+    """Return the type of an open file's file system (statfs(2), f_type). Errors: OSError."""
     libc, found = ctypes.CDLL(None, use_errno=True), _Statfs()
     if libc.fstatfs(descriptor, ctypes.byref(found)):
         code = ctypes.get_errno()

@@ -26,10 +26,10 @@ def is_kernels_own(descriptor: int) -> bool:
 
 
 def is_open_for_writing(descriptor: int) -> bool:
-    """Whether anybody has the file open so, of which this descriptor is for reading alone: then no read lease is to be had (fcntl(2),
-    F_SETLEASE). A file system that has no leases tells nothing."""
+    """Return whether the kernel refuses a read lease on the file, because it is open for writing (fcntl(2), F_SETLEASE). descriptor: open
+    for reading alone. False, too, where the file system has no leases."""
     with suppress(OSError):
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # who opens it in between has us told: by a signal that is ignored
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # the kernel signals a lease that is broken: SIGURG is ignored
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:

@@ -223,7 +223,7 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
     int wanted = t->state == SENT_HOME && r.sequence == t->m.call.sequence;
     int has_call = frame->acknowledged >= t->asked_by;
     pthread_mutex_unlock(&a->lock);
-    if (wanted && !has_call)    /* whoever answers has it, and says so: else all calls would have to be kept */
+    if (wanted && !has_call)    /* a reply acknowledges its call: of a peer that never does so we would keep all calls */
         goto nonsense;
     session_accept(session, frame);
     if (!wanted)
