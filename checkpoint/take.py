@@ -287,8 +287,7 @@ def _record(frozen: Frozen, prefixes: dict[int, prefix.Prefix]) -> Record:
     inner = {tid: inner_tid(pid, tid) for tid in frozen.threads}
     pending = [(0, info.hex()) for info in pending_signals(pid, shared=True)]
     for thread in frozen.threads.values():
-        kept = [thread.pending_info] if thread.pending_signal else []
-        pending += [(inner[thread.tid], info.hex()) for info in (*kept, *pending_signals(thread.tid, shared=False))]
+        pending += [(inner[thread.tid], info.hex()) for info in (*thread.in_hand, *pending_signals(thread.tid, shared=False))]
     return Record(
         pid=inner[pid],
         tids=tuple(inner.values()),

@@ -43,7 +43,7 @@ class Death:
         """The thread (host, ours) gets it as it is let go. It could not wait: of the signals of faults the kernel gives the first in the
         queue, blocked or not, in place of the trap of an injected call (signal.c, dequeue_synchronous_signal)."""
         thread = frozen.threads.get(host or frozen.pid, frozen.leader)
-        thread.pending_signal, thread.pending_info = self.number, self.info
+        thread.in_hand = [self.info]
 
 
 def begin(deputy: Deputy, tid: int, info: bytes) -> None:

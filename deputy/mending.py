@@ -45,7 +45,7 @@ def mend(path: Path) -> None:
         for tid in threads.keys() & entry.threads.keys():
             thread, was = threads[tid], entry.threads[tid]
             thread.registers, thread.signal_mask, thread.rseq_section = Registers.from_buffer_copy(was.registers), was.mask, was.section
-            in_hand += [(inner_tid(entry.pid, tid), was.pending)] if was.pending else []
+            in_hand += [(inner_tid(entry.pid, tid), info) for info in was.pending]
         signals = in_hand + entry.signals
         ours = Journal(path)
         ours.memory, ours.signals = dict(entry.memory), signals

@@ -165,15 +165,14 @@ class Stub(Traced):
         return fresh
 
     def _enter_loop(self, frozen: Frozen) -> None:
+        kept = [(tid, info) for tid, thread in frozen.threads.items() for info in thread.take_in_hand()]
         for tid, thread in frozen.threads.items():
             thread.registers = self._loop_registers(tid, thread.registers)
             thread.signal_mask = 0
             thread.restore()
+        for tid, info in kept:
+            self.send_again(tid, info)
         for thread in frozen.threads.values():
-            kept, info = thread.pending_signal, thread.pending_info
-            thread.pending_signal, thread.pending_info = 0, b""
-            if kept:
-                self.send_again(thread.tid, kept, info)
             tracing.proceed(thread.tid)
             if thread.group_stop:  # the process is stopped: for the way into the loop alone the thread was not
                 tracing.interrupt(thread.tid)
@@ -441,8 +440,8 @@ class Stub(Traced):
             raise
         self._frozen = Frozen(self.pid, threads, instruction=self._code + self._call_end - 2)
         self._frozen.batch_code = self._code + _BATCH_AT
-        for tid, number, info in self.take_later():
-            threads[tid].pending_signal, threads[tid].pending_info = number, info
+        for tid, info in self.take_later():
+            threads[tid].keep(info)
         return self._frozen
 
     def resume_as_stub(self) -> None:

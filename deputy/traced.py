@@ -47,7 +47,7 @@ class Traced:
         self.awaited = 0
         """the thread that interrupt() waits for"""
         self._program = dict(program)
-        self._later: list[tuple[int, int, bytes]] = []
+        self._later: list[tuple[int, bytes]] = []
         self._last_stop: Stop | None = None
 
     def program_tid(self, tid: int) -> int:
@@ -114,7 +114,7 @@ class Traced:
             elif stop.cause is Cause.SIGNAL:
                 info = tracing.signal_info(tid)
                 tracing.proceed(tid)
-                self._later.append((tid, stop.number, info))
+                self._later.append((tid, info))
             elif stop.cause in (Cause.EXITED, Cause.KILLED):
                 self.thread_gone(tid)
                 return None
@@ -125,8 +125,8 @@ class Traced:
         """A thread that interrupt() stopped goes on: runs, or stays in its group stop."""
         stop = self._last_stop
         assert stop is not None and stop.tid == tid
-        for thread, number, info in self.take_later():
-            self.send_again(thread, number, info)
+        for thread, info in self.take_later():
+            self.send_again(thread, info)
         if self.on_stop is not None:
             self.on_stop(stop)
         elif stop.cause is Cause.GROUP_STOP:
@@ -156,11 +156,10 @@ class Traced:
         try:
             yield thread
         finally:
-            kept, info = thread.pending_signal, thread.pending_info
-            thread.pending_signal = 0
+            kept = thread.take_in_hand()
             thread.restore()
-            if kept:
-                self.send_again(tid, kept, info)
+            for info in kept:
+                self.send_again(tid, info)
             if self.is_group_stop:
                 # The injected calls have taken the thread out of that stop: a trap brings it back to one that it can be left in,
                 # and tells whether the group is still stopped.
@@ -170,12 +169,12 @@ class Traced:
             if tid in self.tids:
                 self.let_go(tid)
 
-    def send_again(self, tid: int, number: int, info: bytes) -> None:
+    def send_again(self, tid: int, info: bytes) -> None:
         """Queues a signal that a stop had taken, before the thread goes on: it would take what has come since. Its origin stays known where
         the kernel lets us say so. A stop signal is over when the process has been continued meanwhile."""
+        number, code = tracing.signal_number(info), tracing.signal_code(info)
         if tracing.is_void(number, self.pid, tid):
             return
-        code = tracing.signal_code(info)
         if code < 0 and code != tracing.SI_TKILL:
             tracing.queue_signal(self.pid, tid, number, info)
         elif code == tracing.SI_TKILL:
@@ -183,8 +182,8 @@ class Traced:
         else:
             os.kill(self.pid, number)
 
-    def take_later(self) -> list[tuple[int, int, bytes]]:
-        """Signals that interrupt() took and nobody has been given: thread, number and siginfo of each."""
+    def take_later(self) -> list[tuple[int, bytes]]:
+        """Signals that interrupt() took and nobody has been given: thread and siginfo of each."""
         later, self._later = self._later, []
         return later
 

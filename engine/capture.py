@@ -252,8 +252,7 @@ def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool,
     with open(f"/proc/{thread.pid}/task/{thread.tid}/comm", "rb") as comm:
         name = comm.read()[:-1]
     pending = list(pending_signals(thread.tid, shared=False))
-    if thread.pending_signal and thread.pending_signal not in _UNCATCHABLE:
-        pending.insert(0, thread.pending_info)
+    pending[:0] = [info for info in thread.in_hand if tracing.signal_number(info) not in _UNCATCHABLE]
     return ThreadContext(
         tid=inner_tid(thread.pid, thread.tid),
         registers=bytes(registers),

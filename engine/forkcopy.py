@@ -390,7 +390,7 @@ def _stop_and_let_go(source: Frozen, copy: Frozen) -> None:
 
 
 def _detach(thread: Thread, number: int) -> None:
-    thread.pending_signal, thread.pending_info = 0, b""
+    thread.take_in_hand()
     thread.detach(number)
 
 

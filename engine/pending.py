@@ -37,23 +37,26 @@ def take(frozen: Frozen) -> Pending:
                     tid_of_signal = 0
                 else:
                     tid_of_signal = tid
-                taken.append((tid_of_signal, info))
+                late = thread.came_late
+                in_hand = [(tid, kept) for kept in thread.take_in_hand()]
+                between = len(in_hand) - late  # a stop that came before what continued is over, and one that came after it is not
+                taken += [*in_hand[:between], (tid_of_signal, info), *in_hand[between:]]
                 frozen.note_signals(taken)
                 if timer_of(info) is not None:  # with which it begins anew, and may have sent another: that is for later
                     wanted &= ~(1 << (number - 1))
                     frozen.write(address, struct.pack("<Q", wanted))
             if number not in (-errno.EAGAIN, -errno.EINTR):
                 check(number, f"rt_sigtimedwait in {thread.tid}")
+            _in_hand(frozen, taken)
     return _in_hand(frozen, taken)
 
 
 def _in_hand(frozen: Frozen, taken: Pending) -> Pending:
-    """Adds what the freeze has caught, which is older than what waits still; and a SIGTRAP, which is not blocked in a frozen process and
-    comes with the first call that is made in a thread."""
+    """Adds what the freeze has caught, which is older than what waits still; and SIGSTOP and SIGTRAP, which are not blocked in a frozen
+    process and come with the first call that is made in a thread."""
     for thread in frozen.threads.values():
-        if thread.pending_signal:
-            taken.append((inner_tid(frozen.pid, thread.tid), thread.pending_info))
-            thread.pending_signal, thread.pending_info = 0, b""
+        if thread.in_hand:
+            taken += [(inner_tid(frozen.pid, thread.tid), info) for info in thread.take_in_hand()]
             frozen.note_signals(taken)
     return taken
 

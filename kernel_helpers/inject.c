@@ -156,6 +156,18 @@ int inject_dispatches(int tid)
     return !ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, sizeof configuration, &configuration) && configuration.mode;
 }
 
+/* By the kernel's own rule: of a signal one waits at the thread, and one at the process. */
+void inject_defer(struct deferred *deferred, const siginfo_t *info)
+{
+    for (int i = 0; i < deferred->count; i++) {
+        const siginfo_t *other = &deferred->infos[i];
+        if (other->si_signo == info->si_signo && (other->si_code == SI_TKILL) == (info->si_code == SI_TKILL))
+            return;
+    }
+    if (deferred->count < DEFERRED_MOST)
+        deferred->infos[deferred->count++] = *info;
+}
+
 enum stop { STOP_ELSE, STOP_BEGINS, STOP_ENDS };
 
 /* What a stop for a system call is for; a negative errno. */
@@ -184,12 +196,13 @@ static bool comes_again(uint64_t result)
  * stop for the call. So it does with a refuge behind the instruction (refuge.py), out of which it goes on into that: a thread whose
  * tracer dies goes on stepping, and is killed by the next step. */
 long inject_call(int tid, uint64_t instruction, int gently, const struct user_regs_struct *base, int64_t timeout_us,
-                 struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
+                 struct deferred *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                  uint64_t e, uint64_t f)
 {
     struct user_regs_struct r = *base;
     int status, error, interrupted = 0;
     bool entered = false;
+    deferred->before = deferred->count;
     r.rip = instruction;
     r.rax = number;
     r.orig_rax = -1; /* no restart of anything */
@@ -232,9 +245,10 @@ long inject_call(int tid, uint64_t instruction, int gently, const struct user_re
         if (WSTOPSIG(status) == SIGTRAP) {
             if ((error = inject_get_registers(tid, &r)))
                 return -INJECT_FAILED + error;
-            if (info.si_code <= 0) { /* somebody has sent it, before */
-                deferred->signal = SIGTRAP;
-                deferred->info = info;
+            if (info.si_code <= 0) { /* somebody has sent it */
+                inject_defer(deferred, &info);
+                if (r.rip == instruction)
+                    deferred->before = deferred->count;
                 if (r.rip != instruction + 2 || gently)
                     continue;
             }
@@ -256,16 +270,18 @@ long inject_call(int tid, uint64_t instruction, int gently, const struct user_re
                 continue;
             return -INJECT_FAILED - EFAULT;
         }
-        deferred->signal = WSTOPSIG(status);
-        if ((error = inject_get_signal_info(tid, &deferred->info)))
+        if ((error = inject_get_registers(tid, &r)) || (error = inject_get_signal_info(tid, &info)))
             return -INJECT_FAILED + error;
+        inject_defer(deferred, &info);
+        if (r.rip == instruction)
+            deferred->before = deferred->count;
     }
     return -INJECT_FAILED - ELOOP;
 }
 
 /* Brings a stopped thread to a stop at which a signal can be given to it, by one of ours that it does not get. Blocks all other signals.
  * 0, or a negative errno. */
-int inject_reach_signal_stop(int pid, int tid, struct deferred_signal *deferred)
+int inject_reach_signal_stop(int pid, int tid, struct deferred *deferred)
 {
     int status, error = inject_set_signal_mask(tid, ~(1ull << (SIGTRAP - 1)));
 
@@ -287,8 +303,7 @@ int inject_reach_signal_stop(int pid, int tid, struct deferred_signal *deferred)
             return 0;
         if (WSTOPSIG(status) == SIGTRAP && info.si_code > 0)
             continue;
-        deferred->signal = WSTOPSIG(status);
-        deferred->info = info;
+        inject_defer(deferred, &info);
         if (WSTOPSIG(status) == SIGTRAP)
             return 0; /* one that waited: ours is none beside it */
     }
@@ -314,7 +329,7 @@ long inject_write(int pid, uint64_t address, const void *buffer, long size)
 
 /* What stops a thread in a batch, all signals being blocked: a trap that was on its way before, which is dropped, or SIGSTOP or a SIGTRAP that
  * somebody has sent, which are kept. */
-static int keep_signal(int tid, int number, struct deferred_signal *deferred)
+static int keep_signal(int tid, int number, struct deferred *deferred)
 {
     siginfo_t info;
     int error;
@@ -323,15 +338,13 @@ static int keep_signal(int tid, int number, struct deferred_signal *deferred)
         return -EFAULT;
     if ((error = inject_get_signal_info(tid, &info)))
         return error;
-    if (number == SIGSTOP || info.si_code <= 0) {
-        deferred->signal = number;
-        deferred->info = info;
-    }
+    if (number == SIGSTOP || info.si_code <= 0)
+        inject_defer(deferred, &info);
     return 0;
 }
 
 /* Stops a thread that makes a batch, or has made it and waits in its refuge. 0, or a negative errno. */
-static int stop_in_refuge(int tid, struct deferred_signal *deferred)
+static int stop_in_refuge(int tid, struct deferred *deferred)
 {
     int status, error;
     if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
@@ -351,7 +364,7 @@ static int stop_in_refuge(int tid, struct deferred_signal *deferred)
 
 /* Several calls of a thread that has a refuge at `batch`, without a stop in between; the table has room in its memory at `room`. It stands in
  * the refuge afterwards, in a stop that is none of a call. 0, results beside the calls; or -(INJECT_FAILED + errno). */
-long inject_batch(int tid, uint64_t batch, const struct user_regs_struct *base, int64_t timeout_us, struct deferred_signal *deferred,
+long inject_batch(int tid, uint64_t batch, const struct user_regs_struct *base, int64_t timeout_us, struct deferred *deferred,
                   uint64_t room, struct injected *calls, long count)
 {
     struct user_regs_struct r = *base;

@@ -9,15 +9,19 @@
  * itself that failed, so that the call's own errors are not confused with ours. */
 #define INJECT_FAILED 100000L
 
-/* What a stop during an injected call left for later: a signal that cannot be blocked (SIGSTOP). */
-struct deferred_signal {
-    int32_t signal;
-    int32_t pad;
-    siginfo_t info;
+#define DEFERRED_MOST 4 /* SIGSTOP, and SIGTRAP, each at the thread and at the process: of more the kernel itself keeps one in a queue */
+
+/* What stopped a thread during injected calls and is left for later: signals that cannot be blocked (SIGSTOP, and where calls are single steps
+ * SIGTRAP), in the order in which they came. `before`: how many of them came before the last call was made. */
+struct deferred {
+    int32_t count, before;
+    siginfo_t infos[DEFERRED_MOST];
 };
 
+void inject_defer(struct deferred *deferred, const siginfo_t *info);
+
 long inject_call(int tid, uint64_t instruction, int gently, const struct user_regs_struct *base, int64_t timeout_us,
-                 struct deferred_signal *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
+                 struct deferred *deferred, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                  uint64_t e, uint64_t f);
 /* One of several calls, as the batch of refuge.py reads it. */
 struct injected {

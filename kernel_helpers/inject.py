@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kernel_helpers import library, refuge
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.syscalls import SYS, U64, Registers, is_ended_by_stop, normalise_restart, signed
-from kernel_helpers.tracing import is_void, signal_state
+from kernel_helpers.tracing import SI_TKILL, is_void, signal_code, signal_number, signal_state
 
 PTRACE_O_TRACESYSGOOD = 1
 PTRACE_O_TRACEEXEC = 1 << 4
@@ -28,9 +28,13 @@ _FAULTS = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 _FAILED = 100000
 _libc = ctypes.CDLL(None, use_errno=True)
 _ALL_SIGNALS = U64
-_TRAP = 5
+_TRAP, _STOP = 5, 19
 _ALL_BUT_TRAP = U64 & ~(1 << _TRAP - 1)
 _EXTENDED_STATE_ROOM = 16384  # AMX makes it 11 kB
+_DEFERRED_MOST = 4  # as in inject.h
+_RED_ZONE = 128
+_SIGNALS_OF_OLD = 32
+"""Of each signal below it one waits in a queue of the kernel's."""
 
 
 def comes_again(info: bytes) -> bool:
@@ -41,9 +45,9 @@ def comes_again(info: bytes) -> bool:
 
 
 class Deferred(ctypes.Structure):
-    """What stopped a thread during an injected call and could not be blocked."""
+    """What stopped a thread during injected calls and could not be blocked; `before`: how many of them came before the last call."""
 
-    _fields_ = [("signal", ctypes.c_int32), ("pad", ctypes.c_int32), ("info", ctypes.c_ubyte * SIGINFO_SIZE)]
+    _fields_ = [("count", ctypes.c_int32), ("before", ctypes.c_int32), ("infos", ctypes.c_ubyte * SIGINFO_SIZE * _DEFERRED_MOST)]
 
 
 class _Injected(ctypes.Structure):
@@ -105,9 +109,9 @@ class Thread:
     """One ptrace-stopped thread.
 
     `tid` and `pid` as this process's pid namespace sees them. `registers` and `signal_mask` are those of the moment of
-    the stop and what restore() writes back; both may be changed. `pending_signal` (with its siginfo, `pending_info`)
-    came as a signal-delivery-stop: it was taken off the kernel's queue, is kept here, and injected by resume() and
-    detach().
+    the stop and what restore() writes back; both may be changed. `in_hand` are signals (siginfo) that came as
+    signal-delivery-stops: they were taken off the kernel's queues, are kept here in the order in which they came, and
+    given to the thread by resume() and detach(). The last `came_late` of them came when the last call had been made.
     `group_stop` is the stop signal when the thread was in a group stop (job control), else 0.
     """
 
@@ -116,8 +120,8 @@ class Thread:
         self.pid = pid
         self.registers = Registers()
         self.signal_mask = 0
-        self.pending_signal = 0
-        self.pending_info = b""
+        self.in_hand: list[bytes] = []
+        self.came_late = 0
         self.group_stop = 0
         self.mask_in_force = 0  # of the call that it was taken out of, where that has one of its own and it is known
         self.instruction = 0
@@ -180,18 +184,28 @@ class Thread:
             if not event:
                 # Signal 0 lets the thread go on inside get_signal(): it meets the trap before any user instruction,
                 # and the registers still say which call it has to restart.
-                self._keep_signal(number)
+                self._keep_signal()
             check(native.inject_continue(self.tid, 0), f"PTRACE_CONT of {self.tid}")
         else:
             raise TimeoutError(errno.ETIMEDOUT, f"thread {self.tid} does not come to a stop")
         self._is_in_call = self._can_inject_signal = False
         self.capture()
 
-    def _keep_signal(self, number: int) -> None:
+    def _keep_signal(self) -> None:
         info = (ctypes.c_ubyte * SIGINFO_SIZE)()
         check(functions().inject_get_signal_info(self.tid, ctypes.byref(info)), f"PTRACE_GETSIGINFO of {self.tid}")
         if not comes_again(bytes(info)):
-            self.pending_signal, self.pending_info = number, bytes(info)
+            self.keep(bytes(info))
+
+    def keep(self, info: bytes) -> None:
+        """Has a signal in hand, too. As the kernel does in its queues, of each one below 32 the first at the thread, and at the process."""
+        if signal_number(info) >= _SIGNALS_OF_OLD or _place(info) not in map(_place, self.in_hand):
+            self.in_hand.append(info)
+
+    def take_in_hand(self) -> list[bytes]:
+        """Whoever calls it gives them back."""
+        taken, self.in_hand, self.came_late = self.in_hand, [], 0
+        return taken
 
     def capture(self) -> None:
         """Takes registers and mask as of now."""
@@ -327,8 +341,13 @@ class Thread:
         self._has_stepped()
 
     def _keep_deferred(self, deferred: Deferred) -> None:
-        if deferred.signal and not self.pending_signal:
-            self.pending_signal, self.pending_info = deferred.signal, bytes(deferred.info)
+        infos = list(map(bytes, deferred.infos[: deferred.count]))
+        for info in infos[: deferred.before]:
+            self.keep(info)
+        early = len(self.in_hand)
+        for info in infos[deferred.before :]:
+            self.keep(info)
+        self.came_late = len(self.in_hand) - early
 
     def execute(self, path: int, arguments: int, environment: int) -> None:
         """Makes execve(2) in a process of one thread, which has PTRACE_O_TRACEEXEC; the three are addresses in it. It stands at the first
@@ -355,7 +374,7 @@ class Thread:
         check(native.inject_interrupt(self.tid), f"PTRACE_INTERRUPT of {self.tid}")
         check(native.inject_continue(self.tid, 0), f"PTRACE_CONT of {self.tid}")
         self.wait_stopped()
-        self.pending_signal, self.pending_info = 0, b""
+        self.take_in_hand()
 
     # -- letting go
 
@@ -365,6 +384,8 @@ class Thread:
 
         Should we die meanwhile, a thread that has a refuge is there until all else is as it was.
         """
+        if len(self.in_hand) > 1:
+            self._queue_in_hand()
         if self.has_refuge:
             self._leave_call()
             self._write_mask()
@@ -413,20 +434,53 @@ class Thread:
             raise ProcessLookupError(errno.ESRCH, f"thread {self.tid} ended")
         self._is_in_call = self._can_inject_signal = False
 
+    def _queue_in_hand(self) -> None:
+        """Leaves at most a SIGSTOP in hand, which would come back at once. The thread queues the others to itself, for only so may they
+        bear any siginfo, in calls that leave SIGTRAP blocked; its companions have perhaps been restored."""
+        self._leave_call()
+        taken = self.take_in_hand()
+        self._blocked = self._blocked and self.is_gentle
+        companions, self.companions, was_ignored, self._ignores_trap = self.companions, (), self._ignores_trap, True
+        pid, tid = _inner_ids(self.pid, self.tid)
+        address = (self.registers.rsp - _RED_ZONE - SIGINFO_SIZE) & ~63
+        saved = self._read(address, SIGINFO_SIZE)
+        for info in taken:
+            if signal_number(info) == _STOP:
+                continue
+            result = -errno.EFAULT
+            if saved is not None and functions().inject_write(self.pid, address, info, len(info)) == len(info):
+                if signal_code(info) == SI_TKILL:
+                    result = self.call(SYS.rt_tgsigqueueinfo, pid, tid, signal_number(info), address)
+                else:  # to the process, as which it has to call itself
+                    result = self.call(SYS.rt_sigqueueinfo, tid, signal_number(info), address)
+            if result < 0:  # without its siginfo rather than not at all
+                _libc.syscall(SYS.tgkill, self.pid, self.tid, signal_number(info))
+        if saved is not None:
+            functions().inject_write(self.pid, address, saved, SIGINFO_SIZE)
+        self._leave_call()
+        self.companions, self._ignores_trap = companions, was_ignored
+        self.in_hand = [info for info in taken if signal_number(info) == _STOP][:1]  # one is as good as two
+
     def _prepare_signal(self, signal: int) -> int:
-        signal = signal or self.pending_signal
+        waiting = self.take_in_hand()
+        info = waiting[0] if waiting and not signal else b""
+        signal = signal or (signal_number(info) if info else 0)
+        if signal == _STOP and not self._can_inject_signal:  # who has sent it nobody is told
+            if not is_void(signal, self.pid, self.tid):
+                _libc.syscall(SYS.tgkill, self.pid, self.tid, signal)
+            return 0
         if signal and not self._can_inject_signal:
             # A signal can only be given at a signal-delivery-stop.
             deferred = Deferred()
             check(functions().inject_reach_signal_stop(self.pid, self.tid, ctypes.byref(deferred)), f"a stop of {self.tid} for a signal")
-            if deferred.signal and not is_void(deferred.signal, self.pid, self.tid):
-                _libc.syscall(SYS.tgkill, self.pid, self.tid, deferred.signal)  # it waited itself
+            for other in map(bytes, deferred.infos[: deferred.count]):
+                if not is_void(signal_number(other), self.pid, self.tid):
+                    _libc.syscall(SYS.tgkill, self.pid, self.tid, signal_number(other))  # it waited itself
             self._write_back()
         if is_void(signal, self.pid, self.tid):
             signal = 0  # what comes from now on the kernel sees to: this is the stop that it is given at
-        if signal and signal == self.pending_signal:
-            functions().inject_set_signal_info(self.tid, self.pending_info)
-        self.pending_signal, self.pending_info = 0, b""
+        if signal and info:
+            functions().inject_set_signal_info(self.tid, info)
         return signal
 
     def resume(self, signal: int = 0) -> None:
@@ -438,6 +492,18 @@ class Thread:
         """PTRACE_DETACH with `signal`, else with the pending one. Call restore() first."""
         signal = self._prepare_signal(signal)
         check(functions().inject_detach(self.tid, signal), f"PTRACE_DETACH of {self.tid}")
+
+
+def _place(info: bytes) -> tuple[int, bool]:
+    """The signal, and whether it is told by its si_code to have been sent to a thread."""
+    return signal_number(info), signal_code(info) == SI_TKILL
+
+
+def _inner_ids(pid: int, tid: int) -> tuple[int, int]:
+    """What the program knows its process and one of its threads by. Errors: OSError."""
+    with open(f"/proc/{pid}/task/{tid}/status", "rb") as status:
+        told = {name: value.split() for name, _, value in (line.partition(b":") for line in status) if name in (b"NStgid", b"NSpid")}
+    return int(told[b"NStgid"][-1]), int(told[b"NSpid"][-1])
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes | None:

@@ -30,12 +30,12 @@ _STARTED_AT = 19
 @dataclass(frozen=True)
 class ThreadWas:
     """registers: struct user_regs_struct; section: where the pointer to a restartable sequence stood, and the pointer; pending: siginfo
-    of a signal that its tracer has kept."""
+    of the signals that its tracer has kept."""
 
     registers: bytes
     mask: int
     section: tuple[int, bytes] | None
-    pending: bytes
+    pending: list[bytes]
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def children(pid: int) -> frozenset[int]:
 
 
 def _was(thread: Thread) -> list[Any]:
-    return [bytes(thread.registers), thread.signal_mask, thread.rseq_section, thread.pending_info if thread.pending_signal else b""]
+    return [bytes(thread.registers), thread.signal_mask, thread.rseq_section, thread.in_hand]
 
 
-def _thread(registers: bytes, mask: int, section: list[Any] | None, pending: bytes) -> ThreadWas:
+def _thread(registers: bytes, mask: int, section: list[Any] | None, pending: list[bytes]) -> ThreadWas:
     return ThreadWas(registers, mask, (section[0], section[1]) if section is not None else None, pending)

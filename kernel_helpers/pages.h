@@ -95,7 +95,7 @@ struct splicer {
 	int32_t refuge, padding; /* refuge: as inject_call() has it */
 	uint64_t instruction, room; /* addresses in it: of a `syscall`, and of a page of its own for vectors */
 	struct user_regs_struct registers;
-	struct deferred_signal deferred;
+	struct deferred deferred;
 	uint64_t bytes; /* that have gone this way */
 };
 /* The runs, of so many bytes in all, at most a batch. Returns 1: they are in the pipe, 0: they have to be read as others are; or -errno. */

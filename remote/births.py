@@ -142,6 +142,7 @@ class Births:
             else:
                 if guest.trace is not None:
                     guest.trace.ended(host, number)
+            taken += [(host, guest.signals.claim(info)) for info in parent.take_in_hand()]
             parent.restore()
             parent.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
             if has_begun and asked.wish.is_awaited:

@@ -131,15 +131,15 @@ def _rewind_from_entry(tid: int) -> None:
 
 
 def pending(guest: Guest) -> Pending:
-    """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo). A SIGTRAP does not wait in the kernel's
-    queues, since it is not blocked while calls are made in a thread (inject.c): the thread has it in hand."""
+    """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo). SIGSTOP and SIGTRAP do not wait in the
+    kernel's queues, since they are not blocked while calls are made in a thread (inject.c): the thread has them in hand. They come first: a
+    SIGCONT that waits is younger than a stop in hand, or the kernel would have dropped it."""
     assert guest.frozen is not None
-    found = [(0, guest.signals.true_info(info)) for info in pending_signals(guest.pid, True)]
-    for tid, thread in guest.frozen.threads.items():
-        found += [(guest.program_tid(tid), guest.signals.true_info(info)) for info in pending_signals(tid, False)]
-        if thread.pending_signal:
-            found.append((guest.program_tid(tid), guest.signals.true_info(thread.pending_info)))
-    return found
+    threads = guest.frozen.threads
+    found = [(tid, info) for tid, thread in threads.items() for info in thread.in_hand]
+    found += [(0, info) for info in pending_signals(guest.pid, True)]
+    found += [(tid, info) for tid in threads for info in pending_signals(tid, False)]
+    return [(guest.program_tid(tid) if tid else 0, guest.signals.true_info(info)) for tid, info in found]
 
 
 __all__ = ["await_trap", "freeze", "pending"]

@@ -114,16 +114,20 @@ class Guest:
                 put(self.frozen, pending)
             self.signals.note(pending)
         frozen, self.frozen = self.frozen, None
+        in_hand = [(tid, info) for tid, thread in frozen.threads.items() for info in thread.take_in_hand()]
         for thread in frozen.threads.values():
             thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
             self.waits.end_early(thread.registers)
             thread.restore()
+        for tid, info in in_hand:  # what no mask kept out of the calls above
+            number = tracing.signal_number(info)
+            if number in tracing.STOPPING:
+                self.signals.stop_at_home(number)
+                self.await_stop(tid)
+            else:
+                self.signals.queue(number, self.signals.claim(info), tid)
         for thread in frozen.threads.values():
-            if thread.pending_signal in tracing.STOPPING:  # which no mask keeps out of the calls above
-                self.signals.stop_at_home(thread.pending_signal)
-                self.await_stop(thread.tid)
-                thread.pending_signal, thread.pending_info = 0, b""
-            elif self.is_stopped:
+            if self.is_stopped and thread.tid not in self._undecided:
                 tracing.interrupt(thread.tid)  # it comes to that stop before any instruction of its own
             self.follow(thread.tid)
             thread.resume()

@@ -192,8 +192,8 @@ class Waits:
             guest.link.abandon(guest.program_tid(tid))
         thread.park()
         thread.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
-        if thread.pending_signal:  # one that no mask keeps out
-            guest.signals.queue(thread.pending_signal, thread.pending_info, tid)
+        for kept in thread.take_in_hand():  # those that no mask keeps out
+            guest.signals.queue(tracing.signal_number(kept), guest.signals.claim(kept), tid)
 
         def take(told: bytes) -> None:
             where = thread.registers.rsi

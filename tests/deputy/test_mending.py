@@ -247,7 +247,7 @@ def test_a_signal_that_a_thread_was_stopped_with_comes_back(program: Program, tm
 
     def work(frozen: Frozen) -> None:
         info = int(signal.SIGUSR1).to_bytes(4, "little").ljust(128, b"\0")
-        frozen.leader.pending_signal, frozen.leader.pending_info = signal.SIGUSR1, info
+        frozen.leader.in_hand = [info]
         with frozen.scratch(64):
             frozen.call(SYS.getpid)
 

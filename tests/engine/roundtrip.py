@@ -112,8 +112,8 @@ def take_deliverable(frozen: Frozen) -> list[tuple[int, int]]:
             if thread.signal_mask >> (number - 1) & 1:
                 continue
             taken.append((thread.tid, number))
-            if stopped.pending_signal == number:
-                stopped.pending_signal, stopped.pending_info = 0, b""
+            if info in stopped.in_hand:
+                stopped.in_hand.remove(info)
                 continue
             with scratch_page(frozen) as scratch:
                 frozen.write(scratch, (1 << number - 1).to_bytes(8, "little") + bytes(16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import select
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.pending import take
 from kernel_helpers import seizing, syscalls
 from kernel_helpers.syscalls import SYS
+from kernel_helpers.tracing import SI_TKILL, signal_code, signal_number
 from tests.programs.build import program as build_program
 
 
@@ -55,6 +58,11 @@ def blocked_in(pid: int, number: int, timeout: float = 10) -> None:
             return
         os.sched_yield()
     raise AssertionError(f"not in call {number}: {fields}")
+
+
+def to_thread(tid: int, number: int) -> None:
+    """tgkill(2) to the main thread of a process."""
+    assert ctypes.CDLL(None).syscall(SYS.tgkill, tid, tid, number) == 0
 
 
 def test_calls_happen_in_the_process_and_memory_comes_back() -> None:
@@ -195,7 +203,7 @@ def test_signal_that_beats_the_interrupt_is_kept() -> None:
         frozen = seizing.seize(process.pid)
         os.kill(process.pid, signal.SIGSTOP)
         assert frozen.call(SYS.getpid) == process.pid
-        assert frozen.leader.pending_signal == signal.SIGSTOP
+        assert [signal_number(info) for info in frozen.leader.in_hand] == [signal.SIGSTOP]
         frozen.detach()
         pid, status = os.waitpid(process.pid, os.WUNTRACED)
         assert pid == process.pid and os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGSTOP
@@ -211,12 +219,68 @@ def test_a_stop_that_was_continued_since_is_over() -> None:
             frozen = seizing.seize(process.pid)
             os.kill(process.pid, signal.SIGSTOP)
             assert frozen.call(SYS.getpid) == process.pid
-            assert frozen.leader.pending_signal == signal.SIGSTOP
+            assert [signal_number(info) for info in frozen.leader.in_hand] == [signal.SIGSTOP]
             os.kill(process.pid, signal.SIGCONT)
             assert frozen.call(SYS.getpid) == process.pid
             frozen.detach()
             time.sleep(0.05)
             assert Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+
+
+TRAPPED = """if 1:
+    import os, signal, time
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+    print('up', flush=True)
+    heard = [signal.sigwaitinfo([signal.SIGTRAP]) for _ in range(2)]
+    print(sorted((info.si_code, info.si_pid == os.getppid()) for info in heard), flush=True)
+"""
+
+
+@pytest.mark.parametrize("gently", [False, True])
+def test_a_stop_and_two_traps_that_come_meanwhile_are_all_kept(gently: bool) -> None:
+    with program(TRAPPED) as process:
+        blocked_in(process.pid, SYS.rt_sigtimedwait)
+        frozen = seizing.seize(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(process.pid, signal.SIGTRAP)
+        to_thread(process.pid, signal.SIGTRAP)
+        assert frozen.call(SYS.getpid) == process.pid
+        in_hand = {(signal_number(info), signal_code(info)) for info in frozen.leader.in_hand}
+        assert in_hand == {(signal.SIGSTOP, 0), (signal.SIGTRAP, 0), (signal.SIGTRAP, SI_TKILL)}
+        if gently:
+            frozen.park()
+        frozen.detach()
+        assert os.waitpid(process.pid, os.WUNTRACED)[1] >> 8 == signal.SIGSTOP
+        os.kill(process.pid, signal.SIGCONT)
+        assert line(process) == b"[(0, True), (0, True)]\n"  # which glibc makes of SI_TKILL
+
+
+def test_of_more_than_can_wait_in_the_kernel_no_more_is_kept() -> None:
+    with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
+        blocked_in(process.pid, SYS.pause)
+        frozen = seizing.seize(process.pid)
+        for _ in range(20):
+            for number in (signal.SIGSTOP, signal.SIGTRAP):
+                os.kill(process.pid, number)
+                to_thread(process.pid, number)
+            assert frozen.call(SYS.getpid) == process.pid
+        assert len(frozen.leader.in_hand) == 4
+        frozen.leader.take_in_hand()
+        frozen.detach()
+
+
+def test_stops_and_what_continued_come_in_the_order_in_which_they_came() -> None:
+    """As far as the process was in a call when they came."""
+    with program("import signal\nprint('up',flush=True)\nsignal.pause()") as process:
+        blocked_in(process.pid, SYS.pause)
+        with seizing.seize(process.pid) as frozen:
+            os.kill(process.pid, signal.SIGSTOP)
+            assert frozen.call(SYS.getpid) == process.pid
+            os.kill(process.pid, signal.SIGCONT)
+            assert [signal_number(info) for _, info in take(frozen)] == [signal.SIGSTOP, signal.SIGCONT]
+            os.kill(process.pid, signal.SIGCONT)
+            os.kill(process.pid, signal.SIGSTOP)  # which ends that
+            assert [signal_number(info) for _, info in take(frozen)] == [signal.SIGSTOP]
 
 
 def test_stopped_job_is_seized_and_stays_stopped() -> None:

@@ -77,6 +77,11 @@ def test_a_signal_to_itself_with_the_reference_interceptor(reference: Cluster) -
 
 
 @pytest.mark.timeout(120)
+def test_a_trap_and_a_stop_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_signals.test_a_trap_and_a_stop_that_come_at_once_are_both_had(reference, rounds=1)
+
+
+@pytest.mark.timeout(120)
 def test_a_stopped_timer_with_the_reference_interceptor(reference: Cluster) -> None:
     test_signals.test_a_timer_that_is_stopped_sends_nothing_more(reference, 500)
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.faults.running import Running
-from tests.moves.cluster import Cluster, until
+from tests.moves.cluster import HOME, Cluster, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -111,3 +111,16 @@ def test_a_timer_that_is_stopped_sends_nothing_more(cluster: Cluster, rounds: in
         ticker.works()
         ticker.moved("n2")
         assert ticker.end(110) == "0 after timer_delete\n0 after timer_settime\n0 after setitimer\n0 after alarm\nstatus 0\n"
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_a_trap_and_a_stop_that_come_at_once_are_both_had(cluster: Cluster, rounds: int) -> None:
+    """Neither can be kept out of a thread that stands still for a move: it has both in hand."""
+    with Running(cluster, "trapped", "") as trapped:
+        trapped.works()
+        for target in ("n2", "n3", HOME) * rounds:
+            trapped.moved(target)
+            trapped.works(30)
+        (trapped.directory / "go").touch()
+        assert trapped.end() == "status 0\n"
+        assert trapped.lines()[-1] == "ended"
