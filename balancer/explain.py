@@ -64,7 +64,7 @@ def _what(policy: LendingPolicy, state: LendingState) -> list[Line]:
         lines.append(Line("cores", f"up to {policy.cores:g} processors"))
     if policy.cpu_share < 1:
         lines.append(Line("cpu share", f"up to {100 * policy.cpu_share:g}% of the processors"))
-    weight = "only what nobody else wants" if policy.weight == "idle" else "a twentieth of the weight of the owner's programs"
+    weight = "only what nobody else wants" if policy.weight == "idle" else "a twenty-fifth of the weight of the owner's programs"
     lines.append(Line("weight", weight))
     if policy.engines != ENGINES:
         lines.append(Line("engines", f"only {', '.join(sorted(policy.engines))}"))

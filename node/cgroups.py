@@ -6,8 +6,9 @@ a soft limit only), and sent away by the daemon: a kill for want of memory would
 the same where all guests together have so much that the owner's programs would be killed instead (memory.max). How many processes and
 threads a tree of guests may have (pids.max) is bounded always; one more is then made at home.
 
-Nothing but guests is in these groups: who supervises them must answer while they stand still. While they send guests away
-because the owner is back they have a group of their own beside, `farhome-remotes`: that is not to be felt either.
+Who supervises guests must answer while they stand still, and is in no group of theirs. What it does for a guest that calls all the time
+is lent, too: a remote that nobody moves is beside them, in `farhome/remotes`, and so gets a part of what is theirs, and before them. One
+with a move under way is in a group of its own, `farhome-remotes`, which gets less than the owner's programs if the owner is back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from node import kernelfiles
 
 TOP = "farhome"
 BASE = f"{TOP}/guests"
+RESTING = f"{TOP}/remotes"
 REMOTES = "farhome-remotes"
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
 PERIOD_US = 20_000
@@ -29,8 +31,9 @@ PERIOD_US = 20_000
 NANOSECONDS, MICROSECONDS = 1e-9, 1e-6
 LEAST_QUOTA_US = 1000
 """What the kernel takes."""
-LOW_WEIGHT = {"cpu.weight": "5", "cpu.shares": "51"}
-"""A twentieth of an ordinary group: where the owner's own programs want all of a processor, guests take no more than that of it."""
+LOW_WEIGHT = {"cpu.weight": "4", "cpu.shares": "41"}
+"""A twenty-fifth of an ordinary group: where the owner's own programs want all of a processor, guests take no more than that of it. The
+daemon's own work comes on top of that, and in all it is to be less than a twentieth."""
 
 FULL_WEIGHT = {"cpu.weight": "100", "cpu.shares": "1024"}
 FIRST_WEIGHT = {"cpu.weight": "1000", "cpu.shares": "10240"}
@@ -102,6 +105,12 @@ def _write(path: Path, value: str) -> bool:
     return True
 
 
+def _weigh(group: Path, weight: dict[str, str]) -> bool:
+    """Whether the group's weight among its neighbours is that now."""
+    written = [_write(group / file, value) for file, value in weight.items() if (group / file).exists()]
+    return any(written)
+
+
 class GuestGroups:
     """The groups of all guests on this node."""
 
@@ -121,14 +130,17 @@ class GuestGroups:
         """Makes the groups above the guests'."""
         for point in self._points:
             # Version 2 gives a group only the controllers that every group above hands on.
-            for directory in (point, point / TOP, point / BASE):
+            for directory in (point, point / TOP, point / BASE, point / RESTING):
                 try:
                     directory.mkdir(exist_ok=True)
                 except OSError as error:
                     log.debug("%s: %s", directory, error)
                     break
-                for controller in _handed_on(directory):
+                for controller in _handed_on(directory) if directory != point / RESTING else ():
                     _write(directory / "cgroup.subtree_control", f"+{controller}")
+            if not _weigh(point / RESTING, FIRST_WEIGHT):
+                with suppress(OSError):
+                    (point / RESTING).rmdir()            # it is about something else than processors
 
     def bound(self, bounds: Bounds) -> None:
         """Bounds all guests together, at once. The bounds are those of the uppermost group: its neighbours are the owner's."""
@@ -137,37 +149,34 @@ class GuestGroups:
             top = point / TOP
             if (top / "cpu.idle").exists():
                 _write(top / "cpu.idle", str(int(bounds.is_idle)))
-            for file, value in (FULL_WEIGHT if bounds.is_prompt else LOW_WEIGHT).items():
-                if not bounds.is_idle and (top / file).exists():
-                    _write(top / file, value)
+            if not bounds.is_idle:
+                _weigh(top, FULL_WEIGHT if bounds.is_prompt else LOW_WEIGHT)
             if (top / "cpu.cfs_quota_us").exists():
                 _write(top / "cpu.cfs_quota_us", "-1")          # as long as there is a quota, another period may make it too great
                 _write(top / "cpu.cfs_period_us", str(PERIOD_US))
                 _write(top / "cpu.cfs_quota_us", str(quota))
             if (top / "cpu.max").exists():
                 _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
-        self._bound_memory(TOP, bounds.memory)
-        self._bound_hard(TOP, bounds.most_memory, bounds.tasks)
+        self._bound_memory(BASE, bounds.memory)          # who supervises them is not killed for it
+        self._bound_hard(BASE, bounds.most_memory, bounds.tasks)
 
-    def hold_back_remotes(self, pids: Iterable[int]) -> None:
-        """Gives those who supervise guests less of the processors than the owner's programs have, from now on."""
+    def place_remote(self, pid: int, is_at_rest: bool) -> None:
+        """Puts a program that supervises guests beside them, or (one that moves a guest) beside the owner's programs. Takes some ms."""
         for point in self._points:
-            group = point / REMOTES
-            with suppress(OSError):
-                group.mkdir(exist_ok=True)
-            weighed = [_write(group / file, value) for file, value in REMOTES_WEIGHT.items() if (group / file).exists()]
-            for pid in pids if any(weighed) else ():
-                _write(group / "cgroup.procs", str(pid))
-            if not any(weighed):                     # it is about something else than processors
+            group = point / (RESTING if is_at_rest else REMOTES)
+            if not is_at_rest and (point / RESTING).exists():
                 with suppress(OSError):
-                    group.rmdir()
+                    group.mkdir(exist_ok=True)
+            if group.exists():
+                _write(group / "cgroup.procs", str(pid))
 
-    def hurry_remotes(self) -> None:
-        """Gives them as much as anybody has: time is short."""
-        for directory in self.directories(REMOTES):
-            for file, value in FULL_WEIGHT.items():
-                if (directory / file).exists():
-                    _write(directory / file, value)
+    def weigh_remotes(self, is_owner_back: bool) -> None:
+        """Gives those that move guests less of the processors than the owner's programs have, or as much as anybody has."""
+        for point in self._points:
+            if (point / RESTING).exists():
+                with suppress(OSError):
+                    (point / REMOTES).mkdir(exist_ok=True)
+                _weigh(point / REMOTES, REMOTES_WEIGHT if is_owner_back else FULL_WEIGHT)
 
     def bound_memory(self, key: str, most: int | None) -> None:
         """Bounds the memory of one guest, besides that of all together; None: without limit."""
@@ -192,9 +201,7 @@ class GuestGroups:
     def put_first(self, key: str, first: bool) -> None:
         """Has a guest get a processor before the others, or not any more. What all of them have together stays as it is."""
         for directory in self.directories(f"{BASE}/{key}"):
-            for file, value in (FIRST_WEIGHT if first else FULL_WEIGHT).items():
-                if (directory / file).exists():
-                    _write(directory / file, value)
+            _weigh(directory, FIRST_WEIGHT if first else FULL_WEIGHT)
 
     def freeze(self, key: str, frozen: bool) -> bool:
         """Has the processes of one guest stand still, or go on; False if nothing here can.
@@ -237,7 +244,7 @@ class GuestGroups:
 
     def cpu(self, key: str | None = None) -> float | None:
         """Seconds of processor that a guest has used here, or all guests since the groups were made; None if nothing tells."""
-        return self._cpu(f"{BASE}/{key}" if key is not None else TOP)
+        return self._cpu(f"{BASE}/{key}" if key is not None else BASE)
 
     def cpu_of_node(self) -> float | None:
         """Seconds of processor that have been used on this node by whatever is on it; None if nothing tells."""
@@ -297,7 +304,7 @@ class GuestGroups:
     def remove_all(self) -> None:
         """Removes the groups above the guests' too, if no guest is left."""
         for point in self._points:
-            for name in (BASE, TOP, REMOTES):
+            for name in (BASE, RESTING, TOP, REMOTES):
                 with suppress(OSError):
                     (point / name).rmdir()
 

@@ -25,6 +25,7 @@ from node.paths import Paths, write_atomically
 from node.peer_server import Caller
 from node.peers import BUSY, PeerRefused
 from node.programs import Program, ProgramError, Programs
+from node.resting import Resting
 from node.stillness import Stillness
 from wire import steps
 from wire.frames import Message
@@ -78,6 +79,7 @@ class Guests:
         self.groups = GuestGroups()
         self.census = Census(paths, self.groups, cluster)
         self.stillness = Stillness(self.groups)
+        self.resting = Resting(self.groups, lambda: {key: remote.pid for key, remote in self._remotes.items()})
 
     @property
     def blocked(self) -> bool:
@@ -242,6 +244,7 @@ class Guests:
         elif event == "running":
             log.info("guest %s runs here", key)
             self.stillness.runs(key)
+            self.resting.runs(key)
             self.groups.put_first(key, False)
         elif event == "moving":
             self.on_its_way(key, message.get("moving") is True)
@@ -268,6 +271,7 @@ class Guests:
             return                                              # it was short
         self._guests[guest.key], self._remotes[guest.key] = guest, program
         self.stillness.runs(guest.key)
+        self.resting.runs(guest.key)
         self._save(guest)
         self._accepted(guest)
 
@@ -292,6 +296,7 @@ class Guests:
         program = self._remotes.pop(key, None)
         self._alone.pop(key, None)
         self.stillness.forget(key)
+        self.resting.forget(key)
         self.groups.put_first(guest.group if guest is not None else key, False)     # others may have been born in it
         if program is not None:
             program.kill() if not program.gone.is_set() else None
@@ -333,6 +338,7 @@ class Guests:
         """A guest is about to be moved, or to end, and must run for that; or it is not any more."""
         if (guest := self._guests.get(key)) is not None:
             self.stillness.on_its_way(guest, moving)
+            (self.resting.moves if moving else self.resting.runs)(key)
             self.groups.put_first(guest.group, moving)
 
     async def end(self, key: str) -> None:
@@ -438,6 +444,7 @@ class Guests:
         self._guests[key] = guest
         self._remotes[key] = program
         self.stillness.runs(key)
+        self.resting.runs(key)
         self.groups.put_first(guest.group, False)
         self.groups.freeze(guest.group, False)    # a daemon that was killed could not
         log.info("guest %s is still here", key)
@@ -454,6 +461,7 @@ class Guests:
 
     def close(self) -> None:
         """Lets go of the remotes, which go on."""
+        self.resting.close()
         for program in self._remotes.values():
             program.detach()
         for task in self._tasks:

@@ -247,8 +247,9 @@ class Lending:
         if self.state.stage is not before.stage:
             self._changed()
         leaves = self.state.stage in (Stage.EVICTING, Stage.LATE)
+        self._guests.resting.leave(leaves)
         if self.state.stage is Stage.EVICTING and self._is_time_short(now):
-            self._guests.groups.hurry_remotes()
+            self._guests.resting.weigh(False)
         if self._evicting is not None and (self._evicting.done() or not leaves):
             self._evicting.cancel()
             self._evicting = None
@@ -297,8 +298,7 @@ class Lending:
         rules, guests, reason = self._policy().owner, self._guests, self.state.reason
         is_late, turns = self.state.stage is Stage.LATE, asyncio.Semaphore(AT_ONCE)
         end = time.monotonic() + rules.deadline
-        if not is_late and not self._is_time_short(time.monotonic()):
-            await asyncio.to_thread(guests.groups.hold_back_remotes, guests.remotes())    # some ms for each
+        await guests.resting.settled()
 
         async def one(key: str) -> None:
             async with turns:

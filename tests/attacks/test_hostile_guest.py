@@ -49,7 +49,7 @@ def guests(cluster: Cluster) -> list[str]:
 
 def groups(cluster: Cluster, file: str, key: str = "") -> list[Path]:
     """That file of a guest's control group, or of that of all guests, wherever it is."""
-    group = f"{HOST}/farhome/guests/{key}" if key else f"{HOST}/farhome"
+    group = f"{HOST}/farhome/guests/{key}"
     return [place / file for place in cgroups.directories(cluster.lab.name, group) if (place / file).exists()]
 
 

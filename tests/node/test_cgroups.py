@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.cgroups import BASE, REMOTES, TOP, Bounds, GuestGroups, hierarchies
+from node.cgroups import BASE, REMOTES, RESTING, TOP, Bounds, GuestGroups, hierarchies
 from tests.node.nodes import wait_for
 
 KEY = "test-4194304"
@@ -76,16 +76,29 @@ def test_version_1_freezes_where_there_is_no_other(groups: GuestGroups, burner: 
     wait_for(lambda: not groups.stands_still(KEY), message="it goes on")
 
 
-def test_who_supervises_guests_has_less_weight_than_the_owner(groups: GuestGroups) -> None:
+def _weight(group: str = TOP) -> str:
+    return _read("cpu.shares", group) or _read("cpu.weight", group)
+
+
+def _groups_of(pid: int) -> set[str]:
+    return {line.rpartition(":")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
+
+
+def test_who_supervises_guests_is_beside_them_or_has_less_weight_than_the_owner(groups: GuestGroups) -> None:
+    if not any((point / RESTING).exists() for point in set(hierarchies().values())):
+        pytest.skip("no cpu controller here")
+    assert _weight(RESTING) in ("10240", "1000")
     program = subprocess.Popen(["sleep", "60"])
     try:
-        groups.hold_back_remotes([program.pid])
-        if not any((point / REMOTES).exists() for point in set(hierarchies().values())):
-            pytest.skip("no cpu controller here")
-        assert (_read("cpu.shares", REMOTES) or _read("cpu.weight", REMOTES)) in ("205", "20")
-        groups.hurry_remotes()
-        assert (_read("cpu.shares", REMOTES) or _read("cpu.weight", REMOTES)) in ("1024", "100")
-        assert f"/{REMOTES}" in {line.rpartition(":")[2] for line in Path(f"/proc/{program.pid}/cgroup").read_text().splitlines()}
+        groups.place_remote(program.pid, True)
+        assert f"/{RESTING}" in _groups_of(program.pid)
+        assert not any("memory" in line and RESTING in line for line in Path(f"/proc/{program.pid}/cgroup").read_text().splitlines())
+        groups.weigh_remotes(True)
+        groups.place_remote(program.pid, False)
+        assert f"/{REMOTES}" in _groups_of(program.pid) and f"/{RESTING}" not in _groups_of(program.pid)
+        assert _weight(REMOTES) in ("205", "20")
+        groups.weigh_remotes(False)
+        assert _weight(REMOTES) in ("1024", "100")
     finally:
         program.kill()
         program.wait(10)
@@ -94,13 +107,13 @@ def test_who_supervises_guests_has_less_weight_than_the_owner(groups: GuestGroup
 
 def test_one_guest_has_more_weight_than_others_while_it_is_put_first(groups: GuestGroups) -> None:
     group = f"{BASE}/{KEY}"
-    usual = _read("cpu.shares", group) or _read("cpu.weight", group)
+    usual = _weight(group)
     if not usual:
         pytest.skip("no cpu controller here")
     groups.put_first(KEY, True)
-    assert (_read("cpu.shares", group) or _read("cpu.weight", group)) in ("10240", "1000")
+    assert _weight(group) in ("10240", "1000")
     groups.put_first(KEY, False)
-    assert (_read("cpu.shares", group) or _read("cpu.weight", group)) == usual
+    assert _weight(group) == usual
 
 
 def _read(name: str, group: str = TOP) -> str:
@@ -113,40 +126,40 @@ def test_bounds_are_those_of_all_guests_together(groups: GuestGroups) -> None:
         pytest.skip("no cpu controller here")
     assert _read("cpu.idle") == "1" and groups.is_held_back()
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) == "10000"
-    assert (_read("memory.soft_limit_in_bytes") or _read("memory.high")) == str(64 << 20)
+    assert (_read("memory.soft_limit_in_bytes", BASE) or _read("memory.high", BASE)) == str(64 << 20)
     groups.bound(Bounds())
     assert _read("cpu.idle") == "0"
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) in ("-1", "max")
     assert not groups.is_held_back()
-    assert (_read("cpu.shares") or _read("cpu.weight")) in ("51", "5")
+    assert _weight() in ("41", "4")
     groups.bound(Bounds(0.05, is_prompt=True))
-    assert (_read("cpu.shares") or _read("cpu.weight")) in ("1024", "100")
+    assert _weight() in ("1024", "100")
     assert (_read("cpu.cfs_quota_us") or _read("cpu.max").split()[0]) == "1000" and groups.is_held_back()
 
 
 def test_a_guest_has_a_bound_of_its_own_besides_that_of_all(groups: GuestGroups) -> None:
-    file = next((name for name in ("memory.high", "memory.soft_limit_in_bytes") if _read(name)), "")
+    file = next((name for name in ("memory.high", "memory.soft_limit_in_bytes") if _read(name, BASE)), "")
     if not file:
         pytest.skip("no memory controller here")
     groups.bound(Bounds(memory=256 << 20))
     groups.bound_memory(KEY, 64 << 20)
-    assert (_read(file), _read(file, f"{BASE}/{KEY}")) == (str(256 << 20), str(64 << 20))
+    assert (_read(file, BASE), _read(file, f"{BASE}/{KEY}")) == (str(256 << 20), str(64 << 20))
     groups.bound_memory(KEY, None)
-    assert _read(file) == str(256 << 20)
+    assert _read(file, BASE) == str(256 << 20)
     assert _read(file, f"{BASE}/{KEY}") == "max" or int(_read(file, f"{BASE}/{KEY}")) > 1 << 60
 
 
 def test_memory_is_throttled_where_version_2_has_it(tmp_path: Path) -> None:
     groups = GuestGroups([tmp_path])
-    for name in (TOP, f"{BASE}/{KEY}"):
+    for name in (BASE, f"{BASE}/{KEY}"):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "memory.high").write_text("max\n")
     groups.bound(Bounds(memory=1 << 20))
     groups.bound_memory(KEY, 4096)
-    assert (tmp_path / TOP / "memory.high").read_text() == str(1 << 20)
+    assert (tmp_path / BASE / "memory.high").read_text() == str(1 << 20)
     assert (tmp_path / BASE / KEY / "memory.high").read_text() == "4096"
     groups.bound(Bounds())
-    assert (tmp_path / TOP / "memory.high").read_text() == "max"
+    assert (tmp_path / BASE / "memory.high").read_text() == "max"
 
 
 def test_the_time_of_all_is_told_too(groups: GuestGroups) -> None:

@@ -39,6 +39,28 @@ def stage(node: Node) -> str:
     return str(json.loads(node.ok("mosctl", "owner", "--json"))["stage"])
 
 
+def members(group: str) -> set[str]:
+    """Processes in that control group, in whichever hierarchy it is."""
+    return {pid for path in Path("/sys/fs/cgroup").rglob(f"{group}/cgroup.procs") for pid in path.read_text().split()}
+
+
+def test_who_supervises_a_guest_shares_what_is_lent_until_the_guest_is_to_go(lender: Cluster) -> None:
+    n1, n2 = lender.nodes
+    lend(n2, "enabled = true", 'then = "keep"')
+    if not list(Path("/sys/fs/cgroup").rglob("farhome/remotes")):
+        pytest.skip("no cpu controller here")
+    n2.behave(remote="stay")
+    pid = lender.spawn(n1, "sleep", "60")
+    n1.ok("migrate", str(pid), "n2")
+    wait_for(lambda: len(members("farhome/remotes")) == 1, message="its remote is beside the guests")
+    remote = members("farhome/remotes")
+    n2.ok("mosctl", "owner", "back")
+    wait_for(lambda: remote <= members("farhome-remotes"), message="it is beside the owner's programs")
+    assert not members("farhome/remotes")
+    n2.ok("mosctl", "owner", "away")
+    wait_for(lambda: remote <= members("farhome/remotes"), message="it rests again")
+
+
 def test_guests_go_home_when_the_owner_uses_his_node_or_says_so(lender: Cluster) -> None:
     n1, n2 = lender.nodes
     lend(n2, "idle_after = 60")
