@@ -35,13 +35,13 @@ def answer_join(keys: KeyStore, members: Collection[str], caller: Caller, parame
     if not isinstance(secret, str) or not isinstance(point, bytes) or not isinstance(name, str):
         raise PeerRefused("join", "the request to join is not complete")
     key = key_of(point)
+    if not redeem(keys, secret, name):                  # first: who has no token learns nothing of names
+        raise PeerRefused("join", f"the token is not valid for a node {name}, was used before or is too old")
     why = why_taken(keys, name)
     if why is None and name in members and keys.signed.get(name) is None:
         why = f"a node of the cluster has the name {name} already"
     if why is not None:
-        raise PeerRefused("join", why)
-    if not redeem(keys, secret, name):
-        raise PeerRefused("join", f"the token is not valid for a node {name}, was used before or is too old")
+        raise PeerRefused("join", f"{why}; the token is used up")
     return {"certificate": keys.sign(key, name)}
 
 

@@ -129,7 +129,8 @@ def several_jobs(chance: random.Random) -> Iterator[Step]:
     yield line("fg %1", FRONT_TOLD)
     yield keys("\x1a", STOPPED)
     for number in chance.sample([1, 2, 3], 3):
-        yield line(f"kill %{number}; wait %{number}; echo status $?")
+        # wait does not wait for a job of which bash has not been told yet that it has been continued, and so has it a stopped one's status.
+        yield line(f"p=$(jobs -p %{number}); kill %{number}; while kill -0 $p 2> /dev/null; do sleep .1; done; wait %{number}; echo $?")
     yield line("wait; jobs; echo none left")
 
 
