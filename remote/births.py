@@ -59,7 +59,6 @@ class Births:
         self._remote = remote
         self._asked: dict[int, _Asked] = {}
         self._impossible: set[int] = set()
-        self._later: list[Event] = []
         self.awaited: dict[int, tuple[int, Thread]] = {}
 
     def ask(self, event: Event) -> bool:
@@ -68,8 +67,7 @@ class Births:
         host = guest.host_tid(tid)
         if host is None or event.code not in birth.CALLS or not isinstance(guest.link, AwayLink):
             return False
-        if not guest.has_all_memory:  # a child would lack it, too
-            self._later.append(event)
+        if guest.later.keeps(event):  # a child would lack that memory, too
             return True
         if tid in self._impossible:  # home has one too many now; there everything is put in order
             self._impossible.discard(tid)
@@ -83,14 +81,6 @@ class Births:
             log.info("no birth: %s", error)
             return False
         return True
-
-    def go_on(self) -> None:
-        """All memory is here: with what has waited for that, if it waits still."""
-        later, self._later = self._later, []
-        for event in later:
-            call = self._guest.link.parked().get(event.tid)
-            if call is not None and call.number == event.code:
-                self._guest.handle(event)
 
     def _ask(self, tid: int, wish: Wanted) -> None:
         if not wish.is_process:

@@ -30,6 +30,7 @@ from remote.door import Door
 from remote.dying import Dying
 from remote.execution import Executions
 from remote.intercept_ptrace import PtraceLink
+from remote.later import Later
 from remote.mapping import Mappings
 from remote.marks import Marks
 from remote.proc import OwnProc
@@ -63,6 +64,7 @@ class Guest:
         self.pid = frozen.pid
         self.sandbox = sandbox
         self.link = link
+        self.later = Later(self)
         self.births = Births(self, remote)
         self.own_proc = OwnProc(self)
         self.trace: Trace | None = None
@@ -151,8 +153,7 @@ class Guest:
             return
         self._taker = None
         self.link.send(Control.ALL_HERE)
-        self.births.go_on()
-        self.marks.go_on()
+        self.later.go_on()
 
     def show_calls(self) -> None:
         """Its user wants to see its calls. Before it runs."""

@@ -27,7 +27,6 @@ class Marks:
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
-        self._later: list[Event] = []
         self.home_has_guards = True
         self.home_lets_lock = U64
 
@@ -39,14 +38,6 @@ class Marks:
             return self._locks(event)
         return False
 
-    def go_on(self) -> None:
-        """All memory is here: with what has waited for that, if it waits still."""
-        later, self._later = self._later, []
-        for event in later:
-            call = self._guest.link.parked().get(event.tid)
-            if call is not None and call.number == event.code:
-                self._guest.handle(event)
-
     def _guards(self, event: Event) -> bool:
         if struct.unpack_from("<6Q", event.data)[2] & _INT not in (GUARD_INSTALL, GUARD_REMOVE):
             return False
@@ -54,9 +45,7 @@ class Marks:
             self._guest.link.answer(event.tid, error=-errno.EINVAL)
         elif not knows_guards():
             return False
-        elif not self._guest.has_all_memory:
-            self._later.append(event)
-        else:
+        elif not self._guest.later.keeps(event):
             self._guest.link.answer(event.tid, proceed=True)
         return True
 
