@@ -4,6 +4,10 @@ A siginfo tells it of few signals. tgkill(2) has a si_code of its own; a timer's
 rt_sigqueueinfo(2) and rt_tgsigqueueinfo(2) send, what a descriptor's owner gets (F_OWNER_PID, F_OWNER_TID), and what the kernel sends
 to the caller of a write look the same either way. But the kernel knows: a signal that its tracer lets through to a thread which blocks
 it by now goes back to the queue that it came from (signal.c, ptrace_signal). There it can be looked for, and comes once more.
+
+Of a signal for the process the kernel prefers the thread by whose id it was sent (kill(2) takes any thread's), then looks for another
+(complete_signal). The stub's threads block nothing: so where another than the first gets what was sent, it was sent by that one's id, if a
+call of the process says so, or the first was free to take it for a while.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from typing import TYPE_CHECKING
 
 from engine.capture import pending_signals
 from kernel_helpers import tracing
+from kernel_helpers.syscalls import SYS
 from kernel_helpers.tracing import Cause, Stop
 
 if TYPE_CHECKING:
     from deputy.stub import Stub
+    from kernel_helpers.link import Standing
 
 _WALL = 0x40000000
 _ALL = (1 << 64) - 1
@@ -29,6 +35,10 @@ _POLL_CODES = range(1, 7)
 _OWN_CODES = frozenset({signal.SIGCHLD, signal.SIGTRAP, signal.SIGSYS, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 _OF_A_CALL = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _OF_A_DESCRIPTOR = frozenset({signal.SIGIO, signal.SIGURG})
+_SENT = frozenset({_SI_USER, tracing.SI_QUEUE})
+"""si_code of what kill(2) and sigqueue(3) send."""
+MOMENT = 0.05
+"""Seconds for which the first thread may not have been free to take a signal, after it has stopped for another."""
 PATIENCE = 10.0
 """Seconds for a stopped thread to stop once more; and for a signal that was put back to come."""
 
@@ -39,26 +49,50 @@ class Queues:
     def __init__(self, stub: Stub, handle: Callable[[Stop], None]) -> None:
         self._stub = stub
         self._handle = handle
-        self._known: list[tuple[bytes, int, float]] = []
-        """siginfo, what directed_at() says of it, until when"""
+        self._known: list[tuple[bytes, int, int, float]] = []
+        """siginfo, what directed_at() says of it, where it came first, until when"""
+        self._leader_seen = 0.0
+        self.wanted_by = 0
+        """by the id of which thread (the program's) the last signal of directed_at(), if for the process, was sent; 0: the first"""
 
     def directed_at(self, tid: int, info: bytes) -> int | None:
         """For a signal-delivery-stop: the thread (the program's id) at which the signal is directed; 0: it is for the process; None: the
         thread goes on, and the signal comes again."""
-        code = tracing.signal_code(info)
+        code, self.wanted_by = tracing.signal_code(info), 0
         if code == tracing.SI_TKILL:
             return self._stub.program_tid(tid)
-        if len(self._stub.tids) == 1 or not _is_ambiguous(tracing.signal_number(info), code):
+        if len(self._stub.tids) == 1:
             return 0
         now = time.monotonic()
-        self._known = [known for known in self._known if known[2] > now]
-        for index, (known, directed, _) in enumerate(self._known):
+        first_at = self._stub.program_tid(tid) if tid != self._stub.pid and self._is_preferred(tid, code, now) else 0
+        if not _is_ambiguous(tracing.signal_number(info), code):
+            self.wanted_by = first_at
+            return 0
+        self._known = [known for known in self._known if known[3] > now]
+        for index, (known, directed, wanted_by, _) in enumerate(self._known):
             if known == info:
                 del self._known[index]
+                self.wanted_by = wanted_by
                 return directed
-        return self._put_back(tid, info)
+        return self._put_back(tid, info, first_at)
 
-    def _put_back(self, tid: int, info: bytes) -> int | None:
+    def leader_has_stopped(self) -> None:
+        """The first thread, for whatever reason: another may get what is sent to the process just now."""
+        self._leader_seen = time.monotonic()
+
+    def _is_preferred(self, tid: int, code: int, now: float) -> bool:
+        """Whether the signal that this thread got was sent by its id: a call of the process itself tells it, or that the first was free."""
+        if code in _SENT and now - self._leader_seen > MOMENT:
+            return True
+        return any(self._sends_by(standing, tid) for standing in map(self._stub.link.standing, self._stub.busy()))
+
+    def _sends_by(self, standing: Standing, tid: int) -> bool:
+        """Whether that call of the process sends a signal by the id of the thread."""
+        if standing.number in (SYS.kill, SYS.rt_sigqueueinfo):
+            return bool(standing.first == self._stub.program_tid(tid))
+        return bool(standing.number == SYS.pidfd_send_signal and _named_by(self._stub.pid, standing.first) == tid)
+
+    def _put_back(self, tid: int, info: bytes, first_at: int) -> int | None:
         mask = tracing.signal_mask(tid)
         tracing.set_signal_mask(tid, _ALL)
         tracing.interrupt(tid)
@@ -67,7 +101,7 @@ class Queues:
         if stop is None:
             return 0
         directed = self._stub.program_tid(tid) if info in pending_signals(tid, False) else 0
-        self._known.append((info, directed, time.monotonic() + PATIENCE))
+        self._known.append((info, directed, first_at, time.monotonic() + PATIENCE))
         tracing.set_signal_mask(tid, mask)
         if self._stub.awaited == tid:
             tracing.interrupt(tid)  # in place of the stop that somebody waits for, and that we have had
@@ -95,6 +129,15 @@ class Queues:
             self._handle(stop)
             return None
         return None
+
+
+def _named_by(pid: int, descriptor: int) -> int:
+    """Which thread or process (ours) a pidfd of that process is for; 0: it is none."""
+    try:
+        with open(f"/proc/{pid}/fdinfo/{descriptor}", "rb") as told:
+            return next((int(line.split()[1]) for line in told if line.startswith(b"Pid:")), 0)
+    except OSError:
+        return 0
 
 
 def _is_ambiguous(number: int, code: int) -> bool:

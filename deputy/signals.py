@@ -108,6 +108,8 @@ class StubSignals:
 
     def handle(self, stop: Stop) -> None:
         """One stop of one thread."""
+        if stop.tid == self._stub.pid:
+            self._queues.leader_has_stopped()
         if stop.cause in (Cause.EXITED, Cause.KILLED):
             self._thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
@@ -167,7 +169,7 @@ class StubSignals:
         # Before the stub goes on: the call that caused the signal (kill, a write to a broken pipe) is replied to after it.
         asks = number in TERMINALS and code == tracing.SI_KERNEL and self._stub.stands_in_call(stop.tid)
         asks |= self._cuts.finds(stop.tid, number)
-        self._pass_on(directed, info, asks)
+        self._pass_on(directed, info, asks, self._queues.wanted_by)
         if asks:
             self._stub.detained.add(stop.tid)  # the call is made again, or its rest: not before we know what its caller blocks
         else:
@@ -240,10 +242,10 @@ class StubSignals:
         for tid, info in kept:
             self._pass_on(tid, info)
 
-    def _pass_on(self, tid: int, info: bytes, asks: bool = False) -> None:
+    def _pass_on(self, tid: int, info: bytes, asks: bool = False, wanted_by: int = 0) -> None:
         number = tracing.signal_number(info)
         continued = {"continued": self._continued} if number == signal.SIGCONT else {}
-        self._tell(Control.SIGNAL, tid=tid, barrier=True, number=number, info=info, asks=asks, **continued)
+        self._tell(Control.SIGNAL, tid=tid, barrier=True, number=number, info=info, asks=asks, wanted_by=wanted_by, **continued)
 
     def stop_by(self, number: int, continued: int | None) -> None:
         """The guest met the default action of a stop signal: the stub makes that stop, if the kernel agrees (orphaned groups), and if

@@ -104,7 +104,7 @@ class _Parked(ctypes.Structure):
                 ("class_", ctypes.c_uint32)]
 
 
-class _Standing(ctypes.Structure):
+class Standing(ctypes.Structure):
     _fields_ = [("sequence", ctypes.c_uint64), ("number", ctypes.c_int64), ("first", ctypes.c_uint64), ("busy", ctypes.c_uint32),
                 ("done", ctypes.c_uint32)]  # first: of its arguments
 
@@ -343,9 +343,9 @@ class HomeLink(SessionLink):
         comes after its reply."""
         return [tid for tid in self.threads if self.standing(tid).busy]
 
-    def standing(self, tid: int) -> _Standing:
+    def standing(self, tid: int) -> Standing:
         """sequence, number, busy (a call was given and not yet replied to), done (it has ended). Errors: OSError."""
-        found = _Standing()
+        found = Standing()
         _check(_native().home_standing(self.handle, tid, ctypes.byref(found)), f"thread {tid}")
         return found
 

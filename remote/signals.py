@@ -9,15 +9,15 @@ from __future__ import annotations
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.pending import Pending
 from engine.ticks import overrun, timer_of
 from kernel_helpers import inject, syscalls, tracing
-from kernel_helpers.link import Event
+from kernel_helpers.link import Event, Parked
 from kernel_helpers.syscalls import SYS
 from kernel_helpers.tracing import Stop
 from wire.control import Control, pack, unpack
@@ -59,6 +59,8 @@ class GuestSignals:
         self._next_info = 1
         self._looked = 0.0
         self._signalled: float | None = None
+        self._preferred = 0
+        """the thread (ours) that the kernel has given the last signal for the process, unless that blocked it"""
         self._continued: int | None = None
         self._ticks_looked = 0.0
         self._ticks: dict[int, _Tick] = {}
@@ -73,7 +75,8 @@ class GuestSignals:
         self._continued = int(fields["continued"]) if "continued" in fields else self._continued
         try:
             if host is not None or not event.tid:
-                self.queue(int(fields["number"]), bytes(fields["info"]), host)
+                wanted_by = self._guest.host_tid(int(fields.get("wanted_by", 0)))
+                self.queue(int(fields["number"]), bytes(fields["info"]), host, wanted_by)
         finally:
             if fields.get("asks"):
                 self._guest.link.send(Control.BLOCKS, 0, pack(masks=list(self._masks().items()), ignored=self._ignored()))
@@ -96,10 +99,11 @@ class GuestSignals:
             return 0
         return state.ignored | sum(1 << number - 1 for number in tracing.IGNORED_BY_DEFAULT if state.is_ignored(number))
 
-    def queue(self, number: int, info: bytes, host: int | None) -> None:
-        """Queues a signal to a thread (None: to the process). Errors: ProcessLookupError."""
+    def queue(self, number: int, info: bytes, host: int | None, wanted_by: int | None = None) -> None:
+        """Queues a signal to a thread (None: to the process, of which the kernel prefers the thread `wanted_by`, or the first). Errors:
+        ProcessLookupError."""
         pid = self._guest.pid
-        state = tracing.signal_state(pid, host or pid)
+        state = tracing.signal_state(pid, host or wanted_by or pid)
         ends_stops = number == signal.SIGCONT and any(state.has(stop) for stop in tracing.STOPPING)
         self.note([(0, info)], waits=state.is_blocked(number))
         if state.is_ignored(number) and not state.is_blocked(number) and not ends_stops:
@@ -113,7 +117,10 @@ class GuestSignals:
         if len(self._infos) > INFOS_MOST:
             # A signal that waits already is not queued again, and its cookie never comes back.
             self._infos.pop(next(iter(self._infos)))
-        tracing.queue_signal(pid, host, number, _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie))
+        told = _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie)
+        tracing.queue_signal(wanted_by or pid if host is None else pid, host, number, told)
+        if host is None:
+            self._preferred = wanted_by or pid
         self._signalled = time.monotonic()
         self.ask_back()
 
@@ -207,9 +214,12 @@ class GuestSignals:
         guest = self._guest
         parked = {host: (tid, call) for tid, call in guest.link.parked().items() if (host := guest.host_tid(tid)) is not None}
         is_withheld = False
+        preferred = self._takes_from_process(parked)
         for host, (tid, call) in parked.items():
             with suppress(ProcessLookupError):
                 state = tracing.signal_state(guest.pid, host)
+                if preferred and host != preferred:
+                    state = replace(state, shared_pending=0)
                 has_own_mask = call.sigmask is not None and call.number != SYS.rt_sigtimedwait
                 if (call.sigmask is not None and state.let_in(call.sigmask)) or (not has_own_mask and state.deliverable()):
                     guest.link.send(Control.CANCEL, tid)
@@ -219,6 +229,19 @@ class GuestSignals:
             for host in guest.threads:
                 if host not in parked and not guest.stands(host) and self.is_due(host):
                     tracing.interrupt(host)
+
+    def _takes_from_process(self, parked: Mapping[int, tuple[int, Parked]]) -> int:
+        """The thread (ours) that takes what waits for the process next, the kernel having preferred it; 0: any may. Who else is asked back
+        from a call could be quicker."""
+        guest, host = self._guest, self._preferred
+        if host not in guest.threads or (host in parked and parked[host][1].number in (SYS.exit, SYS.exit_group)):
+            return 0  # the first thread may have ended long before the others
+        try:
+            state = tracing.signal_state(guest.pid, host)
+        except ProcessLookupError:
+            return 0
+        mask = parked[host][1].sigmask if host in parked else None
+        return host if state.shared_pending & ~(state.blocked if mask is None else mask) else 0
 
     def is_due(self, tid: int) -> bool:
         """Whether a signal waits for a thread (as this process sees it) that it does not block."""

@@ -13,7 +13,7 @@ from tests.programs.build import program
 
 pytestmark = pytest.mark.timeout(120)
 
-WAYS = ["timer", "queue", "owner", "urgent", "pipe", "pidfd", "shared", "thread"]
+WAYS = ["timer", "queue", "owner", "urgent", "pipe", "pidfd", "shared", "thread", "kill", "sigqueue", "group", "outside"]
 
 
 def natively(directory: Path, name: str, *arguments: str) -> str:
@@ -23,17 +23,32 @@ def natively(directory: Path, name: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("what", WAYS)
 def test_a_signal_for_a_thread_comes_to_that_thread(cluster: Cluster, what: str, tmp_path: Path) -> None:
-    """pipe: of the thread's own write. shared: for the process, any thread may take it. thread: glibc's, which waits for it at home."""
+    """pipe: of the thread's own write. shared: for the process, any thread may take it. thread: glibc's, which waits for it at home. kill,
+    sigqueue, group, outside: for the process, sent by the id of that thread."""
     who = "leader" if what == "thread" else "worker"
-    (tmp_path / "enough").touch()
+    for name in ("settled", "enough"):
+        (tmp_path / name).touch()
     expected = natively(tmp_path, "directed", who, what, "10")
     with Running(cluster, "directed", f"{who} {what} 20") as directed:
         directed.works()
         assert directed.move("n2").done  # glibc's thread may take it home at once
-        for _ in range(10):
-            directed.works()
-        (directed.directory / "enough").touch()
+        for name, lines in (("settled", 1), ("enough", 10)):  # of a process the kernel prefers no thread while it stands still
+            for _ in range(lines):
+                directed.works()
+            (directed.directory / name).touch()
         assert directed.end() == f"{expected}status 0\n"
+
+
+def test_a_signal_ends_a_call_though_the_first_thread_has_ended(cluster: Cluster) -> None:
+    """Which the kernel would prefer."""
+    with Running(cluster, "left", "") as left:
+        left.works()
+        left.moved("n2")
+        (left.directory / "go").touch()
+        for _ in range(8):
+            left.works()
+        (left.directory / "enough").touch()
+        assert left.end() == "status 0\n"
 
 
 def test_a_terminal_decides_by_what_its_caller_blocks(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 /* directed WHO WHAT ROUNDS: signals that the kernel directs at one thread: who gets them, with which si_code?
  * WHAT: timer (SIGEV_THREAD_ID), queue (pthread_sigqueue), owner (F_SETOWN_EX with F_OWNER_TID), pipe (SIGPIPE of a write), urgent (SIGIO
- * without F_SETSIG), thread (SIGEV_THREAD of glibc), shared (SIGEV_SIGNAL: any thread may take it), pidfd (PIDFD_SIGNAL_THREAD).
+ * without F_SETSIG), thread (SIGEV_THREAD of glibc), shared (SIGEV_SIGNAL: any thread may take it), pidfd (PIDFD_SIGNAL_THREAD). Those for the
+ * process, of which the kernel prefers the thread that they name: kill, sigqueue (rt_sigqueueinfo), group (PIDFD_SIGNAL_THREAD_GROUP), and
+ * outside (kill of a child).
  * WHO: leader or worker. Three threads have the signal unblocked all the time. Goes on for as many
- * tenths of a second, and until a file `enough` is there; writes a line into `lines` for each. */
+ * tenths of a second, and until a file `enough` is there; writes a line into `lines` for each. Of those for the process it counts what comes
+ * once a file `settled` is there. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +22,7 @@
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 #define PIDFD_THREAD_FLAG O_EXCL
-#define SIGNAL_THREAD 1
+#define SIGNAL_GROUP 2
 
 static pid_t target;
 static volatile pid_t tids[2];
@@ -100,6 +103,18 @@ int main(int argc, char **argv)
     while (!tids[0] || !tids[1])
         rest(1);
     target = is_leader ? getpid() : tids[0];
+    int outside = 0, to_child[2];
+    if (!strcmp(what, "outside")) {
+        char byte;
+        if (pipe(to_child))
+            return 2;
+        if (!fork()) {
+            for (close(to_child[1]); read(to_child[0], &byte, 1) == 1;)
+                kill(target, number);
+            _exit(0);
+        }
+        outside = to_child[1];
+    }
     pthread_t target_thread = is_leader ? pthread_self() : threads[0];
     event.sigev_notify_thread_id = target;
     if (!strcmp(what, "thread")) {
@@ -112,18 +127,24 @@ int main(int argc, char **argv)
         if (timer_create(CLOCK_MONOTONIC, &event, &id) || timer_settime(id, 0, &every, NULL))
             return 2;
     }
-    int thread_fd = !strcmp(what, "pidfd") ? (int)syscall(SYS_pidfd_open, target, PIDFD_THREAD_FLAG) : -1;
+    int thread_fd = !strcmp(what, "pidfd") || !strcmp(what, "group") ? (int)syscall(SYS_pidfd_open, target, PIDFD_THREAD_FLAG) : -1;
     if (!strcmp(what, "owner") || !strcmp(what, "urgent")) {
         struct f_owner_ex owner = {F_OWNER_TID, target};
         if (pipe(ends) || fcntl(ends[0], F_SETOWN_EX, &owner) || (!strcmp(what, "owner") && fcntl(ends[0], F_SETSIG, number)) ||
             fcntl(ends[0], F_SETFL, O_ASYNC | O_NONBLOCK))
             return 2;
     }
+    int is_preferred = outside || !strcmp(what, "kill") || !strcmp(what, "sigqueue") || !strcmp(what, "group");
+    int is_settled = !is_preferred;
     long k;
     if (pipe(broken) || close(broken[0]))
         return 2;
     for (k = 0; k < atol(argv[3]) || access("enough", F_OK); k++) {
         char buffer[64];
+        if (!is_settled && !access("settled", F_OK)) {
+            is_settled = 1;
+            some = bad = k = 0;
+        }
         rest(100);
         if (!strcmp(what, "queue") && pthread_sigqueue(target_thread, number, (union sigval){.sival_int = 77}))
             return 2;
@@ -133,8 +154,19 @@ int main(int argc, char **argv)
             else
                 writes_now = 1;
         }
-        if (thread_fd >= 0 && syscall(SYS_pidfd_send_signal, thread_fd, number, NULL, 0))
+        if (thread_fd >= 0 && syscall(SYS_pidfd_send_signal, thread_fd, number, NULL, !strcmp(what, "group") ? SIGNAL_GROUP : 0))
             return 2;
+        if (!strcmp(what, "kill") && kill(target, number))
+            return 2;
+        siginfo_t info = {.si_signo = number, .si_code = SI_QUEUE};
+        info.si_pid = getpid(), info.si_uid = getuid(), info.si_value.sival_int = 77;
+        if (!strcmp(what, "sigqueue") && syscall(SYS_rt_sigqueueinfo, target, number, &info))
+            return 2;
+        if (outside && write(outside, "x", 1) != 1)
+            return 2;
+        /* The kernel prefers who has not got a signal already. */
+        for (int i = 0; is_preferred && !right && !wrong && i < 20000; i++)
+            rest(1);
         if (ends[1] && (write(ends[1], "x", 1) != 1 || read(ends[0], buffer, sizeof buffer) < 0))
             return 2;
         dprintf(lines, "%ld\n", k);

@@ -28,14 +28,6 @@ class Explanation:
 
 EXPLANATIONS = (
     Explanation(
-        r"kill\(@[12], .*",
-        r"\d+ 0( !.*)?",
-        r"\d+ 0( !.*)?",
-        "kill(2) with the id of a thread that is not the first: the signal is the process's, but the kernel prefers that thread; away the"
-        " guest's kernel is told of the process alone, and prefers the first",
-        is_ours=True,
-    ),
-    Explanation(
         r"pkey_alloc\(.*",
         r"\d+ ENOSPC",
         r"\d+ EINVAL",
