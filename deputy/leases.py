@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 
 from engine.alone import may_be
-from engine.files import FileMapping, by_mapping, mappings
+from engine.files import FileMapping, by_mapping, named_mappings
 from engine.written import can_be_written
 from kernel_helpers.errors import FarhomeError
 from wire import waking
@@ -44,7 +44,7 @@ class Leases:
         leases = cls()
         seen = set()
         try:
-            for m in mappings(pid):
+            for m in named_mappings(pid):
                 if (m.device, m.inode) not in seen and _is_file(m):
                     seen.add((m.device, m.inode))
                     with suppress(FileNotFoundError):

@@ -25,7 +25,7 @@ from deputy.preparation import Preparation, Target
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
 from engine import criu, files, precopy
-from engine.capture import capture, inner_tid
+from engine.capture import capture, inner_tids
 from engine.confinement import IN_IMAGES, chains
 from engine.context import Context, with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
@@ -37,11 +37,11 @@ from engine.pending import Pending, put, take
 from engine.permission import may_leave
 from engine.phases import Phases
 from engine.private import private_directories
-from engine.refusal import PRIVATE, passes, shares_memory, why_not
+from engine.refusal import PRIVATE, passes, shares_memory, statuses, why_not
 from engine.remains import remains
-from engine.restarts import deadlines, name_restarted_calls, note_masks, shorten, timed_waits, waiting_places
+from engine.restarts import TimedWait, deadlines, name_restarted_calls, note_masks, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
-from kernel_helpers import tracing
+from kernel_helpers import many, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP
 from kernel_helpers.journal import Journal
@@ -70,18 +70,21 @@ def leave(
     Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
     assert preparation.channel is not None
     talk = preparation.channel
-    left = remains(files.mappings(deputy.pid)) if held is None else []
+    left = remains(files.named_mappings(deputy.pid)) if held is None else []
     if held is None:
         freezing.await_writes(deputy, preparation.over_since)
+    places = waiting_places(deputy.pid) if held is None else {}
+    waits = timed_waits(deputy.pid, places)
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases("out")
-    frozen, ends = (held, {}) if held is not None else _seize(deputy.pid)
+    frozen, ends = (held, {}) if held is not None else _seize(deputy.pid, places, waits)
     phases.done("seize")
     try:
         frozen.keep(Journal(deputy.journal))
         for start, end in left:
             frozen.call(SYS.munmap, start, end - start)
-        reason = may_leave(deputy.pid, preparation.owners) or why_not(deputy.pid, traced_by=deputy.tree.thread)
+        told = statuses(deputy.pid)
+        reason = may_leave(deputy.pid, preparation.owners, told) or why_not(deputy.pid, traced_by=deputy.tree.thread, told=told)
         if reason is not None and passes(reason):
             raise NotNow(reason)
         reason = reason or by_asking(frozen)
@@ -96,7 +99,7 @@ def leave(
         mappings = Mappings.of(deputy.pid, preparation.files, leases)
         phases.done("late files")
         engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
-        link = HomeLink([inner_tid(deputy.pid, tid) for tid in frozen.threads])
+        link = HomeLink(list(inner_tids(deputy.pid, list(frozen.threads)).values()))
         link.used_away = used or []
         try:
             if context is not None:
@@ -181,9 +184,10 @@ def _is_stopped(frozen: Frozen, waiting: Pending) -> bool:
 
 def _bind(frozen: Frozen) -> None:
     """The process ends with us. Errors: OSError."""
-    for thread in frozen.threads.values():
-        with suppress(ProcessLookupError):  # it has just been killed
-            thread.set_options(OPTIONS | thread.options & PTRACE_O_SUSPEND_SECCOMP)
+    threads = list(frozen.threads.values())
+    for error in many.set_options(threads, lambda thread: OPTIONS | thread.options & PTRACE_O_SUSPEND_SECCOMP).values():
+        if not isinstance(error, ProcessLookupError):  # it has just been killed
+            raise error
 
 
 def await_alone(pid: int) -> None:
@@ -193,10 +197,9 @@ def await_alone(pid: int) -> None:
         raise NotNow(reason) if passes(reason) else MoveRefused(pid, reason)
 
 
-def _seize(pid: int) -> tuple[Frozen, dict[int, int]]:
-    """All threads stopped, and until when those of them wait that are in a call with a deadline."""
-    places = waiting_places(pid)
-    waits = timed_waits(pid, places)
+def _seize(pid: int, places: dict[int, str], waits: dict[int, TimedWait]) -> tuple[Frozen, dict[int, int]]:
+    """All threads stopped, and until when those of them wait that are in a call with a deadline. What they waited in, and how, has been
+    looked at just before (waiting_places(), timed_waits())."""
     try:
         frozen = seize(pid)
     except TimeoutError as error:
@@ -209,8 +212,10 @@ def _seize(pid: int) -> tuple[Frozen, dict[int, int]]:
 def watch(deputy: Deputy) -> tuple[int, float]:
     """Stops the process for a moment, from when on its memory may go ahead of it. Returns by which userfaultfd its writes are noted, -1 if
     they cannot be, and for how many seconds it stood still. Errors: OSError."""
+    places = waiting_places(deputy.pid)
+    waits = timed_waits(deputy.pid, places)
     begun = time.monotonic()
-    frozen, ends = _seize(deputy.pid)
+    frozen, ends = _seize(deputy.pid, places, waits)
     try:
         frozen.keep(Journal(deputy.journal))
         userfaultfd = precopy.userfaultfd_or_none(frozen)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from deputy.leases import Leases, OpenForWriting
 from deputy.traced import Replaced
 from engine.alone import may_be, name_at_home
-from engine.files import FileMapping, MappedFile, by_mapping, describe, hashes, mappings
+from engine.files import FileMapping, MappedFile, by_mapping, describe, hashes, named_mappings
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from engine.written import is_kernels_own, is_open_for_writing
 from kernel_helpers.errors import FarhomeError
@@ -100,7 +100,7 @@ class Mappings:
         found = cls(pid)
         found._sent = {file.path: file for file in files}
         found._leases = leases
-        for mapping in mappings(pid):
+        for mapping in named_mappings(pid):
             if mapping.inode:
                 is_object = mapping.permissions[3] == "s" and may_be(mapping.path)
                 name = name_at_home(mapping.path, mapping.inode) if is_object else mapping.path
@@ -110,7 +110,7 @@ class Mappings:
     def objects(self) -> frozenset[str]:
         """Identities of what the process has mapped shared, and has alone (engine/alone.py). Errors: ProcessLookupError."""
         return frozenset(
-            _identity(m) for m in mappings(self._pid)
+            _identity(m) for m in named_mappings(self._pid)
             if m.permissions[3] == "s" and may_be(m.path) and self._names.get(_identity(m)) == name_at_home(m.path, m.inode)
         )  # fmt: skip
 
@@ -148,7 +148,7 @@ class Mappings:
         """By identity: the guest's name, and a mapping of it."""
         aside = {part.address: file.name for file in (self._files or {}).values() for part in file.parts}
         found: dict[str, tuple[str, FileMapping]] = {}
-        for mapping in mappings(self._pid):
+        for mapping in named_mappings(self._pid):
             if mapping.inode:
                 name = aside.get(mapping.start) or self._names.get(_identity(mapping))
                 if name is not None:
@@ -224,7 +224,7 @@ class Mappings:
         """Files that have a name here. Errors: OSError."""
         if self._files is None:
             self._files = {}
-            for mapping in mappings(self._pid):
+            for mapping in named_mappings(self._pid):
                 if (name := self._names.get(_identity(mapping))) is not None:
                     status = os.stat(by_mapping(self._pid, mapping.start, mapping.end))
                     self._files.setdefault((status.st_dev, status.st_ino), _File(name))

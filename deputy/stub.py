@@ -21,11 +21,12 @@ from deputy import footprint
 from deputy.stub_memory import StubMemory
 from deputy.traced import Traced
 from engine.confinement import chains, lets_sleeps_go_on
+from engine.crowd import call_in
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span
 from engine.mappings import PAGE
-from kernel_helpers import inject, library, refuge, syscalls, tracing
+from kernel_helpers import inject, library, many, refuge, syscalls, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, Thread
 from kernel_helpers.link import HomeLink
@@ -141,12 +142,23 @@ class Stub(Traced):
         """All threads enter the loop. Signals that were kept at the freeze are sent again, for the guest to get."""
         assert self._frozen is not None
         frozen, self._frozen = self._frozen, None
-        for thread in frozen.threads.values():
-            rseq = thread.rseq()
-            if rseq.pointer:  # its memory goes, and the kernel would kill the thread that cannot write there
-                thread.call(SYS.rseq, rseq.pointer, rseq.size, _RSEQ_UNREGISTER, rseq.signature)
-                thread.rseq_section = None
+        self._unregister_sequences(frozen)
         self._enter_loop(frozen)
+
+    def _unregister_sequences(self, frozen: Frozen) -> None:
+        """Of its threads: the memory that they are in goes, and the kernel would kill the thread that cannot write there."""
+        threads = list(frozen.threads.values())
+        registered = [(thread, rseq) for thread, rseq in zip(threads, many.rseqs(threads), strict=True) if rseq[0]]
+        frozen.batch_code = self._code + _BATCH_AT
+
+        def calls(index: int, _: int) -> list[tuple[int, ...]]:
+            address, size, signature = registered[index][1]
+            return [(SYS.rseq, address, size, _RSEQ_UNREGISTER, signature)]
+
+        if registered:
+            call_in(frozen, [thread for thread, _ in registered], calls)
+        for thread, _ in registered:
+            thread.rseq_section = None
 
     @property
     def reserved(self) -> list[Span]:
@@ -169,7 +181,7 @@ class Stub(Traced):
         for tid, thread in frozen.threads.items():
             thread.registers = self._loop_registers(tid, thread.registers)
             thread.signal_mask = 0
-            thread.restore()
+        frozen.restore()
         for tid, info in kept:
             self.send_again(tid, info)
         for thread in frozen.threads.values():
@@ -422,21 +434,23 @@ class Stub(Traced):
         if self.busy():
             raise FarhomeError(f"a call of thread {self.busy()[0]} is under way")
         threads: dict[int, Thread] = {}
+        wanted = list(self.tids)
         try:
-            for tid in list(self.tids):
-                stop = self.interrupt(tid, 5.0)
+            self.ask_to_stop(wanted)
+            for tid in wanted:
+                stop = self.interrupt(tid, 5.0, is_asked=True)
                 if stop is None:
                     raise TimeoutError(f"thread {tid} of the stub does not stop")
                 threads[tid] = Thread(tid, self.pid)
                 threads[tid].options = self.options
                 threads[tid].group_stop = stop.number if stop.cause is Cause.GROUP_STOP else 0
-                threads[tid].capture()
+            many.look(self.pid, list(threads.values()))
         except BaseException:
-            for thread in threads.values():
-                thread.restore()
-                tracing.proceed(thread.tid)
-                if thread.group_stop:
-                    tracing.interrupt(thread.tid)
+            for tid in wanted:
+                if tid in threads or self.interrupt(tid, 0.5, is_asked=True) is not None:
+                    tracing.proceed(tid)  # as it stood: nothing has been set
+                    if tid in threads and threads[tid].group_stop:
+                        tracing.interrupt(tid)
             raise
         self._frozen = Frozen(self.pid, threads, instruction=self._code + self._call_end - 2)
         self._frozen.batch_code = self._code + _BATCH_AT

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from kernel_helpers import tracing
@@ -75,16 +75,23 @@ class Traced:
         if tid in self.tids:
             self.tids.remove(tid)
 
-    def interrupt(self, tid: int, timeout: float) -> Stop | None:
-        """Brings a thread to a stop of our making. None: it does not come within `timeout` s, or it has ended."""
+    def ask_to_stop(self, tids: Iterable[int]) -> None:
+        """Begins to bring threads to a stop of our making; interrupt() awaits each."""
+        for tid in tids:
+            tracing.interrupt(tid)
+
+    def interrupt(self, tid: int, timeout: float, is_asked: bool = False) -> Stop | None:
+        """Brings a thread to a stop of our making, or awaits that, if it is asked for. None: it does not come within `timeout` s, or it has
+        ended."""
         self.awaited = tid
         try:
+            if not is_asked:
+                tracing.interrupt(tid)
             return self._interrupt(tid, timeout)
         finally:
             self.awaited = 0
 
     def _interrupt(self, tid: int, timeout: float) -> Stop | None:
-        tracing.interrupt(tid)
         if tid in self.detained:
             self.detained.discard(tid)
             tracing.proceed(tid)

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.capture import inner_tid, scratch_page
+from engine.capture import inner_tids, scratch_page
 from engine.confinement import INSTRUCTION, TOO_LONG, Chain
+from engine.crowd import have_called
 from engine.handover import take_descriptor
 from engine.mappings import PAGE
+from kernel_helpers import many
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, check
 from kernel_helpers.seizing import Frozen
@@ -58,16 +60,14 @@ def wake(frozen: Frozen) -> None:
 def seccomp_suspended(frozen: Frozen) -> Iterator[None]:
     """Injected calls bypass the process's filter inside; afterwards the options are as they were. Needs CAP_SYS_ADMIN."""
     before = {tid: thread.options for tid, thread in frozen.threads.items()}
-    for thread in frozen.threads.values():
-        thread.set_options(thread.options | PTRACE_O_SUSPEND_SECCOMP)
+    for error in many.set_options(list(frozen.threads.values()), lambda thread: thread.options | PTRACE_O_SUSPEND_SECCOMP).values():
+        raise error
     try:
         yield
     finally:
-        for tid, thread in frozen.threads.items():
-            try:
-                thread.set_options(before[tid])
-            except ProcessLookupError:
-                continue
+        for error in many.set_options(list(frozen.threads.values()), lambda thread: before[thread.tid]).values():
+            if not isinstance(error, ProcessLookupError):
+                raise error
 
 
 def install_filter(frozen: Frozen, program: bytes) -> int:
@@ -99,7 +99,8 @@ def install_own(frozen: Frozen, wanted: Mapping[int, Chain]) -> None:
     answer. The process has CAP_SYS_ADMIN in its sandbox, or no_new_privs. Errors: FarhomeError, OSError."""
     if not any(wanted.values()):
         return
-    chains = {thread: wanted.get(inner_tid(frozen.pid, tid), ()) for tid, thread in frozen.threads.items()}
+    tids = inner_tids(frozen.pid, list(frozen.threads))
+    chains = {thread: wanted.get(tids[tid], ()) for tid, thread in frozen.threads.items()}
     for thread in chains:
         thread.set_options(thread.options | PTRACE_O_SUSPEND_SECCOMP)  # until it runs
     flags = FILTER_TSYNC | FILTER_TSYNC_ESRCH if len(chains) > 1 and len(set(chains.values())) == 1 else 0
@@ -131,8 +132,10 @@ def _has_capability(pid: int, number: int) -> bool:
 
 def drop_capabilities(frozen: Frozen) -> None:
     """Every thread loses all capabilities that it has on this node. Errors: OSError."""
-    with seccomp_suspended(frozen), frozen.scratch(64) as address:
-        for thread in frozen.threads.values():
-            check(thread.call(SYS.prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clearing capabilities")
-            frozen.write(address, struct.pack("<Ii", CAPABILITY_VERSION_3, 0) + bytes(24))
-            check(thread.call(SYS.capset, address, address + 8), f"capset in {thread.tid}")
+    threads = list(frozen.threads.values())
+
+    def calls(_: int, address: int) -> list[tuple[int, ...]]:
+        return [(SYS.prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), (SYS.capset, address, address + 8)]
+
+    with seccomp_suspended(frozen):
+        have_called(frozen, threads, calls, [struct.pack("<Ii", CAPABILITY_VERSION_3, 0) + bytes(24)] * len(threads))

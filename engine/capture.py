@@ -16,20 +16,24 @@ from contextlib import contextmanager, suppress
 from engine import alone, identities
 from engine.confinement import chain
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
+from engine.crowd import call_in
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
 from engine.marks import future_locks, guards_of
-from kernel_helpers import refuge, tracing
+from kernel_helpers import many, refuge, tasks, tracing
 from kernel_helpers.inject import Thread, check, comes_again
 from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.stream import Connection
-from kernel_helpers.syscalls import SYS, carry_restart, put_back
+from kernel_helpers.syscalls import SYS, Registers, carry_restart, put_back
 from kernel_helpers.tracing import signal_state
 
 _PTRACE_PEEKSIGINFO = 0x4209
 _PEEK_SHARED = 1
 _PR_GET_TID_ADDRESS = 40
+_PR_GET_NAME = 16
+_SAID = struct.Struct("<QQIIQ16s")
+_STACK = struct.Struct("<QIIQ")
 _CAP_IPC_LOCK = 14
 _SS_ONSTACK = 1
 _MEMBARRIER_GET_REGISTRATIONS = 1 << 9
@@ -75,10 +79,7 @@ def capture(
     with scratch_page(frozen, size=2 * PAGE) as scratch:
         actions = _signal_actions(frozen, scratch) if has_run else _first_actions(frozen.pid)
         brk = frozen.call(SYS.brk, 0)
-        threads = tuple(
-            _thread_context(frozen, thread, scratch, regs_carried, beneath)
-            for _, thread in sorted(frozen.threads.items(), key=lambda item: item[0] != frozen.pid)
-        )
+    threads = _threads(frozen, regs_carried, beneath)
     return Context(
         pid=inner_tid(frozen.pid, frozen.pid),
         maps=maps,
@@ -103,6 +104,14 @@ def send_pages(
     Errors: OSError: ConnectionError, TimeoutError after `timeout` seconds without progress, ProcessLookupError.
     """
     return send_own_pages(pid, page_ranges(mappings), stream, timeout, splicer=splicer)
+
+
+def inner_tids(pid: int, tids: Sequence[int]) -> dict[int, int]:
+    """Ids of threads, and what the program itself knows them by. Errors: OSError, ProcessLookupError."""
+    found = tasks.inner_tids(pid, tids)
+    if len(found) < len(tids):
+        raise ProcessLookupError(errno.ESRCH, f"threads of {pid} have ended")
+    return found
 
 
 def inner_tid(pid: int, tid: int) -> int:
@@ -224,6 +233,8 @@ def robust_list(tid: int) -> tuple[int, int]:
 def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
     """A thread that stands in a restartable sequence (rseq(2)) goes on at its abort handler, as after any preemption:
     the kernel would only do that on a return to where it stands now, and it returns elsewhere."""
+    if thread.stood_in_none:
+        return
     address = thread.rseq().pointer
     if not address:
         return
@@ -239,33 +250,49 @@ def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
     frozen.write(address + _RSEQ_CS, bytes(8))
 
 
-def _thread_context(frozen: Frozen, thread: Thread, scratch: int, carried: bool, beneath: int) -> ThreadContext:
+def _threads(frozen: Frozen, carried: bool, beneath: int) -> tuple[ThreadContext, ...]:
+    """What there is to be known of each of its threads, the first one first. Errors: OSError."""
+    threads = sorted(frozen.threads.values(), key=lambda thread: thread is not frozen.leader)
+    results, said = call_in(frozen, threads, lambda _, address: _asked(address), told=_SAID.size)
+    many.check_all([(thread, _asked(0)) for thread in threads], results)
+    kept, registrations, filtered = many.states(threads), many.rseqs(threads), many.filtered(threads, beneath)
+    tids = inner_tids(frozen.pid, [thread.tid for thread in threads])
+    found = []
+    for index, thread in enumerate(threads):
+        clear_tid, pointer, flags, pad, size, comm = _SAID.unpack(said[index])
+        state, robust, waits = kept[index]
+        pending = list(pending_signals(thread.tid, shared=False)) if waits else []
+        pending[:0] = [info for info in thread.in_hand if tracing.signal_number(info) not in _UNCATCHABLE]
+        found.append(
+            ThreadContext(
+                tid=tids[thread.tid],
+                registers=bytes(_registers(thread, carried)),
+                extended_state=state,
+                signal_mask=thread.signal_mask,
+                robust_list=robust,
+                clear_tid=clear_tid,
+                rseq=Rseq(*registrations[index]) if registrations[index][0] else Rseq(),
+                sigaltstack=_STACK.pack(pointer, flags & ~_SS_ONSTACK, pad, size),
+                comm=comm.partition(b"\0")[0],
+                pending=tuple(pending),
+                filters=chain(thread.tid, beneath) if thread.tid in filtered else (),
+            )
+        )
+    return tuple(found)
+
+
+def _asked(address: int) -> list[tuple[int, ...]]:
+    """The calls that tell of a thread what only it knows, into memory at `address` (_SAID)."""
+    return [(SYS.prctl, _PR_GET_TID_ADDRESS, address), (SYS.sigaltstack, 0, address + 8), (SYS.prctl, _PR_GET_NAME, address + 32)]
+
+
+def _registers(thread: Thread, carried: bool) -> Registers:
+    if not carried:
+        return thread.registers
     registers = thread.registers.copy()
-    if carried:
-        put_back(registers, thread.signal_mask, thread.mask_in_force)
-        carry_restart(registers)
-    calls = [(SYS.prctl, _PR_GET_TID_ADDRESS, scratch), (SYS.sigaltstack, 0, scratch + 64)]
-    for result, what in zip(thread.calls(calls, scratch + PAGE), ("PR_GET_TID_ADDRESS", "sigaltstack"), strict=True):
-        check(result, f"{what} in {thread.tid}")
-    clear_tid, pointer, flags, pad, size = struct.unpack("<Q56xQIIQ", frozen.read(scratch, 88))
-    rseq = thread.rseq()
-    with open(f"/proc/{thread.pid}/task/{thread.tid}/comm", "rb") as comm:
-        name = comm.read()[:-1]
-    pending = list(pending_signals(thread.tid, shared=False))
-    pending[:0] = [info for info in thread.in_hand if tracing.signal_number(info) not in _UNCATCHABLE]
-    return ThreadContext(
-        tid=inner_tid(thread.pid, thread.tid),
-        registers=bytes(registers),
-        extended_state=thread.extended_state(),
-        signal_mask=thread.signal_mask,
-        robust_list=robust_list(thread.tid),
-        clear_tid=clear_tid,
-        rseq=Rseq(rseq.pointer, rseq.size, rseq.signature) if rseq.pointer else Rseq(),
-        sigaltstack=struct.pack("<QIIQ", pointer, flags & ~_SS_ONSTACK, pad, size),
-        comm=name,
-        pending=tuple(pending),
-        filters=chain(thread.tid, beneath),
-    )
+    put_back(registers, thread.signal_mask, thread.mask_in_force)
+    carry_restart(registers)
+    return registers
 
 
 def pending_signals(tid: int, shared: bool) -> Iterator[bytes]:

@@ -12,8 +12,8 @@ import errno
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
+from kernel_helpers import many, tasks
 from kernel_helpers.filter import AUDIT_ARCH_X86_64
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS
@@ -68,17 +68,13 @@ def chain(tid: int, beneath: int = 0) -> Chain:
 
 def is_confined(pid: int) -> bool:
     """Whether a thread of a process runs under seccomp. Errors: FileNotFoundError, ProcessLookupError."""
-    for tid in os.listdir(f"/proc/{pid}/task"):
-        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{tid}/status", "rb") as status:
-            if b"\nSeccomp:\t0\n" not in status.read():
-                return True
-    return False
+    return any(told != b"Seccomp:\t0\n" for told in tasks.texts(pid, "status", ["Seccomp:"]).values())
 
 
 def obstacle(frozen: Frozen) -> str | None:
     """Why the filters of a process that stands still cannot go along, or None. Errors: OSError."""
     seen: set[bytes] = set()
-    for tid in frozen.threads:
+    for tid in sorted(many.filtered(list(frozen.threads.values()))):
         try:
             programs = chain(tid)
             if any(_flags(tid, number) & _FLAG_LOG for number in range(len(programs))):
@@ -114,7 +110,8 @@ def lets_sleeps_go_on(chains: Iterable[Chain]) -> bool:
 
 def chains(frozen: Frozen, beneath: int = 0) -> dict[int, Chain]:
     """tid -> its filters. Errors: OSError."""
-    return {tid: chain(tid, beneath) for tid in frozen.threads}
+    have_some = many.filtered(list(frozen.threads.values()), beneath)
+    return {tid: chain(tid, beneath) if tid in have_some else () for tid in frozen.threads}
 
 
 def _get_filter(tid: int, number: int, buffer: ctypes.Array[ctypes.c_char] | None) -> int:

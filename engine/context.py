@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ import msgpack
 
 from engine import confinement
 from engine.alone import MOST, SharedObject, may_be
-from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
+from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping, made
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages import MOST_GUARDS
 
@@ -24,6 +25,10 @@ REGISTERS_BYTES = 27 * 8
 EXTENDED_STATE_MOST = 65536
 WIRE_MOST = 64 << 20
 """bytes: 65536 mappings with long names, and threads"""
+
+_FLAGS_MOST = 256
+"""characters: all names that are carried take less"""
+_PATHS = range(8192)
 
 _T = TypeVar("_T")
 
@@ -156,8 +161,8 @@ class Context:
                     VERSION,
                     self.pid,
                     [
-                        [m.start, m.end, m.prot, m.flags, m.offset, m.path.encode("utf-8", "surrogateescape"),
-                         m.is_file, " ".join(sorted(m.vmflags)), m.own]
+                        [m.start, m.end, m.prot, m.flags, m.offset, m.path.encode("utf-8", "surrogateescape") if m.path else b"",
+                         m.is_file, _words(m.vmflags), m.own]
                         for m in self.maps
                     ],
                     [*self.memory.addresses(), self.memory.auxv],
@@ -253,6 +258,18 @@ def _ids(value: Any, what: str) -> tuple[int, int, int]:
     return real, effective, saved
 
 
+@functools.lru_cache(1024)
+def _words(vmflags: frozenset[str]) -> str:
+    return " ".join(sorted(vmflags))
+
+
+@functools.lru_cache(1024)
+def _flags(words: str) -> frozenset[str] | None:
+    """None: there is one among them that is not carried."""
+    found = frozenset(words.split())
+    return found if CARRIED_FLAGS.issuperset(found) else None
+
+
 def _mapping(item: Any) -> Mapping:
     start, end, prot, flags, offset, path, is_file, vmflags, own = _list(item, 9, "mapping")
     _address(start, "mapping's start")
@@ -261,18 +278,21 @@ def _mapping(item: Any) -> Mapping:
         raise BadContext(f"mapping {start:x}-{end:x}")
     if flags not in (MAP_SHARED, MAP_PRIVATE):
         raise BadContext(f"mapping's flags are {reprlib.repr(flags)}")
-    if not isinstance(vmflags, str) or not CARRIED_FLAGS.issuperset(vmflags.split()):
+    carried = _flags(vmflags) if isinstance(vmflags, str) and len(vmflags) < _FLAGS_MOST else None
+    if carried is None:
         raise BadContext(f"mapping's VmFlags are {reprlib.repr(vmflags)}")
-    return Mapping(
+    return made(
         start=start,
         end=end,
         prot=_number(prot, 0, 7, "mapping's prot"),
         flags=flags,
         offset=_number(offset, 0, (1 << 63) - 1, "mapping's offset"),
-        path=_bytes(path, range(8192), "mapping's path").decode("utf-8", "surrogateescape"),
+        path=_bytes(path, _PATHS, "mapping's path").decode("utf-8", "surrogateescape") if path != b"" else "",
         is_file=_flag(is_file, "mapping's kind"),
-        vmflags=frozenset(vmflags.split()),
+        vmflags=carried,
         own=_number(own, 0, 1 << 50, "mapping's own bytes"),
+        identity="",
+        watched=False,
     )
 
 

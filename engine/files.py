@@ -21,6 +21,8 @@ HASHES = Path("/var/lib/farhome/hashes")
 MAX_FILE = 64 << 30
 _RACY_NS = 3_000_000_000
 _NO_FILES = ("[", "anon_inode:", "/memfd:", "/SYSV", "/dev/zero", "//anon", "/anon_hugepage", "dmabuf:")
+_PLAIN = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ...p 0+ 00:00 0 *\n", re.MULTILINE)
+_SPAN = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ", re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -39,16 +41,37 @@ class FileMapping:
 
 def mappings(pid: int) -> list[FileMapping]:
     """Errors: ProcessLookupError, PermissionError."""
-    found = []
+    return _parsed(_maps(pid))
+
+
+def named_mappings(pid: int) -> list[FileMapping]:
+    """Those that have a file, are shared, or are called something: private memory without a name, of which there may be tens of thousands
+    of pieces, is left out. Errors: as mappings()."""
+    return _parsed(_PLAIN.sub(b"", _maps(pid)))
+
+
+def spans(pid: int) -> list[tuple[int, int]]:
+    """Where its mappings are, by address. Errors: as mappings()."""
+    return [(int(start, 16), int(end, 16)) for start, end in _SPAN.findall(_maps(pid))]
+
+
+def _maps(pid: int) -> bytes:
     try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            for line in maps:
-                span, permissions, offset, device, inode, *rest = line.rstrip("\n").split(" ", 5)
-                start, end = (int(part, 16) for part in span.split("-"))
-                path = rest[0].lstrip(" ") if rest else ""
-                found.append(FileMapping(start, end, permissions, int(offset, 16), device, int(inode), _unescape(path)))
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            return maps.read()
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
+
+
+def _parsed(maps: bytes) -> list[FileMapping]:
+    found = []
+    for line in maps.decode("utf-8", "surrogateescape").split("\n"):
+        if not line:
+            continue
+        span, permissions, offset, device, inode, *rest = line.split(" ", 5)
+        start, _, end = span.partition("-")
+        path = rest[0].lstrip(" ") if rest else ""
+        found.append(FileMapping(int(start, 16), int(end, 16), permissions, int(offset, 16), device, int(inode), _unescape(path)))
     return found
 
 
@@ -191,7 +214,7 @@ def mapped_files(pid: int) -> list[MappedFile]:
     """All files that the process has mapped, and its program, each once, and held. What it unmaps meanwhile is left out: at the freeze all
     is asked for again. No name is opened, which its user may have given to another file. Errors: ProcessLookupError, OSError."""
     found: dict[tuple[str, str, int], str] = {}
-    for mapping in mappings(pid):
+    for mapping in named_mappings(pid):
         if is_file(mapping):
             key = (mapping.path, mapping.device, mapping.inode)
             # By the mapping itself, so that the very inode is read even if another is at that path now.

@@ -50,7 +50,7 @@ WALL = 0x40000000
 
 _NS_GET_PID_FROM_PIDNS = 0x8004B706
 _SCRATCH = 512
-_CLONE_ARGUMENTS = 88
+CLONE_ARGUMENTS = 88
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -151,10 +151,8 @@ def clone_task(
     """Injected clone3 without a stack of its own: the new task stops before its first instruction, as our tracee.
     Returns its id in our pid namespace and in its own; `wanted`: which its own is to be; `exit_signal`: what a process's parent gets
     at its end."""
-    asked = (scratch + _CLONE_ARGUMENTS, 1) if wanted else (0, 0)
-    arguments = struct.pack("<11Qi", flags | CLONE_PTRACE, 0, 0, 0, exit_signal, 0, 0, 0, *asked, 0, wanted)
-    memory.write(scratch, arguments)
-    inner = check(parent.call(SYS.clone3, scratch, _CLONE_ARGUMENTS), f"clone3 in {parent.tid}")
+    memory.write(scratch, clone_arguments(scratch, flags, wanted, exit_signal))
+    inner = check(parent.call(SYS.clone3, scratch, CLONE_ARGUMENTS), f"clone3 in {parent.tid}")
     if len(_namespaced_ids(parent.pid)) == 1:
         return inner, inner
     # The result counts in the process's own namespace. Its kernel tells the number in ours (Linux 6.11), or /proc the one new task.
@@ -165,6 +163,12 @@ def clone_task(
         if _inner(tid) == inner:
             return tid, inner
     raise ProcessLookupError(errno.ESRCH, f"the new task {inner} of {parent.pid} is not to be found")
+
+
+def clone_arguments(address: int, flags: int, wanted: int = 0, exit_signal: int = 0) -> bytes:
+    """What clone3(2) finds at that address: CLONE_ARGUMENTS bytes, and which id the new task is to have, in eight more."""
+    asked = (address + CLONE_ARGUMENTS, 1) if wanted else (0, 0)
+    return struct.pack("<11Qi4x", flags | CLONE_PTRACE, 0, 0, 0, exit_signal, 0, 0, 0, *asked, 0, wanted)
 
 
 def _translated(pid: int, inner: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, replace
@@ -114,6 +115,22 @@ def common(span: Span, others: Sequence[Span]) -> list[Span]:
     return parts
 
 
+class Spans:
+    """Spans, sorted and disjoint, of which is asked again and again whether they hold another one."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans = spans
+        self._ends = [end for _, end in spans]
+
+    def hold(self, start: int, end: int) -> bool | None:
+        """Whether one of them holds all of [start, end), or (False) all of them nothing of it. None: neither."""
+        at = bisect.bisect_right(self._ends, start)
+        if at == len(self.spans) or self.spans[at][0] >= end:
+            return False
+        first, last = self.spans[at]
+        return True if first <= start and end <= last else None
+
+
 def merge(spans: Iterable[Span]) -> list[Span]:
     """Sorted and disjoint, touching ones joined."""
     merged: list[Span] = []
@@ -151,16 +168,22 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
     Errors: ReservedOverlap, LayoutImpossible.
     """
     special = [(m.start, m.end) for m in stub if m.special]
-    ours = merge([*special, *reserved])
+    ours, kernels = merge([*special, *reserved]), Spans(special)
     here = [m for m in stub if not m.special and not any(r[0] <= m.start and m.end <= r[1] for r in reserved)]
-    target = [m for m in wanted if not m.special and subtract((m.start, m.end), special)]
-    hidden = [m for m in wanted if not m.special and not subtract((m.start, m.end), special)]
+    target: list[Mapping] = []
+    hidden: list[Mapping] = []
+    for m in wanted:
+        if not m.special:
+            is_hidden = kernels.hold(m.start, m.end) is not False and not subtract((m.start, m.end), special)
+            (hidden if is_hidden else target).append(m)
+    taken_by_us = Spans(ours)
     for m in target:
-        for span in ours:
-            if m.start < span[1] and span[0] < m.end:
-                if span in special:
-                    raise LayoutImpossible(f"{m.start:x}-{m.end:x} is wanted where this kernel has its own pages")
-                raise ReservedOverlap(m, span)
+        if taken_by_us.hold(m.start, m.end) is False:
+            continue
+        span = next(span for span in ours if m.start < span[1] and span[0] < m.end)
+        if span in special:
+            raise LayoutImpossible(f"{m.start:x}-{m.end:x} is wanted where this kernel has its own pages")
+        raise ReservedOverlap(m, span)
     files = _Files(here, target)
     kept: list[Span] = []
     stale: list[Span] = []
@@ -175,20 +198,23 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
     sources: dict[tuple[str, int], list[Mapping]] = {}
     for piece in pieces:
         sources.setdefault((piece.file, piece.flags), []).append(piece)
+    has_come = Spans(filled)
     for m in target:
         if not m.is_file:
             if not m.private:
                 raise LayoutImpossible(f"{m.start:x}-{m.end:x} is shared memory without a file")
-            here_now = common((m.start, m.end), filled)
-            protect_filled += [(*part, m.prot) for part in here_now if m.prot != PROT_READ | PROT_WRITE]
-            for start, end in subtract((m.start, m.end), here_now):
+            held = has_come.hold(m.start, m.end)
+            here_now = [] if held is False else [(m.start, m.end)] if held else common((m.start, m.end), filled)
+            if m.prot != PROT_READ | PROT_WRITE:
+                protect_filled += [(*part, m.prot) for part in here_now]
+            for start, end in () if held else subtract((m.start, m.end), here_now) if here_now else ((m.start, m.end),):
                 part = m if not here_now else replace(m, start=start, end=end)
                 if "ac" in m.vmflags and not m.prot & PROT_WRITE and m.own:
                     create.append(replace(part, prot=m.prot | PROT_WRITE))
                     protect_filled.append((start, end, m.prot))
                 else:
                     create.append(part)
-            advise += [(m.start, m.end, ADVICE[flag][0]) for flag in sorted(m.vmflags & ADVICE.keys())]
+            advise += [(m.start, m.end, advice) for advice in _advised(m.vmflags)]
             continue
         mine: list[Span] = []
         for s in _touching(pieces, starts, m):
@@ -202,7 +228,7 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
                 advise += [(start, end, advice) for advice in _advice(s, m)]
         for span in subtract((m.start, m.end), mine):
             missing.append((m, span))
-            advise += [(*span, ADVICE[flag][0]) for flag in sorted(m.vmflags & ADVICE.keys())]
+            advise += [(*span, advice) for advice in _advised(m.vmflags)]
         kept += mine
     for run in _runs(missing):
         made = _duplicates(sources, run)
@@ -227,6 +253,12 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
         lock=tuple((m.start, m.end, "lf" in m.vmflags) for m in target if "lo" in m.vmflags),
         pages=tuple(sorted(ranges, key=lambda r: r.start)),
     )
+
+
+@functools.lru_cache(1024)
+def _advised(vmflags: frozenset[str]) -> tuple[int, ...]:
+    """What gives a new mapping these flags."""
+    return tuple(ADVICE[flag][0] for flag in sorted(vmflags & ADVICE.keys()))
 
 
 def _advice(stub: Mapping, wanted: Mapping) -> list[int]:

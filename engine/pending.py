@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import signal
 import struct
+from collections.abc import Mapping
 
-from engine.capture import inner_tid, pending_signals
+from engine.capture import inner_tids, pending_signals
+from engine.crowd import call_in
 from engine.ticks import timer_of
-from kernel_helpers import tracing
-from kernel_helpers.inject import SIGINFO_SIZE, check, comes_again
+from kernel_helpers import many, tracing
+from kernel_helpers.inject import SIGINFO_SIZE, Thread, check, comes_again
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS
 
@@ -22,12 +24,15 @@ _ALL = (1 << 64) - 1
 def take(frozen: Frozen) -> Pending:
     """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
     the freeze itself had caught on its way to a handler. Errors: OSError."""
-    taken, wanted = _in_hand(frozen, []), _ALL
+    tids = inner_tids(frozen.pid, list(frozen.threads))
+    taken, wanted = _in_hand(frozen, tids, []), _ALL
     shared = list(pending_signals(frozen.pid, True))
+    threads = _with_some(frozen)
+    _in_hand(frozen, tids, taken)
     with frozen.scratch(8 + 16 + SIGINFO_SIZE) as address:
         frozen.write(address, struct.pack("<QQQ", wanted, 0, 0))
-        for thread in frozen.threads.values():
-            tid = inner_tid(frozen.pid, thread.tid)
+        for thread in threads:
+            tid = tids[thread.tid]
             while (number := thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)) > 0:
                 info = frozen.read(address + 24, SIGINFO_SIZE)
                 if comes_again(info):
@@ -47,16 +52,25 @@ def take(frozen: Frozen) -> Pending:
                     frozen.write(address, struct.pack("<Q", wanted))
             if number not in (-errno.EAGAIN, -errno.EINTR):
                 check(number, f"rt_sigtimedwait in {thread.tid}")
-            _in_hand(frozen, taken)
-    return _in_hand(frozen, taken)
+            _in_hand(frozen, tids, taken)
+    return _in_hand(frozen, tids, taken)
 
 
-def _in_hand(frozen: Frozen, taken: Pending) -> Pending:
+def _with_some(frozen: Frozen) -> list[Thread]:
+    """Those threads for which signals wait, or for their process; of few, all. Errors: OSError."""
+    threads = list(frozen.threads.values())
+    if len(threads) < many.FEW:
+        return threads
+    results, said = call_in(frozen, threads, lambda _, address: [(SYS.rt_sigpending, address, 8)], told=8)
+    return [thread for thread, result, waiting in zip(threads, results, said, strict=True) if result[0] or any(waiting)]
+
+
+def _in_hand(frozen: Frozen, tids: Mapping[int, int], taken: Pending) -> Pending:
     """Adds what the freeze has caught, which is older than what waits still; and SIGSTOP and SIGTRAP, which are not blocked in a frozen
     process and come with the first call that is made in a thread."""
     for thread in frozen.threads.values():
         if thread.in_hand:
-            taken += [(inner_tid(frozen.pid, thread.tid), info) for info in thread.take_in_hand()]
+            taken += [(tids[thread.tid], info) for info in thread.take_in_hand()]
             frozen.note_signals(taken)
     return taken
 
@@ -85,8 +99,9 @@ def put(frozen: Frozen, pending: Pending) -> None:
     pending = settled(pending)
     if not pending:
         return
-    threads = {inner_tid(frozen.pid, tid): thread for tid, thread in frozen.threads.items()}
-    leader = inner_tid(frozen.pid, frozen.pid)
+    tids = inner_tids(frozen.pid, list(frozen.threads))
+    threads = {tids[tid]: thread for tid, thread in frozen.threads.items()}
+    leader = tids[frozen.pid]
     with frozen.scratch(SIGINFO_SIZE) as address:
         for tid, info in pending:
             number = tracing.signal_number(info)

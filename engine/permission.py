@@ -12,9 +12,11 @@ import os
 import pwd
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from kernel_helpers import tasks
 
 _AT_SECURE = 23
 _WAKE_ALARM = 1 << 35
@@ -22,6 +24,9 @@ _WAKE_ALARM = 1 << 35
 _CHANGES_IDS = 1 << 6 | 1 << 7
 """CAP_SETGID, CAP_SETUID."""
 _LINES = re.compile(rb"^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapBnd|CapAmb):[\t ]*(.*)$", re.MULTILINE)
+
+LINES = ("Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
+"""of a status: what tells of rights"""
 
 SETUID = "its program has rights of its own (setuid)"
 CAPABILITIES = "it has capabilities of its own"
@@ -56,6 +61,8 @@ class Owner:
 ROOT = Owner(0, 0)
 
 
+Statuses = Mapping[int, bytes]
+"""tid -> lines of its status (kernel_helpers/tasks.py)."""
 Told = tuple[tuple[bytes, bytes], ...]
 """Lines of a status: name, value."""
 
@@ -71,17 +78,8 @@ class Credentials:
     capabilities: tuple[int, ...]
 
     @classmethod
-    def of(cls, status: str) -> Credentials:
-        """By the path of a status. Errors: OSError (FileNotFoundError, ProcessLookupError: it has ended)."""
-        return cls._of(cls._told(status))
-
-    @staticmethod
-    def _told(status: str) -> Told:
-        with open(status, "rb", buffering=0) as file:
-            return tuple(_LINES.findall(file.read(1 << 20)))
-
-    @classmethod
-    def _of(cls, lines: Told) -> Credentials:
+    def of(cls, lines: Told) -> Credentials:
+        """By those lines of a status that tell of them."""
         told = dict(lines)
 
         def numbers(name: bytes, base: int = 10) -> tuple[int, ...]:
@@ -97,21 +95,14 @@ class Credentials:
         return bool((inheritable | permitted | effective | ambient) & ~_WAKE_ALARM)
 
 
-def credentials(pid: int) -> list[Credentials]:
-    """Those of all threads, each once, the first thread's first. Errors: ProcessLookupError."""
-    found: dict[Told, None] = {}
-    directory = f"/proc/{pid}/task"
-    try:
-        for tid in os.listdir(directory):
-            try:
-                found[Credentials._told(f"{directory}/{tid}/status")] = None
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # that thread has ended
-    except FileNotFoundError:
-        raise ProcessLookupError(f"no process {pid}") from None
+def credentials(pid: int, statuses: Statuses | None = None) -> list[Credentials]:
+    """Those of all threads, each once, the first thread's first. statuses: with the lines LINES of all threads, if they have been read.
+    Errors: ProcessLookupError."""
+    told = statuses if statuses is not None else tasks.texts(pid, "status", LINES)
+    found = dict.fromkeys(tuple(_LINES.findall(text)) for text in dict.fromkeys(told.values()))
     if not found:
         raise ProcessLookupError(f"no process {pid}")
-    return list(dict.fromkeys(Credentials._of(told) for told in found))
+    return list(dict.fromkeys(Credentials.of(lines) for lines in found))
 
 
 def has_fixed_ids(pid: int) -> bool:
@@ -123,15 +114,16 @@ def has_fixed_ids(pid: int) -> bool:
     )
 
 
-def may_leave(pid: int, owners: Iterable[Owner]) -> str | None:
+def may_leave(pid: int, owners: Iterable[Owner], statuses: Statuses | None = None) -> str | None:
     """Why a process must not leave its home for these, or come to be read by them; None: it may. That root's own do has no bounds.
+    statuses: see credentials().
 
     Errors: ProcessLookupError.
     """
     bounded = [owner for owner in dict.fromkeys(owners) if owner.uid]
     if not bounded:
         return None
-    threads = credentials(pid)
+    threads = credentials(pid, statuses)
     try:
         secure, reader = is_secure(pid), os.stat(f"/proc/{pid}/mem").st_uid
     except FileNotFoundError:

@@ -34,7 +34,7 @@ from engine import alone, postcopy
 from engine.capture import send_pages
 from engine.context import Context
 from engine.handover import take_descriptor
-from engine.layout import Span, common, merge, subtract, subtract_all
+from engine.layout import Span, Spans, common, merge, subtract, subtract_all
 from engine.mappings import PAGE, PROT_WRITE, Mapping, read_mappings
 from engine.splicing import splicer
 from kernel_helpers.inject import Thread, check
@@ -302,17 +302,24 @@ class Ahead:
         self, maps: Sequence[Mapping], kept: Sequence[Span], owed: Sequence[Span], channel: Channel, timeout: float
     ) -> PageTotals:
         """The pages of the process, which stands still, but what the other side has of `kept`, and what is owed. Errors: OSError."""
-        here = subtract_all(kept, owed)
+        here = Spans(subtract_all(kept, owed))
+        there, is_whole = Spans(kept), self._history is not None and not self._stale
         ranges: list[PageRange] = []
         for m in maps:
             if not m.private or m.special:
                 continue
-            for part in common((m.start, m.end), here):
+            held = here.hold(m.start, m.end)
+            if held and is_whole:
+                ranges.append(PageRange(m.start, m.end, written=True))
+                continue
+            for part in common((m.start, m.end), here.spans) if held is not False else ():
                 given_back = [part] if self._history is None else common(part, self._stale)
                 ranges += [PageRange(*piece) for piece in given_back]
                 ranges += [PageRange(*piece, written=True) for piece in subtract(part, given_back)]
             if m.own:
-                ranges += [PageRange(*part, keep_zeros=m.is_file) for part in subtract((m.start, m.end), kept)]
+                apart = there.hold(m.start, m.end) is False
+                rest = [(m.start, m.end)] if apart else subtract_all([(m.start, m.end)], kept)
+                ranges += [PageRange(*part, keep_zeros=m.is_file) for part in rest]
         return send_own_pages(self.pid, ranges, channel.connection, timeout, self._history)
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dictionary
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from engine.capture import inner_tid, kernel_code, memory_layout, robust_list, scratch_page
+from engine.capture import inner_tid, inner_tids, kernel_code, memory_layout, scratch_page
 from engine.context import (
     ACTION_BYTES,
     SIGINFO_BYTES,
@@ -27,11 +27,13 @@ from engine.context import (
     ThreadContext,
     fit_extended_state,
 )  # fmt: skip
+from engine.crowd import have_called
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
 from engine.marks import MLOCK_ONFAULT, MarksMissing, check_locks, install, lock_future, remove
 from engine.pending import is_over
 from engine.postcopy import Taker
+from kernel_helpers import many
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
@@ -53,6 +55,8 @@ _PR_SET_NAME = 15
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
 _RSEQ_UNREGISTER = 1
+_STACK_BYTES = 24
+"""of stack_t"""
 _SCRATCH = 4 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
 NO_DESCRIPTOR = (1 << 32) - 1
@@ -152,7 +156,9 @@ def refill(
         if any(start <= stub.instruction < end for start, end in plan.remove):
             raise LayoutImpossible("the stub's system-call instruction is not in its reserved pages")
         threads = _match_threads(stub, context)
-        states = {t.tid: fit_extended_state(t.extended_state, threads[t.tid].extended_state()) for t in context.threads}
+        mine = [threads[thread.tid] for thread in context.threads]
+        here = many.states(mine)
+        states = [fit_extended_state(t.extended_state, now[0]) for t, now in zip(context.threads, here, strict=True)]
         _check_kernel_code(stub, maps, context)
         kept = _keep(stub, maps, merge([*reserved, *filled]))
     except (BadContext, OSError) as error:
@@ -189,10 +195,8 @@ def refill(
             for bit in range(context.barriers.bit_length()):
                 if context.barriers >> bit & 1:
                     stub.call(SYS.membarrier, 1 << bit, 0, 0)
-            for thread_context in context.threads:
-                thread = threads[thread_context.tid]
-                _set_thread(stub, thread, thread_context, scratch)
-                thread.set_extended_state(states[thread_context.tid])
+            _set_threads(stub, mine, context.threads, [robust for _, robust, _ in here], room)
+            many.set_states(mine, states)
             _queue_pending(context, threads, stub, scratch, queued)
         lock_future(stub, context.future_locks)
     except (MarksMissing, OSError) as error:
@@ -212,9 +216,20 @@ def refill(
 def _from_socket(
     pid: int, ranges: Sequence[PageRange], stream: int | Connection, timeout: float, taker: Taker | None
 ) -> PageTotals:
-    missing = ranges if taker is None else [replace(pages, missing=True) for pages in ranges]
+    missing = [PageRange(start, end, discard=discard, missing=taker is not None) for start, end, discard in _joined(ranges)]
     with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
         return receive_own_pages(pid, missing, stream, timeout, userfaultfd=userfaultfd)
+
+
+def _joined(ranges: Sequence[PageRange]) -> list[tuple[int, int, bool]]:
+    """Start, end and `discard` of ranges (sorted), those that touch as one: where pages may come in a row."""
+    joined: list[tuple[int, int, bool]] = []
+    for pages in ranges:
+        if joined and joined[-1][1] == pages.start and joined[-1][2] == pages.discard:
+            joined[-1] = joined[-1][0], pages.end, pages.discard
+        else:
+            joined.append((pages.start, pages.end, pages.discard))
+    return joined
 
 
 def _lap(seconds: dict[str, float], step: str, started: float) -> float:
@@ -224,7 +239,7 @@ def _lap(seconds: dict[str, float], step: str, started: float) -> float:
 
 
 def _match_threads(stub: Frozen, context: Context) -> dict[int, Thread]:
-    threads = {inner_tid(stub.pid, tid): thread for tid, thread in stub.threads.items()}
+    threads = {tid: stub.threads[ours] for ours, tid in inner_tids(stub.pid, list(stub.threads)).items()}
     wanted = {thread.tid for thread in context.threads}
     if inner_tid(stub.pid, stub.pid) != context.pid:
         raise BadContext(f"the context is that of process {context.pid}, not of {inner_tid(stub.pid, stub.pid)}")
@@ -371,30 +386,27 @@ def _unregister_rseq(thread: Thread) -> None:
         check(result, f"unregistering rseq in {thread.tid}")
 
 
-def _set_thread(stub: Frozen, thread: Thread, wanted: ThreadContext, scratch: int) -> None:
-    """What of a thread is set from within."""
+def _set_threads(
+    stub: Frozen, threads: Sequence[Thread], wanted: Sequence[ThreadContext], robust: Sequence[tuple[int, int]], room: Span
+) -> None:
+    """What of threads is set from within. robust: the lists that they have; room: memory that can be used."""
+    registered = many.rseqs(threads)
 
-    def call(number: int, *args: int) -> None:
-        check(thread.call(number, *args), f"call {number} in {thread.tid}")
+    def calls(index: int, address: int) -> list[tuple[int, ...]]:
+        thread, now = wanted[index], registered[index]
+        made: list[tuple[int, ...]] = [(SYS.set_tid_address, thread.clear_tid)]  # answers the tid
+        if robust[index] != thread.robust_list:
+            made.append((SYS.set_robust_list, *thread.robust_list))
+        if Rseq(*now) != thread.rseq or not now[0]:
+            if now[0]:
+                made.append((SYS.rseq, now[0], now[1], _RSEQ_UNREGISTER, now[2]))
+            if thread.rseq.address:
+                made.append((SYS.rseq, thread.rseq.address, thread.rseq.size, 0, thread.rseq.signature))
+        # Refused to a thread that stands on its alternate stack; where this one stands now means nothing.
+        return [*made, (SYS.sigaltstack, address, 0), (SYS.prctl, _PR_SET_NAME, address + _STACK_BYTES)]
 
-    if robust_list(thread.tid) != wanted.robust_list:
-        call(SYS.set_robust_list, *wanted.robust_list)
-    thread.call(SYS.set_tid_address, wanted.clear_tid)  # answers the tid
-    now = thread.rseq()
-    if Rseq(now.pointer, now.size, now.signature) != wanted.rseq or not now.pointer:
-        _unregister_rseq(thread)
-        if wanted.rseq.address:
-            call(SYS.rseq, wanted.rseq.address, wanted.rseq.size, 0, wanted.rseq.signature)
-    stub.write(scratch, wanted.sigaltstack + wanted.comm + b"\0")
-    # Refused to a thread that stands on its alternate stack; where this one stands now means nothing.
-    registers = thread.registers
-    thread.registers = registers.copy()
-    thread.registers.rsp = scratch + _SCRATCH
-    try:
-        call(SYS.sigaltstack, scratch, 0)
-    finally:
-        thread.registers = registers
-    call(SYS.prctl, _PR_SET_NAME, scratch + len(wanted.sigaltstack))
+    given = [thread.sigaltstack + thread.comm + b"\0" for thread in wanted]
+    have_called(stub, threads, calls, given, aside=True, spare=(room[0], room[1] - room[0]))
 
 
 def _queue_pending(context: Context, threads: dict[int, Thread], stub: Frozen, scratch: int, queued: list[_Queued]) -> None:

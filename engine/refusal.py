@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 from engine import alone, written
 from engine.confinement import IN_IMAGES, STRICT, is_confined
-from engine.files import FileMapping, mappings
+from engine.files import FileMapping, named_mappings
 from engine.marks import IN_IMAGES as GUARDS_IN_IMAGES
-from engine.peculiar import CPU_TIMER, by_looking
-from engine.permission import THREADS_DIFFER, credentials
+from engine.peculiar import CPU_TIMER, by_looking, lines
+from engine.permission import LINES, THREADS_DIFFER, Statuses, credentials
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
+from kernel_helpers import tasks
 from kernel_helpers.pages import has_guards
 from kernel_helpers.seizing import parent_of
 from kernel_helpers.sharing import who_shares_memory
@@ -41,13 +42,18 @@ _NAMESPACES = {
 }
 
 
-def why_not(pid: int, traced_by: int | None = None, lasting: bool = False) -> str | None:
+def statuses(pid: int) -> Statuses:
+    """What the statuses of all threads say of what is looked at here and in engine/permission.py. Errors: ProcessLookupError."""
+    return tasks.texts(pid, "status", [*LINES, *lines()])
+
+
+def why_not(pid: int, traced_by: int | None = None, lasting: bool = False, told: Statuses | None = None) -> str | None:
     """The first reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself). lasting: leave
-    out what may have passed in a moment.
+    out what may have passed in a moment. told: its statuses(), if they have been read.
 
     Errors: ProcessLookupError.
     """
-    return next((reason for reason in reasons(pid, traced_by) if not (lasting and passes(reason))), None)
+    return next((reason for reason in reasons(pid, traced_by, told) if not (lasting and passes(reason))), None)
 
 
 def passes(reason: str) -> bool:
@@ -55,16 +61,16 @@ def passes(reason: str) -> bool:
     return reason.startswith((_ITSELF, _VFORK))
 
 
-def reasons(pid: int, traced_by: int | None = None) -> Iterator[str]:
+def reasons(pid: int, traced_by: int | None = None, told: Statuses | None = None) -> Iterator[str]:
     """Every reason, none twice, each looked for when it is asked for.
 
     Errors: ProcessLookupError.
     """
-    told = set()
+    said = set()
     try:
-        for reason in _all(pid, traced_by):
-            if reason not in told:
-                told.add(reason)
+        for reason in _all(pid, traced_by, told):
+            if reason not in said:
+                said.add(reason)
                 yield _printable(reason)
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
@@ -88,7 +94,7 @@ def only_poured(pid: int) -> Iterator[str]:
             yield IN_IMAGES
         if has_guards(pid):
             yield GUARDS_IN_IMAGES
-        if any(m.permissions[3] == "s" and alone.may_be(m.path) and not is_slots(m) for m in mappings(pid)):
+        if any(m.permissions[3] == "s" and alone.may_be(m.path) and not is_slots(m) for m in named_mappings(pid)):
             yield alone.IN_IMAGES
         with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
             start = ""
@@ -107,7 +113,7 @@ def only_poured(pid: int) -> Iterator[str]:
         return                                   # reasons() tells
 
 
-def _all(pid: int, traced_by: int | None) -> Iterator[str]:
+def _all(pid: int, traced_by: int | None, told: Statuses | None) -> Iterator[str]:
     status = _status(pid)
     if status["State"][0] in "ZX":
         yield "it has ended" if status.get("Threads", "1") == "1" else "its main thread has ended"
@@ -116,7 +122,8 @@ def _all(pid: int, traced_by: int | None) -> Iterator[str]:
         yield "it is part of the kernel" if is_kernels(pid) else "it has ended"  # it gives up its memory before all else
         return
     yield from _by_status(status, traced_by)
-    if len(credentials(pid)) > 1:
+    told = told if told is not None else statuses(pid)
+    if len(credentials(pid, told)) > 1:
         yield THREADS_DIFFER
     sharing = shares_memory(pid)
     if sharing is not None:
@@ -126,7 +133,7 @@ def _all(pid: int, traced_by: int | None) -> Iterator[str]:
     yield from _by_descriptors(pid)
     yield from _by_mappings(pid)
     yield from _by_timers(pid)
-    yield from by_looking(pid)
+    yield from by_looking(pid, told)
 
 
 def _printable(text: str) -> str:
@@ -192,7 +199,7 @@ def _by_descriptors(pid: int) -> Iterator[str]:
 
 
 def _by_mappings(pid: int) -> Iterator[str]:
-    maps = mappings(pid)
+    maps = named_mappings(pid)  # of all others nothing is to be said
     for mapping in maps:
         reason = _by_mapping(mapping)
         if reason is not None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.confinement import chain, is_confined, lets_sleeps_go_on
+from kernel_helpers import tasks
 from kernel_helpers.inject import Thread, read_memory
 from kernel_helpers.seizing import RED_ZONE, Frozen
 from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, SYS, U64, arguments_of, signed, syscall_at
@@ -45,13 +46,10 @@ _CLOCKS = 64
 
 def waiting_places(pid: int) -> dict[int, str]:
     """tid -> the kernel function that the thread waits in, "" or "0" if it runs."""
-    found = {}
-    for entry in Path(f"/proc/{pid}/task").glob("[0-9]*"):
-        try:
-            found[int(entry.name)] = (entry / "wchan").read_text()
-        except OSError:
-            continue
-    return found
+    try:
+        return {tid: place.decode("ascii", "replace") for tid, place in tasks.texts(pid, "wchan").items()}
+    except OSError:
+        return {}
 
 
 def note_masks(frozen: Frozen) -> None:

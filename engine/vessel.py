@@ -16,13 +16,14 @@ from engine import alone, postcopy
 from engine.arrival import seccomp_suspended
 from engine.capture import kernel_code, scratch_page
 from engine.context import BadContext, Context, Identity
-from engine.forkcopy import CLONE_OF_THREAD, clone_task
+from engine.crowd import have_called
+from engine.forkcopy import CLONE_ARGUMENTS, CLONE_OF_THREAD, clone_arguments, clone_task
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, Mapping, free_address, read_mappings, read_places
 from engine.marks import raise_lock_limit
 from engine.refill import Refilled, Source, drop_pages, refill, set_memory_layout
 from engine.room import make_room
-from kernel_helpers import refuge, tracing
+from kernel_helpers import many, refuge, tasks, tracing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.seizing import Frozen, find_instruction, seize
@@ -250,12 +251,30 @@ class Vessel:
     def _make_threads(self, context: Context, scratch: int) -> None:
         frozen = self.frozen
         listing = f"/proc/{frozen.pid}/task"
-        for thread in context.threads:
-            if thread.tid == context.pid:
-                continue
-            made = self._make_thread(thread.tid, scratch, listing)
-            frozen.threads[made.tid] = made
-            made.instruction = frozen.instruction
+        wanted = [thread.tid for thread in context.threads if thread.tid != context.pid]
+        if len(wanted) < many.FEW:
+            for tid in wanted:
+                made = self._make_thread(tid, scratch, listing)
+                frozen.threads[made.tid] = made
+        else:
+            self._make_many(wanted, scratch)
+        for thread in frozen.threads.values():
+            thread.instruction = frozen.instruction
+
+    def _make_many(self, wanted: Sequence[int], scratch: int) -> None:
+        """Threads with these ids, without a stop of the one that makes them. Errors: OSError."""
+        frozen, each = self.frozen, CLONE_ARGUMENTS + 8
+        at_once = _ROOM // (each + many.CALL_ROOM)
+        data = scratch + at_once * many.CALL_ROOM
+        for first in range(0, len(wanted), at_once):
+            some = wanted[first : first + at_once]
+            places = [data + index * each for index in range(len(some))]
+            frozen.write(data, b"".join(clone_arguments(place, CLONE_OF_THREAD, tid) for place, tid in zip(places, some, strict=True)))
+            made = frozen.leader.batch([(SYS.clone3, place, CLONE_ARGUMENTS) for place in places], frozen.batch_code, scratch)
+            for result in made:
+                check(result, f"clone3 in {frozen.pid}")
+            for newborn in many.adopt(frozen.pid, tasks.outer_tids(frozen.pid, made)):
+                frozen.threads[newborn.tid] = newborn
 
     def _make_thread(self, wanted: int, scratch: int, listing: str) -> Thread:
         """A thread with that id. Errors: OSError."""
@@ -271,10 +290,8 @@ def become(frozen: Frozen, identity: Identity) -> None:
         if 4 * len(identity.groups) > _ROOM:
             raise BadContext(f"{len(identity.groups)} groups are too many")
         frozen.write(scratch, struct.pack(f"<{len(identity.groups)}I", *identity.groups))
-        for thread in frozen.threads.values():
-            check(thread.call(SYS.setgroups, len(identity.groups), scratch), f"setgroups in {thread.tid}")
-            check(thread.call(SYS.setresgid, *identity.gids), f"setresgid in {thread.tid}")
-            check(thread.call(SYS.setresuid, *identity.uids), f"setresuid in {thread.tid}")
+        calls = [(SYS.setgroups, len(identity.groups), scratch), (SYS.setresgid, *identity.gids), (SYS.setresuid, *identity.uids)]
+        have_called(frozen, list(frozen.threads.values()), lambda index, address: calls)
         frozen.call(SYS.prctl, _PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 

@@ -11,6 +11,7 @@ import stat
 import time
 from pathlib import Path
 
+from kernel_helpers import tasks
 from kernel_helpers.syscalls import SYS
 
 PATIENCE = 2.0
@@ -25,16 +26,25 @@ _OF_VECTORS = (SYS.writev, SYS.sendmsg)
 
 def is_under_way(pid: int) -> bool:
     """Whether any thread waits in such a call; a process that has ended does not."""
-    tasks = list(Path(f"/proc/{pid}/task").glob("[0-9]*"))
-    for look in range(_LOOKS):
-        if look:
-            time.sleep(_PAUSE)
-        found = [(task, _waits_in_write(pid, task)) for task in tasks]
+    try:
+        told = tasks.texts(pid, "syscall")
+    except OSError:
+        return False
+    running: list[Path] = []
+    for tid, text in told.items():
+        waits = _waits_in_write(pid, text.split())
+        if waits:
+            return True
+        if waits is None:
+            running.append(Path(f"/proc/{pid}/task/{tid}/syscall"))
+    for _ in range(_LOOKS - 1 if running else 0):
+        time.sleep(_PAUSE)
+        found = [(task, _looks(pid, task)) for task in running]
         if any(waits for _, waits in found):
             return True
-        tasks = [task for task, waits in found if waits is None]
-        if not tasks:
-            return False
+        running = [task for task, waits in found if waits is None]
+        if not running:
+            break
     return False
 
 
@@ -57,11 +67,18 @@ def runs(pid: int, tid: int) -> bool:
         return False
 
 
-def _waits_in_write(pid: int, task: Path) -> bool | None:
-    """None: it runs."""
+def _looks(pid: int, task: Path) -> bool | None:
+    """_waits_in_write() of one thread, by that file."""
     try:
-        words = (task / "syscall").read_text().split()
-        if words[0] == "running":
+        return _waits_in_write(pid, task.read_bytes().split())
+    except OSError:
+        return False
+
+
+def _waits_in_write(pid: int, words: list[bytes]) -> bool | None:
+    """By what the file `syscall` of a thread says. None: it runs."""
+    try:
+        if words[0] == b"running":
             return None
         number = int(words[0])
         if number in _OF_BYTES and int(words[3], 16) <= _ATOMIC:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from engine.alone import may_be
-from engine.files import FileMapping, by_mapping, file_system, mappings
+from engine.files import FileMapping, by_mapping, file_system, named_mappings
 from kernel_helpers.sharing import MAPPED, UNDER_WAY, who_has
 
 _KERNELS_OWN = {0x9FA0: "/proc", 0x62656572: "/sys", 0x64626720: "debugfs", 0x74726163: "tracefs"}
@@ -43,7 +43,7 @@ def can_be_written(pid: int, device: int, inode: int) -> bool:
     """Whether somebody can write a file (st_dev, st_ino) that is open for writing, and that process `pid` has mapped: by a descriptor, or
     one that may be on its way to them, or by shared memory. A private mapping keeps its file open as it was opened, and writes nothing
     to it; only where one does is there more to ask. Errors: OSError."""
-    if not any(m.inode == inode and _keeps_open(pid, m) for m in mappings(pid)):
+    if not any(m.inode == inode and _keeps_open(pid, m) for m in named_mappings(pid)):
         return True
     holder = who_has(pid, [(device, inode)], only_shared=True)
     if holder is not None and holder.how in (MAPPED, UNDER_WAY):

@@ -128,11 +128,13 @@ class Thread:
         self.companions: Sequence[Thread] = ()  # all threads of the process, if the instruction is before a refuge
         self.call_timeout = 60.0  # seconds for one injected call
         self.options = 0  # PTRACE_O_*
-        self._is_in_call = False  # its last stop is the end of an injected call
+        self.is_in_call = False  # its last stop is the end of an injected call
         self._can_inject_signal = False  # which is a signal-delivery-stop
-        self._blocked = False  # all signals are, for injected calls
+        self.is_blocked = False  # all signals are, for injected calls
         self._ignores_trap: bool | None = None  # SIGTRAP, which a single step would undo
+        self._dispatches: bool | None = None  # see dispatches(), if it is known
         self.rseq_section: tuple[int, bytes] | None = None  # where, and the pointer that stood there
+        self.stood_in_none = False  # it is known that none stood there
 
     # -- stopping
 
@@ -188,7 +190,7 @@ class Thread:
             check(native.inject_continue(self.tid, 0), f"PTRACE_CONT of {self.tid}")
         else:
             raise TimeoutError(errno.ETIMEDOUT, f"thread {self.tid} does not come to a stop")
-        self._is_in_call = self._can_inject_signal = False
+        self.is_in_call = self._can_inject_signal = False
         self.capture()
 
     def _keep_signal(self) -> None:
@@ -214,15 +216,23 @@ class Thread:
         mask = ctypes.c_uint64()
         check(native.inject_get_signal_mask(self.tid, ctypes.byref(mask)), f"signal mask of {self.tid}")
         self.signal_mask = mask.value
-        self._blocked, self._ignores_trap = False, None
+        self.is_blocked, self._ignores_trap, self._dispatches = False, None, None
         # An injected call moves the instruction pointer out of a restartable sequence, and the kernel then clears the
         # pointer to it. Kept and put back, so that the sequence is aborted properly when the thread goes on.
-        self.rseq_section = None
+        self.rseq_section, self.stood_in_none = None, False
         rseq = self.rseq()
         if rseq.pointer:
             section = self._read(rseq.pointer + 8, 8)
             if section and any(section):
                 self.rseq_section = (rseq.pointer + 8, section)
+
+    def has_stopped(
+        self, registers: Registers, mask: int, section: tuple[int, bytes] | None, stood_in_none: bool, dispatches: bool
+    ) -> None:
+        """Others have stopped it, as wait_stopped() does, and taken its state (many.py)."""
+        self.registers, self.signal_mask, self.rseq_section = registers, mask, section
+        self.is_in_call = self._can_inject_signal = self.is_blocked = False
+        self._ignores_trap, self._dispatches, self.stood_in_none = None, dispatches, stood_in_none
 
     # -- state
 
@@ -250,9 +260,14 @@ class Thread:
     def block_signals(self) -> None:
         """Blocks all signals until restore(). The first injected call does so; with a refuge, in all threads: should we die, none of them
         is to go on alone."""
-        if not self._blocked:
-            for thread in self.companions or (self,):
-                thread._block()
+        if self.is_blocked:
+            return
+        if len(self.companions) > 3:
+            from kernel_helpers import many  # which is made of threads as these
+
+            many.block(self.companions)
+        for thread in self.companions or (self,):
+            thread._block()
 
     @property
     def has_refuge(self) -> bool:
@@ -268,15 +283,15 @@ class Thread:
 
     def dispatches(self) -> bool:
         """Whether its system calls are its own affair (PR_SET_SYSCALL_USER_DISPATCH), so that none can be made in it."""
-        return bool(functions().inject_dispatches(self.tid))
+        return bool(functions().inject_dispatches(self.tid)) if self._dispatches is None else self._dispatches
 
     def _block(self) -> None:
-        if not self._blocked:
+        if not self.is_blocked:
             if self.has_refuge:
                 self._take_refuge()
             mask = _ALL_SIGNALS if self.is_gentle else _ALL_BUT_TRAP
             check(functions().inject_set_signal_mask(self.tid, mask), f"signal mask of {self.tid}")
-            self._blocked = True
+            self.is_blocked = True
 
     def _take_refuge(self) -> None:
         registers = self.registers.copy()
@@ -305,11 +320,11 @@ class Thread:
         self._has_stepped()
         if acts_on_trap:
             self._ignores_trap = None
-            self._blocked = False  # with another mask
+            self.is_blocked = False  # with another mask
         return result
 
     def _has_stepped(self) -> None:
-        self._is_in_call, self._can_inject_signal = True, not self.is_gentle
+        self.is_in_call, self._can_inject_signal = True, not self.is_gentle
 
     def calls(self, wanted: Sequence[tuple[int, ...]], room: int) -> list[int]:
         """call() for each of them (number, then arguments); with a refuge without a stop in between. room: an address at which 64 bytes
@@ -332,13 +347,26 @@ class Thread:
         self._keep_deferred(deferred)
         if result <= -_FAILED:
             check(result, f"calls in {self.tid}")
-        self._is_in_call = self._can_inject_signal = False
+        self.is_in_call = self._can_inject_signal = False
         return [one.result for one in made]
 
     def has_called(self, deferred: Deferred) -> None:
         """Others have made calls in it, after block_signals(), as call() does."""
         self._keep_deferred(deferred)
         self._has_stepped()
+
+    def has_called_many(self, infos: Sequence[bytes]) -> None:
+        """Others have made calls in it, together with other threads (many.py): the signals that have come meanwhile. It stands in a stop
+        that is none of a call, and, without a refuge, its mask may have to be set again."""
+        for info in infos:
+            self.keep(info)
+        self.came_late = 0
+        self.is_in_call = self._can_inject_signal = False
+        self.is_blocked = self.has_refuge
+
+    def has_restored(self) -> None:
+        """Others have done what restore() does."""
+        self.is_blocked = False
 
     def _keep_deferred(self, deferred: Deferred) -> None:
         infos = list(map(bytes, deferred.infos[: deferred.count]))
@@ -387,7 +415,7 @@ class Thread:
         if len(self.in_hand) > 1:
             self._queue_in_hand()
         if self.has_refuge:
-            self._leave_call()
+            self.leave_call()
             self._write_mask()
             self._write_section()
             self._write_registers()
@@ -412,17 +440,17 @@ class Thread:
 
     def _write_mask(self) -> None:
         check(functions().inject_set_signal_mask(self.tid, self.signal_mask), f"signal mask of {self.tid}")
-        self._blocked = False
+        self.is_blocked = False
 
     def park(self) -> None:
         """restore(), and leaves the thread in a stop out of which it goes on as if never traced, should we die."""
         self.restore()
-        self._leave_call()
+        self.leave_call()
 
-    def _leave_call(self, timeout: float = 5.0) -> None:
+    def leave_call(self, timeout: float = 5.0) -> None:
         """Out of the stop in which an injected call ends: the delivery of a SIGTRAP, which would kill the thread if we died, or, with a
         refuge, one outside of get_signal(), where no call is made again."""
-        if not self._is_in_call:
+        if not self.is_in_call:
             return
         native = functions()
         # With a trap waiting for it the thread goes no further than get_signal(), which looks for traps before signals.
@@ -432,14 +460,14 @@ class Thread:
         check(native.inject_wait(self.tid, int(timeout * 1e6), ctypes.byref(status)), f"parking {self.tid}")
         if status.value & 0xFF != 0x7F:
             raise ProcessLookupError(errno.ESRCH, f"thread {self.tid} ended")
-        self._is_in_call = self._can_inject_signal = False
+        self.is_in_call = self._can_inject_signal = False
 
     def _queue_in_hand(self) -> None:
         """Leaves at most a SIGSTOP in hand, which would come back at once. The thread queues the others to itself, for only so may they
         bear any siginfo, in calls that leave SIGTRAP blocked; its companions have perhaps been restored."""
-        self._leave_call()
+        self.leave_call()
         taken = self.take_in_hand()
-        self._blocked = self._blocked and self.is_gentle
+        self.is_blocked = self.is_blocked and self.is_gentle
         companions, self.companions, was_ignored, self._ignores_trap = self.companions, (), self._ignores_trap, True
         pid, tid = _inner_ids(self.pid, self.tid)
         address = (self.registers.rsp - _RED_ZONE - SIGINFO_SIZE) & ~63
@@ -457,7 +485,7 @@ class Thread:
                 _libc.syscall(SYS.tgkill, self.pid, self.tid, signal_number(info))
         if saved is not None:
             functions().inject_write(self.pid, address, saved, SIGINFO_SIZE)
-        self._leave_call()
+        self.leave_call()
         self.companions, self._ignores_trap = companions, was_ignored
         self.in_hand = [info for info in taken if signal_number(info) == _STOP][:1]  # one is as good as two
 

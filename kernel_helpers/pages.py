@@ -7,6 +7,7 @@ import errno
 import functools
 import mmap
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -132,7 +133,8 @@ def _flags(r: PageRange) -> int:
 
 
 def _array(ranges: Sequence[PageRange]) -> ctypes.Array[_Range]:
-    return (_Range * len(ranges))(*[_Range(r.start, r.end, _flags(r)) for r in ranges])
+    numbers = [number for r in ranges for number in (r.start, r.end, _flags(r))]
+    return (_Range * len(ranges)).from_buffer_copy(struct.pack(f"<{len(numbers)}Q", *numbers))
 
 
 class History:

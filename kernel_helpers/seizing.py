@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from kernel_helpers import refuge
+from kernel_helpers import many, refuge
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, PTRACE_O_TRACESYSGOOD, Thread, check, functions
 from kernel_helpers.journal import Journal, Signals
@@ -81,8 +81,11 @@ class Frozen:
         threads = tuple(self.threads.values())
         for thread in threads:
             thread.companions = threads if is_there else ()
-            if is_there:
-                thread.set_options(thread.options | PTRACE_O_TRACESYSGOOD)
+        if is_there:
+            for error in many.set_options(threads, lambda thread: thread.options | PTRACE_O_TRACESYSGOOD).values():
+                raise error
+            if len(threads) >= many.FEW:
+                many.block(threads)
 
     def note_signals(self, signals: Signals) -> None:
         """These are in none of its queues, and have to be put back. Errors: OSError."""
@@ -197,13 +200,15 @@ class Frozen:
                 check(result, f"{NAMES.get(one[0], one[0])} in {self.pid}")
 
     def restore(self) -> None:
-        for thread in self.threads.values():
-            thread.restore()
+        for error in many.restore(list(self.threads.values())).values():
+            raise error
 
     def park(self) -> None:
         """Thread.park() for all: frozen, but sound if we die. Injecting goes on to work."""
+        self.restore()
         for thread in self.threads.values():
-            thread.park()
+            if thread.is_in_call:
+                thread.leave_call()
 
     def resume(self) -> None:
         """Restores every thread, then lets them run, still traced."""
@@ -217,11 +222,10 @@ class Frozen:
     def _let_go(self, detach: bool) -> None:
         """What a thread that died meanwhile (SIGKILL) answers is no error: there is nothing to let go."""
         dead = []
-        for thread in self.threads.values():
-            try:
-                thread.restore()
-            except ProcessLookupError:
-                dead.append(thread)
+        for tid, error in many.restore(list(self.threads.values())).items():
+            if not isinstance(error, ProcessLookupError):
+                raise error
+            dead.append(self.threads[tid])
         for thread in self.threads.values():
             try:
                 if thread not in dead:
@@ -301,8 +305,8 @@ def look_past_filters(threads: Sequence[Thread]) -> None:
     """Calls that are made in threads that stand still are not judged by their seccomp filters, until they are let go. Errors: OSError;
     MoveRefused: they have filters, and we may not."""
     try:
-        for thread in threads:
-            thread.set_options(thread.options | PTRACE_O_SUSPEND_SECCOMP)
+        for wrong in many.set_options(threads, lambda thread: thread.options | PTRACE_O_SUSPEND_SECCOMP).values():
+            raise wrong
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EINVAL):
             raise
@@ -331,6 +335,14 @@ def seize(pid: int, options: int = 0, timeout: float = 5.0) -> Frozen:
     try:
         while new := [tid for tid in _threads_of(pid) if tid not in threads and tid not in ending]:
             rounds += 1
+            if len(new) >= many.FEW:
+                stopped, wrong = many.seize(pid, sorted(new, key=lambda tid: tid != pid), options, max(0.0, deadline - time.monotonic()))
+                threads |= stopped
+                for tid, error in wrong.items():
+                    if not isinstance(error, (ProcessLookupError, PermissionError)) or not _is_ending(pid, tid):
+                        raise error
+                    ending.add(tid)
+                new = []
             for tid in sorted(new, key=lambda tid: tid != pid):
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:

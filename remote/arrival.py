@@ -35,8 +35,9 @@ from kernel_helpers.link import AwayLink
 from kernel_helpers.pages import PageRange, receive_own_pages
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.stream import Connection
+from kernel_helpers.tasks import inner_tids
 from remote import identity, rehearsal
-from remote.guest import Guest, end_traced, program_tids
+from remote.guest import Guest, end_traced
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from remote.sandbox import Sandbox
 from wire.channel import Channel
@@ -186,7 +187,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             become(frozen, cargo.context.identity)
         drop_capabilities(frozen)
         phases.done("capabilities")
-        tids = program_tids(frozen.pid)
+        tids = inner_tids(frozen.pid, list(frozen.threads))
         link = PtraceLink(frozen.pid, tids) if by_ptrace else AwayLink(listener, frozen.pid, tids)
         phases.done("link")
         if isinstance(cargo, _Images):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from engine.capture import pending_signals
 from engine.pending import Pending, put
 from engine.restarts import note_masks
-from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers import inject, many, syscalls, tracing
 from kernel_helpers.errors import sentence
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import Parked
@@ -37,6 +37,7 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
     if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
         return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
     threads: dict[int, Thread] = {}
+    stopped: list[int] = []
     halted = guest.take_halted()
     taken: list[tuple[int, bytes]] = []
     try:
@@ -50,24 +51,29 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
             guest.link.answer(tid, error=syscalls.ERESTARTNOINTR)
         for tid in list(guest.threads):
             taken += await_trap(guest, tid, halted.pop(tid, None))
-            if tid not in guest.threads:
-                continue  # its exit was under way
-            threads[tid] = Thread(tid, guest.pid)
-            threads[tid].capture()
+            if tid in guest.threads:  # else its exit was under way
+                stopped.append(tid)
+        found = [Thread(tid, guest.pid) for tid in stopped]
+        many.look(guest.pid, found)
+        threads = {thread.tid: thread for thread in found}
         frozen = Frozen(guest.pid, threads)
         guest.waits.freeze(frozen)
         guest.door.settle(frozen)
         _put_back_masked(guest, frozen, parked)
-        for thread in threads.values():
-            thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
+        for wrong in many.set_options(found, lambda _: tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP).values():
+            raise wrong
         put(frozen, [(guest.program_tid(tid), info) for tid, info in taken])
         guest.frozen = frozen
         if guest.remote.tree.has_others(guest.remote):
             guest.link.unpause()  # they go on; this one stands in its stops
     except (OSError, TimeoutError) as error:
         log.warning("the guest did not freeze", exc_info=True)
-        for thread in threads.values():
+        for tid in stopped:
             with suppress(OSError):
+                thread = threads.get(tid)
+                if thread is None:
+                    thread = Thread(tid, guest.pid)
+                    thread.capture()
                 thread.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
                 thread.restore()
                 if guest.is_stopped:

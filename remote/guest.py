@@ -17,7 +17,7 @@ from engine import precopy
 from engine.arrival import seccomp_suspended
 from engine.pending import Pending, put
 from engine.postcopy import Taker
-from kernel_helpers import account, tracing
+from kernel_helpers import account, many, tasks, tracing
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
@@ -86,7 +86,8 @@ class Guest:
         """of memory that follows it"""
         self.frozen: Frozen | None = frozen
         self.threads: dict[int, Thread] = dict(frozen.threads)
-        self._tids = {program: host for host, program in program_tids(frozen.pid).items()}
+        self._programs = tasks.inner_tids(frozen.pid, list(frozen.threads))
+        self._tids = {program: host for host, program in self._programs.items()}
         self._halted: dict[int, Stop] = {}
         """threads (ours) that stay in a stop, the process being stopped"""
         self._undecided: set[int] = set()
@@ -117,10 +118,12 @@ class Guest:
             self.signals.note(pending)
         frozen, self.frozen = self.frozen, None
         in_hand = [(tid, info) for tid, thread in frozen.threads.items() for info in thread.take_in_hand()]
+        options = tracing.PTRACE_O_EXITKILL | self.link.trace_options
+        for error in many.set_options(list(frozen.threads.values()), lambda _: options).values():
+            raise error
         for thread in frozen.threads.values():
-            thread.set_options(tracing.PTRACE_O_EXITKILL | self.link.trace_options)
             self.waits.end_early(thread.registers)
-            thread.restore()
+        frozen.restore()
         for tid, info in in_hand:  # what no mask kept out of the calls above
             number = tracing.signal_number(info)
             if number in tracing.STOPPING:
@@ -344,7 +347,7 @@ class Guest:
     def add_thread(self, newborn: Thread, tid: int) -> None:
         """A thread that was born here, before it runs. Errors: OSError, MemoryError."""
         assert isinstance(self.link, AwayLink)
-        self.threads[newborn.tid], self._tids[tid] = newborn, newborn.tid
+        self.threads[newborn.tid], self._tids[tid], self._programs[newborn.tid] = newborn, newborn.tid, tid
         self.link.add_thread(newborn.tid, tid)
 
     def _carry(self, told: dict[str, Any]) -> None:
@@ -408,7 +411,7 @@ class Guest:
             self.link.send(Control.UNBORN, 0, pack(thread=program))
         if isinstance(self.link, AwayLink):
             self.link.remove_thread(stop.tid, program)
-            self._tids = {program: host for program, host in self._tids.items() if host != stop.tid}
+            self._tids.pop(self._programs.pop(stop.tid, 0), None)
         if is_last and stop.cause is Cause.KILLED and not self.remote.finished:
             log.info("guest %d was killed by signal %d", self.pid, stop.number)
             self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core))
@@ -416,7 +419,7 @@ class Guest:
 
     def program_tid(self, host: int) -> int:
         """A thread's id as the program itself sees it, 0 if there is none."""
-        return next((program for program, tid in self._tids.items() if tid == host), 0)
+        return self._programs.get(host, 0)
 
     # -- standing still -----------------------------------------------------------------------------------------------------
 
@@ -471,16 +474,6 @@ def _cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def program_tids(pid: int) -> dict[int, int]:
-    """host tid -> tid as the program sees it (innermost of NSpid)."""
-    result = {}
-    for entry in Path(f"/proc/{pid}/task").iterdir():
-        for line in (entry / "status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                result[int(entry.name)] = int(line.split()[-1])
-    return result
 
 
 def ends_by(pid: int, number: int) -> bool:

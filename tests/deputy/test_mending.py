@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from deputy.mending import mend
+from engine.crowd import call_in
 from engine.pending import put, take
 from kernel_helpers import refuge, seizing
 from kernel_helpers.inject import Thread
@@ -169,6 +170,13 @@ def open_things(frozen: Frozen) -> None:
         frozen.leader.call(SYS.epoll_create1, 0)
 
 
+def call_at_once(frozen: Frozen, number: int) -> None:
+    """All make calls without a stop in between, one of them that one last."""
+    threads = list(frozen.threads.values())
+    call_in(frozen, threads, lambda index, _: [(SYS.getppid,), (SYS.getpid,) if index else (number,)])
+    die()
+
+
 WORK: dict[str, Callable[[Frozen], object]] = {
     "it has only stopped": lambda frozen: None,
     "signals are blocked": block,
@@ -177,11 +185,13 @@ WORK: dict[str, Callable[[Frozen], object]] = {
     "in a call that waits": lambda frozen: (killed_soon(), frozen.call(SYS.pause)),
     "many calls have been made": lambda frozen: many_calls(frozen, [(SYS.getppid,)] * 20),
     "in the midst of many calls": lambda frozen: (killed_soon(), many_calls(frozen, [(SYS.getppid,), (SYS.pause,), (SYS.getppid,)])),
+    "all have called at once": lambda frozen: call_at_once(frozen, SYS.getppid),
+    "in the midst of calls at once": lambda frozen: (killed_soon(), call_at_once(frozen, SYS.pause)),
     "memory is in use": use_memory,
     "descriptors are open": open_things,
     "parked again": lambda frozen: (all_call(frozen), frozen.park()),
     "parked, and one more call": lambda frozen: (all_call(frozen), frozen.park(), one_calls(frozen)),
-    "out of the call": dies_in("_leave_call"),
+    "out of the call": dies_in("leave_call"),
     "its mask is back": dies_in("_write_mask"),
     "its section is back": dies_in("_write_section"),
     "its registers are back": dies_in("_write_registers"),

@@ -1,0 +1,81 @@
+"""Calls in all threads of a process that stands still: where they are many, at once, with memory of the process for that meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from kernel_helpers import many
+from kernel_helpers.inject import Thread
+from kernel_helpers.many import CALL_ROOM, FEW, Call
+from kernel_helpers.seizing import Frozen
+from kernel_helpers.syscalls import SYS
+
+Calls = Callable[[int, int], Sequence[Call]]
+"""What a thread is to call: by its place among them, and where its memory is."""
+
+_AT_ONCE = 256
+"""threads"""
+_PAGE = 4096
+_PROT_READ_WRITE, _PRIVATE_ANONYMOUS = 3, 0x22
+
+
+def call_in(
+    frozen: Frozen, threads: Sequence[Thread], calls: Calls, given: Sequence[bytes] = (), told: int = 0, aside: bool = False,
+    spare: tuple[int, int] = (0, 0),
+) -> tuple[list[list[int]], list[bytes]]:  # fmt: skip
+    """Has each of these threads make its calls; returns what they gave, and what is in the memory of each then. given: what is there
+    before; told: how many bytes of it are of interest. aside: their stack pointers are elsewhere meanwhile. spare: memory that few threads
+    can use, address and size. Errors: OSError, as Thread.call() has them."""
+    slot = -(-max(told, max(map(len, given), default=0)) // 64) * 64
+    tables = max((len(calls(index, 0)) for index in range(len(threads))), default=0) * CALL_ROOM
+    results: list[list[int]] = []
+    memory: list[bytes] = []
+    with many.code(frozen) as batch, _room(frozen, len(threads) if batch else 1, tables + slot + 64, spare) as (address, at_once):
+        data = address + tables * at_once
+        for first in range(0, len(threads), at_once):
+            some = range(first, min(first + at_once, len(threads)))
+            if given:
+                frozen.write(data, b"".join(given[index].ljust(slot, b"\0") for index in some))
+            wanted = [(threads[index], calls(index, data + slot * (index - first))) for index in some]
+            results += many.calls(frozen, wanted, batch, address, tables * at_once, data + slot * at_once + 64 if aside else 0)
+            if told:
+                read = frozen.read(data, slot * len(some))
+                memory += [read[slot * place : slot * place + told] for place in range(len(some))]
+    return results, memory
+
+
+def have_called(
+    frozen: Frozen, threads: Sequence[Thread], calls: Calls, given: Sequence[bytes] = (), aside: bool = False,
+    spare: tuple[int, int] = (0, 0),
+) -> None:  # fmt: skip
+    """The same where each call must succeed. Errors: OSError."""
+    results, _ = call_in(frozen, threads, calls, given, 0, aside, spare)
+    many.check_all([(thread, calls(index, 0)) for index, thread in enumerate(threads)], results)
+
+
+@contextmanager
+def _room(frozen: Frozen, count: int, each: int, spare: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Memory of the process for the calls of threads, and of how many at once; where it may not map that, for one."""
+    if count < FEW and each <= spare[1]:
+        yield spare[0], 1
+        return
+    at_once = min(count, _AT_ONCE)
+    try:
+        size = -(-each * at_once // _PAGE) * _PAGE
+        page = frozen.call(SYS.mmap, 0, size, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+    except OSError as error:
+        if error.errno not in (errno.ENOMEM, errno.EAGAIN):  # EAGAIN: all that it maps is locked, and it has no more
+            raise
+        with frozen.scratch(each) as below_stack:
+            yield below_stack, 1
+        return
+    try:
+        yield page, at_once
+    finally:
+        with suppress(ProcessLookupError):
+            frozen.call(SYS.munmap, page, size)
+
+
+__all__ = ["call_in", "have_called"]

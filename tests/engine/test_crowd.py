@@ -1,0 +1,93 @@
+"""Many threads dealt with at once, which must come to the same as each dealt with alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.nodes import build
+from engine.capture import capture
+from engine.context import Context
+from engine.crowd import call_in
+from engine.pending import take
+from kernel_helpers import many, seizing, tasks
+from kernel_helpers.syscalls import SYS
+
+ROOT = Path(__file__).resolve().parents[2]
+THREADS = 300
+"""More than make their calls at once."""
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@contextmanager
+def crowd(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of so many threads, which verifies at its end what each of them has kept."""
+    build("crowd")
+    with subprocess.Popen([ROOT / ".build" / "bench-crowd", str(THREADS), path, "0"]) as process:
+        try:
+            while not path.exists() or path.read_text() != "ready\n":
+                assert process.poll() is None
+                os.sched_yield()
+            yield process
+        finally:
+            process.kill()
+
+
+def context_of(pid: int) -> Context:
+    with seizing.seize(pid) as frozen:
+        return capture(frozen)
+
+
+def test_it_is_captured_as_each_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with crowd(tmp_path / "said") as process:
+        at_once = context_of(process.pid)
+        monkeypatch.setattr(many, "FEW", THREADS * 2)
+        alone = context_of(process.pid)
+        assert len(at_once.threads) == THREADS + 1
+        for one, other in zip(at_once.threads[1:], alone.threads[1:], strict=True):  # the first one counts milliseconds
+            assert one == other
+        assert at_once.maps == alone.maps
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_results_and_memory_are_those_of_each(tmp_path: Path) -> None:
+    with crowd(tmp_path / "said") as process:
+        with seizing.seize(process.pid) as frozen:
+            threads = list(frozen.threads.values())
+            given = [f"thread {index}".encode() for index in range(len(threads))]
+            results, memory = call_in(frozen, threads, lambda index, _: [(SYS.gettid,), (SYS.close, 4096 + index)], given, told=10)
+            assert [result[0] for result in results] == [thread.tid for thread in threads]
+            assert {result[1] for result in results} == {-9}
+            assert [text.rstrip(b"\0") for text in memory] == given
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_signals_that_wait_for_some_are_found(tmp_path: Path) -> None:
+    with crowd(tmp_path / "said") as process:
+        with seizing.seize(process.pid) as frozen:
+            last = list(frozen.threads)[-1]
+            os.kill(process.pid, signal.SIGUSR1)
+            assert ctypes.CDLL(None).syscall(SYS.tgkill, process.pid, last, signal.SIGUSR2) == 0
+            taken = {(tid, info[0]) for tid, info in take(frozen)}
+            assert taken == {(0, signal.SIGUSR1), (last, signal.SIGUSR2)}
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_statuses_are_those_of_all_threads(tmp_path: Path) -> None:
+    with crowd(tmp_path / "said") as process:
+        told = tasks.texts(process.pid, "status", ["Pid:", "Seccomp:"])
+        assert {tid: f"Pid:\t{tid}\nSeccomp:\t0\n".encode() for tid in map(int, os.listdir(f"/proc/{process.pid}/task"))} == told
+        assert tasks.inner_tids(process.pid, list(told)) == {tid: tid for tid in told}
+    with pytest.raises(ProcessLookupError):
+        tasks.texts(process.pid, "status")
