@@ -191,8 +191,7 @@ def settings(chance: random.Random) -> Iterator[Step]:
     yield line("hidden")
     yield line("stty raw -echo; echo begun; dd bs=1 count=3 2> /dev/null | od -An -c; stty sane; echo", r"begun$")
     yield keys("\x03\x1ax")
-    yield line("cat > taken &")
-    yield line("wait $!; echo status $?; jobs")
+    yield line("cat > taken & wait $!; echo status $?; jobs")     # in one line: it may be stopped before the next prompt, or after it
     yield line("fg", r"cat > taken$")
     yield line("for the one in front", r"for the one in front$")
     yield keys("\x04")
