@@ -28,6 +28,14 @@ class Explanation:
 
 EXPLANATIONS = (
     Explanation(
+        r"kill\(@[12], .*",
+        r"\d+ 0( !.*)?",
+        r"\d+ 0( !.*)?",
+        "kill(2) with the id of a thread that is not the first: the signal is the process's, but the kernel prefers that thread, if it is free"
+        " to take it; away another can get it when that thread of the stub has just been stopped",
+        is_ours=True,
+    ),
+    Explanation(
         r"pkey_alloc\(.*",
         r"\d+ ENOSPC",
         r"\d+ EINVAL",
