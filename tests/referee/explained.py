@@ -31,8 +31,8 @@ EXPLANATIONS = (
         r"kill\(@[12], .*",
         r"\d+ 0( !.*)?",
         r"\d+ 0( !.*)?",
-        "kill(2) with the id of a thread that is not the first: the signal is the process's, but the kernel prefers that thread, if it is free"
-        " to take it; away another can get it when that thread of the stub has just been stopped",
+        "kill(2) with the id of a thread that is not the first: the signal is the process's, but the kernel prefers that thread, if it is"
+        " free to take it; away another can get it when that thread of the stub has just been stopped",
         is_ours=True,
     ),
     Explanation(
