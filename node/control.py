@@ -20,6 +20,8 @@ from wire.frames import Message, WireError
 CONNECTIONS = 512
 """When there are so many, who comes takes the place of one that asks nothing of the user who has the most."""
 CONNECTIONS_OF_USER = 128
+REQUEST = 1 << 16
+"""Bytes of a request: all that begin one and do not end it hold no more memory than that each."""
 IDLE_TIMEOUT = 60.0
 """Seconds within which a client that is connected must ask something."""
 
@@ -108,7 +110,7 @@ class ControlServer:
         mine[task] = False
         client = Client(pid, uid, asyncio.Event(), caller)
         try:
-            while (message := await read_message(reader, timeout=IDLE_TIMEOUT)) is not None:
+            while (message := await read_message(reader, REQUEST, IDLE_TIMEOUT)) is not None:
                 mine[task] = True
                 await write_message(writer, await self._answer(client, message))
                 mine[task] = False

@@ -35,7 +35,9 @@ LISTEN_TIMEOUT = 15.0
 STALE_TIMEOUT = 8.0
 """Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
 ARRIVALS = 8
-"""Guests that may be on their way here at once."""
+"""Places that may be in the making at once."""
+PLACES, PLACES_OF_HOME = 256, 64
+"""Places whose guests do not run here yet, each a process and three descriptors: of all homes, and of one."""
 EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT = 10.0, 3600.0
 USAGE_TIMEOUT = 1.0
 MOST_ASKED = 256
@@ -123,7 +125,7 @@ class Guests:
         refusal = await self._why_not(guest)
         if refusal is None and parameters.get("slowdown") is not None:
             kind, refusal = BUSY, self._recheck(amount(parameters, "slowdown", 1e9), guest, self._coming())
-        if refusal is None and len(self._arriving) >= ARRIVALS:
+        if refusal is None and (len(self._arriving) >= ARRIVALS or self._is_crowded(guest)):
             kind, refusal = BUSY, "too many guests are on their way to it"
         if refusal:
             raise PeerRefused(kind, refusal)
@@ -145,6 +147,11 @@ class Guests:
     def _coming(self) -> int:
         """Bytes of guests that do not run here yet."""
         return sum(guest.memory for guest in self._guests.values() if not self.stillness.is_here(guest))
+
+    def _is_crowded(self, newcomer: Guest) -> bool:
+        """Whether there are so many places already to which nobody has come; a home that asks again for the same one gets it anew."""
+        empty = [guest for guest in self._guests.values() if guest.key != newcomer.key and not self.stillness.is_here(guest)]
+        return len(empty) >= PLACES or sum(guest.home == newcomer.home for guest in empty) >= PLACES_OF_HOME
 
     async def _why_not(self, guest: Guest) -> str | None:
         """Why the policy does not admit a guest, when those have gone that make room for it."""

@@ -20,6 +20,8 @@ from kernel_helpers import inject, seizing
 from remote.sandbox import Sandbox
 from tests.remote.ids import own_ids
 
+PYTHON = str(Path(__file__).resolve().parents[2] / ".venv" / "bin" / "python")
+"""Of programs that move: also where the tests run in one with sanitizers, which has terabytes of shadow memory."""
 COUNTER = r"""
 // Counts in memory, in integer and in vector registers, in THREADS threads; says so in `report` if they ever differ.
 #define _GNU_SOURCE

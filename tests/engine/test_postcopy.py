@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from kernel_helpers import seizing
 from kernel_helpers.pages import GUARD_INSTALL, guards, knows_guards, own_bytes
 from kernel_helpers.postcopy import Given, Sink, give_pages
 from kernel_helpers.stream import Connection, open_sealed
+from tests.engine.support import PYTHON
 from tests.engine.test_precopy import BIG, process
 from wire.waking import ready
 
@@ -127,7 +127,7 @@ class Keeper:
 
 @contextmanager
 def keeper() -> Iterator[Keeper]:
-    argv = [sys.executable, "-u", "-c", KEEPER]
+    argv = [PYTHON, "-u", "-c", KEEPER]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         try:
             yield Keeper(running)

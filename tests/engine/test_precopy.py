@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from engine import precopy
 from engine.layout import merge
 from engine.mappings import PAGE, Mapping, read_mappings
 from kernel_helpers import seizing
+from tests.engine.support import PYTHON
 from wire.frames import WireError
 
 BIG = "block = b'x' * (8 << 20); "
@@ -23,7 +23,7 @@ SAY = "import sys, time; sys.stdout.write('ready\\n'); sys.stdout.flush(); time.
 
 @contextmanager
 def process(script: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-c", script + SAY], stdout=subprocess.PIPE, text=True) as found:
+    with subprocess.Popen([PYTHON, "-c", script + SAY], stdout=subprocess.PIPE, text=True) as found:
         try:
             assert found.stdout is not None
             assert found.stdout.readline() == "ready\n"

@@ -11,7 +11,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -31,7 +30,7 @@ from engine.mappings import PAGE, read_mappings
 from engine.refill import Refilled, RefillFailed, refill
 from kernel_helpers.seizing import seize
 from kernel_helpers.syscalls import SYS, signed
-from tests.engine import roundtrip
+from tests.engine import roundtrip, support
 from tests.engine.roundtrip import away, connection, go_on, pour, wait_until
 from tests.programs.build import program
 
@@ -376,7 +375,7 @@ while True:
 
 @pytest.mark.parametrize("user", USERS)
 def test_python_with_fifty_megabytes(user: str) -> None:
-    with running([sys.executable if user == "root" else "/usr/bin/python3", "-c", PYTHON], user, 3) as started:
+    with running([support.PYTHON if user == "root" else "/usr/bin/python3", "-c", PYTHON], user, 3) as started:
         for _ in range(5):
             refilled = round_trip(started)
             assert refilled.pages.bytes >= 50 << 20

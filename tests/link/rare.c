@@ -465,7 +465,7 @@ static void machine(void) {
     TRY(syscall(SYS_kexec_file_load, 77, 77, 4, "abc", 0));
     TRY(syscall(SYS_acct, "missing/file"));
     TRY(syscall(SYS_acct, wild));
-    TRY(syscall(SYS_syslog, 3, buffer, sizeof buffer - 1) > 0);
+    TRY(syscall(SYS_syslog, 3, buffer, sizeof buffer - 1) >= 0);   /* the newest line may be longer, of anybody, and there is none then */
     TRY(syscall(SYS_syslog, 3, wild, 100));
     TRY(syscall(SYS_syslog, 3, NULL, 100));
     TRY(syscall(SYS_syslog, 10, NULL, 0) > 0);
