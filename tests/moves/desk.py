@@ -106,6 +106,16 @@ FRONT_TOLD = r"in front$"
 STOPPED = rf"Stopped[^\n]*{PROMPT}"
 
 
+# Whether bash tells of a job before its next prompt, and whether `wait` waits, is decided by what has happened when it comes to that: where
+# a shell may stand still for a while at any point, a script says for what it waits.
+UNTIL_GONE = "while kill -0 $p 2> /dev/null; do sleep .1; done"
+
+
+def until_stopped(what: str) -> str:
+    """What bash is to do until the job that it calls so is stopped."""
+    return f"until jobs -s | grep -q {what}; do sleep .1; done"
+
+
 def stop_and_go(chance: random.Random) -> Iterator[Step]:
     yield line("./front", FRONT_TOLD)
     for _ in range(chance.randint(1, 3)):
@@ -129,8 +139,7 @@ def several_jobs(chance: random.Random) -> Iterator[Step]:
     yield line("fg %1", FRONT_TOLD)
     yield keys("\x1a", STOPPED)
     for number in chance.sample([1, 2, 3], 3):
-        # wait does not wait for a job of which bash has not been told yet that it has been continued, and so has it a stopped one's status.
-        yield line(f"p=$(jobs -p %{number}); kill %{number}; while kill -0 $p 2> /dev/null; do sleep .1; done; wait %{number}; echo $?")
+        yield line(f"p=$(jobs -p %{number}); kill %{number}; {UNTIL_GONE}; wait %{number}; echo $?")
     yield line("wait; jobs; echo none left")
 
 
@@ -150,16 +159,18 @@ def a_pipeline(chance: random.Random) -> Iterator[Step]:
 
 def behind(chance: random.Random) -> Iterator[Step]:
     word = chance.choice(["one", "two", "three"])
-    yield line('{ read x < gate; echo "behind: $x"; } &')
+    yield line('{ read x < gate; echo "behind: $x"; } & p=$!')
     yield poke("gate", f"{word}\n", rf"behind: {word}$")
-    yield line("wait")
-    yield line("(sleep 0.3; echo first) & (sleep 0.1; exit 3) & wait; echo both")
-    yield line("sleep 0.1 & wait $!; echo status $?")
+    yield line(f"{UNTIL_GONE}; wait")
+    yield line("((sleep 0.3; echo first) & (sleep 0.1; exit 3) & wait; echo both)")
+    yield line("(sleep 0.1 & wait $!; echo status $?)")
+    yield line(f"sleep 0.1 & p=$!; {UNTIL_GONE}; wait $p; echo status $?")
 
 
 def traps(chance: random.Random) -> Iterator[Step]:
     yield line("trap 'echo got' USR1; kill -USR1 $$")
-    yield line("(sleep 0.3; kill -USR1 $$) & wait; echo status $?; wait")
+    yield line("trap 'got=it' USR1; (while sleep 0.3; do kill -USR1 $$; done) & p=$!; wait $p; echo status $? $got")
+    yield line(f"kill $p; {UNTIL_GONE}")
     yield line("trap - USR1; trap 'echo interrupted' INT; echo begun; sleep 1000", r"begun$")
     yield keys("\x03")
     yield line("trap - INT")
@@ -191,12 +202,12 @@ def settings(chance: random.Random) -> Iterator[Step]:
     yield line("hidden")
     yield line("stty raw -echo; echo begun; dd bs=1 count=3 2> /dev/null | od -An -c; stty sane; echo", r"begun$")
     yield keys("\x03\x1ax")
-    yield line("cat > taken & wait $!; echo status $?; jobs")     # in one line: it may be stopped before the next prompt, or after it
+    yield line(f"cat > taken & {until_stopped('taken')}; jobs")
     yield line("fg", r"cat > taken$")
     yield line("for the one in front", r"for the one in front$")
     yield keys("\x04")
     yield line("cat taken")
-    yield line("stty tostop; sh -c 'echo written' & wait $!; echo status $?")
+    yield line(f"stty tostop; sh -c 'echo written' & {until_stopped('written')}")
     yield line("fg")
     yield line("stty -tostop")
 
