@@ -13,7 +13,7 @@ import msgpack
 
 from engine import confinement
 from engine.alone import MOST, SharedObject, may_be
-from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping, made
+from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages import MOST_GUARDS
 
@@ -270,34 +270,51 @@ def _flags(words: str) -> frozenset[str] | None:
     return found if CARRIED_FLAGS.issuperset(found) else None
 
 
-def _mapping(item: Any) -> Mapping:
+def _mapping(item: Any, known: dict[Any, dict[str, Any]]) -> Mapping:
+    """known: what those before have besides their addresses, by how it was told, and has been found sound."""
     start, end, prot, flags, offset, path, is_file, vmflags, own = _list(item, 9, "mapping")
-    _address(start, "mapping's start")
-    _address(end, "mapping's end")
-    if start % PAGE or end % PAGE or start >= end:
+    for value in (start, end):
+        if type(value) is not int or not 0 <= value <= HIGHEST_ADDRESS:
+            _address(value, "mapping's edge")
+    if (start | end) % PAGE or start >= end:
         raise BadContext(f"mapping {start:x}-{end:x}")
+    if type(offset) is not int or not 0 <= offset < 1 << 63:
+        _number(offset, 0, (1 << 63) - 1, "mapping's offset")
+    try:
+        rest = known.get((prot, flags, path, is_file, vmflags, own))
+    except TypeError:
+        raise BadContext("a mapping has a list where there is none") from None
+    if rest is None:
+        rest = known[prot, flags, path, is_file, vmflags, own] = _kind(prot, flags, path, is_file, vmflags, own)
+    mapping = object.__new__(Mapping)
+    fields = mapping.__dict__
+    fields.update(rest)
+    fields["start"], fields["end"], fields["offset"] = start, end, offset
+    return mapping
+
+
+def _kind(prot: Any, flags: Any, path: Any, is_file: Any, vmflags: Any, own: Any) -> dict[str, Any]:
+    """What a mapping has besides its addresses."""
     if flags not in (MAP_SHARED, MAP_PRIVATE):
         raise BadContext(f"mapping's flags are {reprlib.repr(flags)}")
     carried = _flags(vmflags) if isinstance(vmflags, str) and len(vmflags) < _FLAGS_MOST else None
     if carried is None:
         raise BadContext(f"mapping's VmFlags are {reprlib.repr(vmflags)}")
-    return made(
-        start=start,
-        end=end,
-        prot=_number(prot, 0, 7, "mapping's prot"),
-        flags=flags,
-        offset=_number(offset, 0, (1 << 63) - 1, "mapping's offset"),
-        path=_bytes(path, _PATHS, "mapping's path").decode("utf-8", "surrogateescape") if path != b"" else "",
-        is_file=_flag(is_file, "mapping's kind"),
-        vmflags=carried,
-        own=_number(own, 0, 1 << 50, "mapping's own bytes"),
-        identity="",
-        watched=False,
-    )
+    return {
+        "prot": _number(prot, 0, 7, "mapping's prot"),
+        "flags": flags,
+        "path": _bytes(path, _PATHS, "mapping's path").decode("utf-8", "surrogateescape"),
+        "is_file": _flag(is_file, "mapping's kind"),
+        "vmflags": carried,
+        "own": _number(own, 0, 1 << 50, "mapping's own bytes"),
+        "identity": "",
+        "watched": False,
+    }
 
 
 def _maps(value: Any) -> tuple[Mapping, ...]:
-    maps = _each(value, 1 << 20, _mapping, "maps")
+    known: dict[Any, dict[str, Any]] = {}
+    maps = _each(value, 1 << 20, lambda item: _mapping(item, known), "maps")
     for before, after in itertools.pairwise(maps):
         if before.end > after.start:
             raise BadContext(f"mappings {before.start:x} and {after.start:x} overlap or are out of order")

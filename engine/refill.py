@@ -294,9 +294,10 @@ def _shape(
     drop_pages(stub, plan.stale)
     stub.calls([_creation(m) for m in plan.create], *room)
     stub.calls([(SYS.mprotect, start, end - start, prot) for start, end, prot in plan.protect], *room)
-    for start, end, advice in plan.advise:
+    advised = [(SYS.madvise, start, end - start, advice) for start, end, advice in plan.advise]
+    for (_, start, _, advice), result in zip(advised, stub.results(advised, *room), strict=True):
         try:
-            stub.call(SYS.madvise, start, end - start, advice)
+            check(result, f"madvise at {start:x} in {stub.pid}")
         except OSError as error:
             if advice in _MADV_THAT_MATTERS:
                 raise

@@ -189,15 +189,21 @@ class Frozen:
     def calls(self, wanted: Sequence[tuple[int, ...]], room: int, size: int) -> None:
         """Many system calls on the leader, each of which must succeed (number, then arguments). room: `size` bytes of its memory that can
         be used. Errors: as call()."""
-        at_once = size // _CALL_ROOM
         if not self.batch_code or len(wanted) < FEW:
             for number, *arguments in wanted:
                 self.call(number, *arguments)
             return
+        for one, result in zip(wanted, self.results(wanted, room, size), strict=True):
+            check(result, f"{NAMES.get(one[0], one[0])} in {self.pid}")
+
+    def results(self, wanted: Sequence[tuple[int, ...]], room: int, size: int) -> Iterator[int]:
+        """The same where some may fail: what each of them gives, as Thread.call() tells it. Errors: as that."""
+        if not self.batch_code or len(wanted) < FEW:
+            yield from (self.leader.call(*one) for one in wanted)
+            return
+        at_once = size // _CALL_ROOM
         for first in range(0, len(wanted), at_once):
-            some = wanted[first : first + at_once]
-            for one, result in zip(some, self.leader.batch(some, self.batch_code, room), strict=True):
-                check(result, f"{NAMES.get(one[0], one[0])} in {self.pid}")
+            yield from self.leader.batch(wanted[first : first + at_once], self.batch_code, room)
 
     def restore(self) -> None:
         for error in many.restore(list(self.threads.values())).values():

@@ -37,10 +37,6 @@ _FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
 log = logging.getLogger("kernel_helpers.vmas")
 
 
-class _Vma(ctypes.Structure):
-    _fields_ = [("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("flags", ctypes.c_uint64)]
-
-
 class _Layout(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint32) for name in ("iterator", "meta", "vma", "sequence", "start", "end", "flags")]
 
@@ -102,16 +98,18 @@ def _own_program() -> int:
 
 
 def _read(program: int, pid: int, room: int) -> dict[Span, frozenset[str]]:
-    return {(vma.start, vma.end): _names(vma.flags) for vma in _raw(program, pid, room)}
+    numbers = _numbers(program, pid, room)
+    return {(start, end): _names(bits) for start, end, bits in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)}
 
 
-def _raw(program: int, pid: int, room: int) -> Sequence[_Vma]:
-    found = (_Vma * room)()
+def _numbers(program: int, pid: int, room: int) -> Sequence[int]:
+    """Of each mapping its start, end and flags."""
+    found = (ctypes.c_uint64 * (3 * room))()
     count = _native().farhome_vmas_read(program, pid, ctypes.byref(found), room)
     if count == -7 and room < MOST:  # E2BIG
-        return _raw(program, pid, room * 4)
+        return _numbers(program, pid, room * 4)
     _check(count, f"mappings of process {pid}")
-    return found[:count]
+    return found[: 3 * count]
 
 
 @functools.cache
@@ -122,7 +120,7 @@ def _names(bits: int) -> frozenset[str]:
 def is_sealed(pid: int) -> bool:
     """Whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
     if layout() is not None:
-        if not any(vma.flags & _MAY_BE_SEALED for vma in _raw(_own_program(), pid, 4096)):
+        if not any(bits & _MAY_BE_SEALED for bits in _numbers(_own_program(), pid, 4096)[2::3]):
             return False
     elif tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) < (6, 10):
         return False
