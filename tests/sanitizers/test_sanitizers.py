@@ -42,7 +42,9 @@ MISTAKES = {"asan,ubsan": (BEYOND_ITS_END, "heap-buffer-overflow"), "tsan": (AT_
 """Something that is wrong, and what is reported of it."""
 
 
-ROOMS = {"asan,ubsan": ("link",), "tsan": ("link",)}
+ROOMS = {"asan,ubsan": ("link", "mfs"), "tsan": ("link",)}
+LEFT_OUT = {"mfs": "not in_parts_of_any_size"}
+"""What waits longer for the sanitizers than its bound: reading 240 MB in packets of 1,500 bytes."""
 
 
 @pytest.fixture(scope="module", params=sorted(MISTAKES))
@@ -75,7 +77,8 @@ def test_a_mistake_is_reported(built: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("built", "room"), [(kinds, room) for kinds, rooms in ROOMS.items() for room in rooms], indirect=["built"])
 def test_nothing_is_reported(built: Path, room: str, tmp_path: Path) -> None:
-    done = run(built, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not soak and not alone", f"tests/{room}", log=tmp_path / "log")
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not soak and not alone", "-k", LEFT_OUT.get(room, ""), f"tests/{room}"]
+    done = run(built, *words, log=tmp_path / "log")
     found = reports(built)
     assert not found, found[:60000]
     assert done.returncode == 0, (tmp_path / "log").read_text(errors="replace")[-20000:]
