@@ -28,7 +28,7 @@ from checkpoint.directory import NewCheckpoint
 from checkpoint.errors import CheckpointRefused
 from checkpoint.record import CAPABILITIES, LIMITS, NAME, TIMERS, File, OpenFile, Record, Region
 from checkpoint.rights import User, rights_of, status, user_of
-from engine import criu, refusal, writing
+from engine import criu, refusal, rests, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.confinement import IN_IMAGES, is_confined
 from engine.forkcopy import fork_copy, wiped_ranges
@@ -215,6 +215,7 @@ def _copy_and_dump(
     waits = timed_waits(pid, places)
     begun, phases = time.monotonic(), Phases("checkpoint")
     frozen = seize(pid)
+    made, cuts = rests.Rests(pid), rests.find(frozen)
     phases.done("seize")
     ends = {}
     try:
@@ -237,10 +238,11 @@ def _copy_and_dump(
         raise CheckpointRefused(pid, error.reason) from error
     finally:
         shorten(frozen, ends)
-        frozen.detach()
+        made.detach(frozen, cuts)
         frozen_ms = (time.monotonic() - begun) * 1e3
         phases.done("let go")
         phases.tell(log)
+        made.wait()
     try:
         criu.dump(copy, images)
     except MoveRefused as error:

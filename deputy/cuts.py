@@ -11,23 +11,17 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from kernel_helpers import inject, syscalls, tracing
+from engine import rests
+from kernel_helpers import syscalls, tracing
 from kernel_helpers.syscalls import SYS, U64, Registers, signed
 
 if TYPE_CHECKING:
     from deputy.stub import Stub
 
-_BYTES = {SYS.write: (1, 2), SYS.sendto: (1, 2), SYS.recvfrom: (1, 2), SYS.getrandom: (0, 1)}
-"""Which of their arguments are where the bytes are and how many."""
-_COUNTED = {SYS.sendfile: 3, SYS.splice: 4}
-"""How many; where, the kernel writes down itself."""
-_MSG_WAITALL = 0x100
-_FLAGS = {SYS.recvfrom: 3}
 _PART = struct.Struct("<QQ")
 """struct iovec."""
-_MESSAGE_PARTS, _MESSAGE_CONTROL = 16, 40
-"""Where in a struct msghdr the vector is (address and number), and how long the ancillary data are, which went with the first bytes."""
-_PARTS_MOST = 1024
+_MESSAGE_CONTROL = 40
+"""Where in a struct msghdr it is told how long the ancillary data are, which went with the first bytes."""
 
 
 class Cuts:
@@ -41,7 +35,7 @@ class Cuts:
     def finds(self, tid: int, number: int) -> bool:
         """Whether a thread that has stopped for that signal comes out of a call that has ended in the middle. Then decide() is due."""
         registers = tracing.registers(tid)
-        if not self._stub.stands_behind_call(registers) or not self._has_rest(registers):
+        if not self._stub.stands_behind_call(registers) or not rests.left(self._stub.pid, registers):
             return False
         self._signals[tid] = number
         return True
@@ -62,44 +56,20 @@ class Cuts:
         registers.rip -= 2
         tracing.set_registers(tid, registers)
 
-    def _has_rest(self, registers: Registers) -> bool:
-        number, done, arguments = signed(registers.orig_rax), signed(registers.rax), syscalls.arguments_of(registers)
-        if done <= 0:
-            return False
-        if number in _BYTES:
-            return done < arguments[_BYTES[number][1]] and (number not in _FLAGS or bool(arguments[_FLAGS[number]] & _MSG_WAITALL))
-        if number in _COUNTED:
-            return done < arguments[_COUNTED[number]]
-        if number in (SYS.writev, SYS.sendmsg):
-            return done < sum(length for _, length in self._parts(*self._vector(registers)))
-        return False
-
-    def _vector(self, registers: Registers) -> tuple[int, int]:
-        """Address and number of its parts."""
-        if signed(registers.orig_rax) == SYS.writev:
-            return registers.rsi, registers.rdx
-        head = inject.read_memory(self._stub.pid, registers.rsi + _MESSAGE_PARTS, _PART.size)
-        return _PART.unpack(head) if head is not None else (0, 0)
-
-    def _parts(self, address: int, count: int) -> list[tuple[int, int]]:
-        count = min(count, _PARTS_MOST)
-        data = inject.read_memory(self._stub.pid, address, count * _PART.size) if count else None
-        return list(_PART.iter_unpack(data)) if data is not None else []
-
     def _shorten(self, registers: Registers, done: int) -> None:
         """Makes the arguments of the call those of its rest. Errors: OSError."""
         number, arguments = signed(registers.orig_rax), syscalls.arguments_of(registers)
-        if number in _BYTES:
-            where, length = _BYTES[number]
+        if number in rests.BYTES:
+            where, length = rests.BYTES[number]
             setattr(registers, syscalls.ARGUMENTS[where], arguments[where] + done)
             setattr(registers, syscalls.ARGUMENTS[length], arguments[length] - done)
             return
-        if number in _COUNTED:
-            setattr(registers, syscalls.ARGUMENTS[_COUNTED[number]], arguments[_COUNTED[number]] - done)
+        if number in rests.COUNTED:
+            setattr(registers, syscalls.ARGUMENTS[rests.COUNTED[number]], arguments[rests.COUNTED[number]] - done)
             return
-        at, count = self._vector(registers)
+        at, count = rests.vector(self._stub.pid, registers)
         rest = b""
-        for address, length in self._parts(at, count):
+        for address, length in rests.parts(self._stub.pid, at, count):
             gone = min(done, length)
             done -= gone
             rest += _PART.pack(address + gone, length - gone)

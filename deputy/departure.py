@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from deputy import freezing, leaving
 from deputy.beginning import Beginning, program_of
-from deputy.freezing import MOMENT_PATIENCE, NotNow
+from deputy.freezing import MOMENT_PATIENCE, NotNow, Writes
 from deputy.preparation import Preparation
 from deputy.report import Report
 from deputy.trace import STDERR, TraceFile
@@ -90,6 +90,8 @@ class Departure:
             held, since = self._take_begun(deputy.beginning)
         if deputy.where == "home" and held is None:
             leaving.await_alone(deputy.pid)
+            if deputy.rests:
+                raise Writes
         if preparation.areas and preparation.ahead is None:
             self._go_ahead()
             return None
@@ -168,7 +170,7 @@ class Departure:
             self._voice.close()
         deputy.answer_failure(self._number, sentence)
         if deputy.where == "home":
-            deputy.finished = True
+            deputy.finish()
 
     def _arrived(self, report: Report) -> None:
         """The process is where it was to go."""

@@ -36,6 +36,7 @@ from deputy.traced import Replaced
 from engine.permission import Owner
 from engine.postcopy import Giver
 from engine.precopy import Progress
+from engine.rests import Rests
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.journal import SUFFIX
 from kernel_helpers.link import Event
@@ -102,6 +103,10 @@ class Deputy:
         self.link: GuestLink | None = None
         self.signals: StubSignals | None = None
         self.mappings = Mappings(self.pid)
+        self.rests = Rests(self.pid)
+        """of writes that its moves have ended in the middle, while it is at home"""
+        self._leaves = False
+        """but for those"""
         self.own_proc = OwnProc(self)
         self.direct = DirectFiles(self)
         self._trace = TraceFile(self.pid, options.trace)
@@ -172,8 +177,14 @@ class Deputy:
             self.link.close()
             self.link = None
 
+    def finish(self) -> None:
+        """The process is at home, and nothing keeps us but what is left of writes."""
+        self._leaves = True
+        self.finished = not self.rests
+
     def end(self) -> None:
         """Takes away what was made for the process, which is home or has ended."""
+        self.rests.end()
         self.server.close()
         self._trace.close()
         self._need_no_more()
@@ -215,6 +226,9 @@ class Deputy:
                 self._preparing()
                 if self._preparing is not None:  # it may be over by now, and what is told then stays
                     self._tell_progress()
+        if self.rests:
+            self.rests.look()
+            self.finished |= self._leaves and not self.rests
         if self.signals is not None:
             self.signals.poll()
         if self.stub is not None and self.stub.executed is not None:
@@ -244,7 +258,7 @@ class Deputy:
         if self._pledge is not None:
             self._redeem(self._pledge)
         elif self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
-            self.finished = True  # nobody asked for a move
+            self.finish()  # nobody asked for a move
 
     def _redeem(self, pledge: Pledge) -> None:
         """The process is at home. When all its memory is there, too, nothing keeps us."""
@@ -255,7 +269,7 @@ class Deputy:
             self._lose(pledge)
         else:
             pledge.forgo()
-        self.finished = True
+        self.finish()
 
     def _lose(self, pledge: Pledge) -> None:
         """Memory of the process, which is at home, does not come any more."""
@@ -310,7 +324,7 @@ class Deputy:
                 self._approach(str(message.get("reason", "asked")), number, str(message.get("memory") or self.options.memory))
         elif operation == "abort":
             if self.where == "home" and self._pledge is None:
-                self.finished = True
+                self.finish()
         else:
             self.answer_failure(number, f"unknown operation {operation!r}")
 
@@ -464,7 +478,8 @@ class Deputy:
             self.answer(number, report)
         self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": report.frozen_ms})
         self._approaching = None
-        self.finished = self._pledge is None
+        if self._pledge is None:
+            self.finish()
 
     def _come_home_patiently(self, begun: float, approach: Approach) -> Report:
         """A thread that stands in another kernel's vdso cannot come; a moment later it has left it."""

@@ -91,7 +91,7 @@ def freeze_guest(deputy: Deputy, since: float) -> Pending:
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
         await_writes(deputy, since)  # now none begins any more
         for tid in deputy.stub.busy():
-            deputy.stub.cancel(tid)
+            deputy.stub.cancel(tid, keeps=True)
         _await_replies(deputy)
         deputy.signals.hold()
         deputy.link.send(Control.QUIET)

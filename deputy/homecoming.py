@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
-from engine import alone, precopy
+from engine import alone, precopy, rests
 from engine.confinement import chains, lets_sleeps_go_on
 from engine.context import Context, ThreadContext, with_pending
 from engine.pending import settled
@@ -106,7 +106,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         stub.remove_resident()
         if deputy.death is not None:
             deputy.death.give(frozen, stub.host(deputy.death.tid))
-        frozen.detach()
+        deputy.rests.detach(frozen, _cuts(frozen, stub) if deputy.death is None else {})
         frozen_until = time.monotonic()
         phases.done("let go")
         phases.tell(log)
@@ -131,6 +131,17 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             approach.close()  # its conversation ends here, and what has come by it is of no use any more
         talk.close()
         raise
+
+
+def _cuts(frozen: Frozen, stub: Stub) -> dict[int, rests.Cut]:
+    """Threads that have come in the middle of a write of which a part is done."""
+    found = {}
+    for tid, thread in frozen.threads.items():
+        number, done = stub.link.rest(stub.program_tid(tid))
+        cut = rests.has_come(thread, number, done) if done else None
+        if cut is not None:
+            found[tid] = cut
+    return found
 
 
 def _with_restarts(context: Context, stub: Stub, may_go_on: bool) -> Context:

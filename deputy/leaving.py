@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import freezing
-from deputy.freezing import NotNow
+from deputy.freezing import NotNow, Writes
 from deputy.guestlink import GuestLink
 from deputy.leases import Leases, OpenForWriting
 from deputy.mapping import Mappings
 from deputy.preparation import Preparation, Target
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
-from engine import criu, files, precopy
+from engine import criu, files, precopy, rests
 from engine.capture import capture, inner_tids
 from engine.confinement import IN_IMAGES, chains
 from engine.context import Context, with_pending
@@ -78,8 +78,12 @@ def leave(
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases("out")
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid, places, waits)
+    cuts = rests.find(frozen) if held is None else {}
     phases.done("seize")
     try:
+        if not all(rests.is_for_link(cut.number, cut.arguments) for cut in cuts.values()):
+            raise Writes
+        rests.make_again(frozen, cuts)
         frozen.keep(Journal(deputy.journal))
         for start, end in left:
             frozen.call(SYS.munmap, start, end - start)
@@ -99,8 +103,11 @@ def leave(
         mappings = Mappings.of(deputy.pid, preparation.files, leases)
         phases.done("late files")
         engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
-        link = HomeLink(list(inner_tids(deputy.pid, list(frozen.threads)).values()))
+        names = inner_tids(deputy.pid, list(frozen.threads))
+        link = HomeLink(list(names.values()))
         link.used_away = used or []
+        for tid, cut in cuts.items():
+            link.expect_rest(names[tid], cut.number, cut.arguments, cut.done)
         try:
             if context is not None:
                 unlock(frozen, context)  # else loop and slots would have to be locked
@@ -124,7 +131,7 @@ def leave(
             raise
     except BaseException:
         shorten(frozen, ends)
-        frozen.detach()
+        deputy.rests.detach(frozen, cuts)
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
     frozen.end_journal()
@@ -216,12 +223,13 @@ def watch(deputy: Deputy) -> tuple[int, float]:
     waits = timed_waits(deputy.pid, places)
     begun = time.monotonic()
     frozen, ends = _seize(deputy.pid, places, waits)
+    cuts = rests.find(frozen)
     try:
         frozen.keep(Journal(deputy.journal))
         userfaultfd = precopy.userfaultfd_or_none(frozen)
     finally:
         shorten(frozen, ends)
-        frozen.detach()
+        deputy.rests.detach(frozen, cuts)
     return userfaultfd, time.monotonic() - begun
 
 

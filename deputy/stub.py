@@ -20,6 +20,7 @@ from types import MappingProxyType
 from deputy import footprint
 from deputy.stub_memory import StubMemory
 from deputy.traced import Traced
+from engine import rests
 from engine.confinement import chains, lets_sleeps_go_on
 from engine.crowd import call_in
 from engine.forkcopy import CLONE_OF_THREAD, clone_task
@@ -196,9 +197,10 @@ class Stub(Traced):
         is replied to."""
         return [tid for tid in self.link.busy() if self.host(tid) is not None]
 
-    def cancel(self, tid: int, timeout: float = 10.0) -> bool:
+    def cancel(self, tid: int, timeout: float = 10.0, keeps: bool = False) -> bool:
         """Takes a thread (the program's id) back out of the call that it waits in; the guest gets a suspended REPLY with
-        the restart code. False: it had completed, and the normal REPLY is on its way.
+        the restart code. False: it had completed, and the normal REPLY is on its way. keeps: nothing ends the call for the guest: what
+        is written of it stays known, and the rest is made when it is made again.
 
         Errors: TimeoutError when the call can neither be ended nor ends by itself.
         """
@@ -214,6 +216,10 @@ class Stub(Traced):
                 continue
             registers = tracing.registers(host)
             is_in_call = self._is_in_call(registers)
+            if keeps and self._has_part(tid, registers) and self.link.suspend(tid, syscalls.ERESTARTNOINTR):
+                tracing.set_registers(host, self._loop_registers(host, registers))
+                self.let_go(host)
+                return True
             if is_in_call and self.link.written(tid):  # which ends with that, see deputy/cuts.py
                 registers.rax, registers.orig_rax = 0, U64
                 tracing.set_registers(host, registers)
@@ -232,6 +238,16 @@ class Stub(Traced):
             if is_stopped:
                 tracing.interrupt(host)  # it stops with the others, if that is not over
         return False
+
+    def _has_part(self, tid: int, registers: Registers) -> bool:
+        """Whether a thread (the program's id) that was stopped in its call, or just behind it, has written a part of what it is to write.
+        Then the link knows how much."""
+        if self._is_in_call(registers):
+            return bool(self.link.written(tid))
+        number, arguments = signed(registers.orig_rax), tuple(syscalls.arguments_of(registers))
+        if not self.stands_behind_call(registers) or not rests.is_for_link(number, arguments) or not rests.left(self.pid, registers):
+            return False
+        return rests.waits_for_room(self.pid, number, arguments) and bool(self.link.written(tid, signed(registers.rax)))
 
     def resumable(self, tid: int) -> int | None:
         """The number of the suspended call of a thread (the program's id) that its kernel can go on with after a refill:

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 
-from engine import confinement
+from engine import confinement, rests
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from kernel_helpers import tasks, vmas
 from kernel_helpers.seizing import Frozen, seize
@@ -77,13 +77,15 @@ def ask(pid: int) -> str | None:
     waits = timed_waits(pid, places)
     frozen = seize(pid)
     ends: dict[int, int] = {}
+    made, cuts = rests.Rests(pid), rests.find(frozen)
     try:
         name_restarted_calls(frozen, places)
         ends = deadlines(frozen, waits)
         return by_asking(frozen)
     finally:
         shorten(frozen, ends)
-        frozen.detach()
+        made.detach(frozen, cuts)
+        made.wait()
 
 
 def _call(row: Setting, place: int) -> tuple[int, ...]:

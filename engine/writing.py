@@ -22,6 +22,7 @@ _ATOMIC = 4096
 """PIPE_BUF: no more than that is written at once or not at all"""
 _OF_BYTES = (SYS.write, SYS.sendto)
 _OF_VECTORS = (SYS.writev, SYS.sendmsg)
+_OF_FILES = (SYS.sendfile,)
 
 
 def is_under_way(pid: int) -> bool:
@@ -50,13 +51,26 @@ def is_under_way(pid: int) -> bool:
 
 def can_be_cut(pid: int, number: int, descriptor: int) -> bool:
     """Whether the call `number` with that descriptor may be one that a stop ends in the middle."""
-    if number not in (*_OF_BYTES, *_OF_VECTORS):
+    if number not in (*_OF_BYTES, *_OF_VECTORS, *_OF_FILES):
         return False
     try:
         mode = os.stat(f"/proc/{pid}/fd/{descriptor}").st_mode
     except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+
+
+def is_waited_for(pid: int, descriptor: int) -> bool:
+    """Whether a call waits until such a descriptor takes, or has, more."""
+    try:
+        mode = os.stat(f"/proc/{pid}/fd/{descriptor}").st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)):
+            return False
+        lines = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
+        flags = next(line for line in lines if line.startswith("flags:"))
+        return not int(flags.split()[1], 8) & os.O_NONBLOCK
+    except (OSError, ValueError, StopIteration):
+        return False
 
 
 def runs(pid: int, tid: int) -> bool:

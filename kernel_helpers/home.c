@@ -5,7 +5,7 @@
  * restart block, user pointer included, for restart_syscall(2). Such a call can go on after a move: when the guest makes
  * it again, and even at home when the stub has become the process again. So that the pointer is right then as well, the
  * buffer is put at the guest's own address in the stub.
- * What is known of an interrupted call until then is in suspended.c. */
+ * What is known of an interrupted call until then is in suspended.c, and rests.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -146,7 +146,9 @@ static void launch(struct home *h, struct home_thread *t, uint32_t watched) {
         slot->arguments[i] = t->call.arguments[i] + (t->call.offsets >> i & 1 ? data : 0);
     if (t->placed)
         slot->arguments[t->call.place_argument] = t->call.place;
-    if (t->resuming && t->deadline)
+    if (home_has_rest(t))
+        home_make_rest(h, t);
+    else if (t->resuming && t->deadline)
         home_shorten(h, t);
     else if (t->resuming && t->placed == t->resumable_placed) {
         slot->number = RESTART_SYSCALL;
@@ -413,6 +415,8 @@ int home_suspend(struct home *h, int tid, int64_t code) {
         __atomic_store_n(&t->slot->done, t->slot->request, __ATOMIC_RELAXED);
         t->state = IDLE;
         home_remember(t, code);
+        if (t->slot->written)
+            home_note_rest(t, t->call.number, t->call.arguments, t->slot->written);
     }
     if (o)
         t->answered = session_post(h->session, o, SEND_LATER);

@@ -1,5 +1,5 @@
 /* What the files of the home side share: its threads, and what is known of their calls (home.c, home_threads.c,
- * suspended.c). */
+ * suspended.c, rests.c). */
 #ifndef FARHOME_HOME_H
 #define FARHOME_HOME_H
 #include <pthread.h>
@@ -13,6 +13,12 @@ enum state { IDLE, BUSY };
 /* Of a call by which the process may have sent itself a signal, or after which a timer's does not come any more: its reply waits until
  * our owner has told the guest of what has come. */
 enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED };
+
+/* Of a call of which a part is done, when the guest makes it again (rests.c). done: bytes; 0: there is none. */
+struct rest {
+    int64_t number;
+    uint64_t arguments[6], done;
+};
 
 struct home_thread {
     uint32_t tid;               /* 0: it has ended */
@@ -37,6 +43,7 @@ struct home_thread {
     int resumable_placed;               /* the restart block points to the place, not into the slot */
     int64_t resumable_deadline;
     int resuming;
+    struct rest rest;
 };
 
 struct home {
@@ -95,6 +102,14 @@ enum signalling home_signalling(struct home *h, struct home_thread *t);
 
 /* Tells the loop what it has to know of a call that may be one for a terminal; with the lock held. */
 void home_face_terminal(struct home_thread *t);
+
+/* ---- rests.c, all with the lock held ---- */
+
+void home_note_rest(struct home_thread *t, int64_t number, const uint64_t arguments[6], uint64_t done);
+/* Whether the call in the slot is the one of which a part is done. */
+int home_has_rest(const struct home_thread *t);
+/* Has the call in the slot be the rest of it. */
+void home_make_rest(struct home *h, struct home_thread *t);
 
 /* ---- suspended.c, all with the lock held ---- */
 

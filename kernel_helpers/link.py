@@ -144,6 +144,7 @@ def _native() -> ctypes.CDLL:
         ("home_standing", i, [pointer, i, pointer]),
         ("home_block", i, [pointer, i, ctypes.c_uint64]), ("home_written", u64, [pointer, i, ctypes.c_uint64]),
         ("home_suspend", i, [pointer, i, ctypes.c_int64]),
+        ("home_expect_rest", i, [pointer, i, i, pointer, ctypes.c_uint64]), ("home_rest", u64, [pointer, i, pointer]),
         ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
     )
 
@@ -381,6 +382,17 @@ class HomeLink(SessionLink):
         if place == NO_PLACE and not deadline:
             raise ValueError(f"call {number} cannot be gone on with")
         _check(_native().home_expect(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments), place, deadline), "expect")
+
+    def expect_rest(self, tid: int, number: int, arguments: Sequence[int], done: int) -> None:
+        """The stub's thread has come out of this call before it left, with so many bytes written: when the guest makes it, the thread
+        makes the rest, and the guest gets what both have written."""
+        _check(_native().home_expect_rest(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments), done), "expect")
+
+    def rest(self, tid: int) -> tuple[int, int]:
+        """Which call of the thread the guest is to make again, and how much of it is done; 0: there is none."""
+        number = ctypes.c_int64()
+        done = _native().home_rest(self.handle, tid, ctypes.byref(number))
+        return number.value, int(done)
 
     def resumable(self, tid: int) -> int | None:
         """The number of the suspended call that restart_syscall(2), made by this very thread, would go on with even after

@@ -22,7 +22,7 @@ from kernel_helpers.errors import MoveRefused
 from kernel_helpers.errors import sentence as sentence_of
 from node import process
 from node.config import Config
-from node.deputies import ENDED, EXIT_TIMEOUT, MOVE_TIMEOUT, SLOWEST, Deputies, abort
+from node.deputies import ENDED, EXIT_TIMEOUT, MOVE_TIMEOUT, ORPHAN_TIME, SLOWEST, Deputies, abort
 from node.paths import Paths
 from node.peers import BUSY, PeerError, PeerRefused, Peers
 from node.programs import Program, ProgramError, Programs
@@ -217,6 +217,8 @@ class Mover:
             if deputy is not None and isinstance(error, ProgramError):
                 await self.deputies.last_word(entry, deputy)
             left = self._registry.get(pid)
+            if left is None and isinstance(error, ProgramError) and await self._has_ended_at_home(pid, deputy):
+                sentence = ENDED
             if left is not None and left.where == HOME != entry.where:
                 # It came home for a call before the deputy heard of this move, which is still wanted, from there.
                 self._registry.update(pid, state="home")
@@ -231,6 +233,13 @@ class Mover:
         if target == HOME and deputy is not None and not report.follows:
             await deputy.wait_gone(EXIT_TIMEOUT)
         return report
+
+    async def _has_ended_at_home(self, pid: int, deputy: Program | None) -> bool:
+        """Whether a process that has ended had come home before its deputy went, as is in order."""
+        last = self._registry.ended.get(pid)
+        if last is not None and last.where == HOME:
+            return True
+        return deputy is not None and deputy.gone.is_set() and await deputy.status(ORPHAN_TIME) == 0
 
     async def _send(self, entry: HomeProcess, target: str, runnable: float, slowdown: float | None, manner: Manner) -> MoveReport:
         """Out or hop. Errors: PeerError, ProgramError, OSError, MoveRefused."""

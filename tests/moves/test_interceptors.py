@@ -21,6 +21,7 @@ from tests.moves import (
     test_signals,
     test_stopped,
     test_unchanged,
+    test_waits,
 )  # fmt: skip
 from tests.moves.cluster import Cluster
 from tests.moves.storm import storm
@@ -134,3 +135,9 @@ def test_filters_with_the_reference_interceptor(reference: Cluster, how: str, wo
 def test_rights_with_the_reference_interceptor(reference: Cluster) -> None:
     natively = test_rights.drops(reference)
     assert test_rights.drops(reference, "n2", "n3", stays=False) == natively  # threads and children are born at home then
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+def test_a_write_that_nobody_reads_with_the_reference_interceptor(reference: Cluster) -> None:
+    test_waits.is_written_whole(reference, "writev", test_waits.ON)

@@ -102,3 +102,25 @@ def test_a_write_that_is_read_bit_by_bit_is_not_cut_short_by_a_move(cluster: Clu
         said = writes.end()
         assert said == f"wrote {1 << 20}\n" * said.count("wrote") + "status 0\n"
         assert said.count("wrote") >= 90
+
+
+ON, AND_HOME = ("n2", "n3", HOME), ("n2", HOME)
+
+
+def is_written_whole(cluster: Cluster, kind: str, targets: tuple[str, ...]) -> None:
+    """The moves do not wait for its end: what is written stays known at home."""
+    with Running(cluster, "gives", kind) as one:
+        until("it is about to write", one.lines)
+        time.sleep(0.2)
+        for target in targets:
+            one.moved(target)
+        (one.directory / "enough").touch()
+        assert one.end() == "wrote all, read the same\nstatus 0\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets"),
+    [("write", ON), ("sendmsg", AND_HOME), *(pytest.param(kind, ON, marks=pytest.mark.soak) for kind in ("writev", "send", "sendmsg"))],
+)
+def test_a_write_that_nobody_reads_is_whole_wherever_it_goes(cluster: Cluster, kind: str, targets: tuple[str, ...]) -> None:
+    is_written_whole(cluster, kind, targets)

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import selectors
+import signal
 import socket
 import sys
 import time
@@ -76,6 +77,9 @@ class Deputy(Program):
             os._exit(3)
         elif operation == "move" and self.behaviour == "hang":
             pass
+        elif self.where != "home" and self.behaviour == "end, last word lost":
+            os.kill(self.pid, signal.SIGKILL)
+            os._exit(0)
         elif self.where != "home" and self.behaviour == "last word lost":
             os._exit(0)
         elif self.where != "home" and self.behaviour == "last word lost, others stay":

@@ -146,6 +146,15 @@ def test_a_process_that_ends_away_is_not_lost_though_its_deputys_last_word_is(pa
     assert "is lost" not in pair[1].log.read_text()
 
 
+def test_so_it_is_of_one_that_has_ended_when_its_deputy_has_gone_without_a_word(three: Cluster) -> None:
+    n1 = three.nodes[0]
+    pid = three.spawn(n1, "sleep", "60")
+    n1.behave(deputy="end, last word lost")
+    n1.ok("migrate", str(pid), "n2")
+    done = n1.command("migrate", str(pid), "n3")
+    assert (done.returncode, done.stderr) == (75, f"migrate: process {pid} stays at home: it has ended\n")
+
+
 @pytest.mark.parametrize("target", ["n3", "home"])
 def test_a_move_that_meets_the_homecoming_is_made_from_home(three: Cluster, target: str) -> None:
     n1 = three.nodes[0]
