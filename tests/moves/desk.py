@@ -140,7 +140,7 @@ def several_jobs(chance: random.Random) -> Iterator[Step]:
     yield keys("\x1a", STOPPED)
     for number in chance.sample([1, 2, 3], 3):
         # Which job is the current one then depends on whether bash is told that one goes on before it has ended.
-        yield line(f"p=$(jobs -p %{number}); kill %{number}; {UNTIL_GONE}; sleep .1; clear; echo gone")
+        yield line(f"p=$(jobs -p %{number}); kill %{number}; {UNTIL_GONE}; sleep .1; clear; echo {number} is gone")
     yield line("wait; jobs; echo none left")
 
 
