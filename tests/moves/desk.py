@@ -172,7 +172,7 @@ def traps(chance: random.Random) -> Iterator[Step]:
     yield line("trap 'echo got' USR1; kill -USR1 $$")
     yield line("trap 'got=it' USR1; (while sleep 0.3; do kill -USR1 $$; done) & p=$!; wait $p; echo status $? $got")
     yield line(f"kill $p; {UNTIL_GONE}")
-    yield line("trap - USR1; trap 'echo interrupted' INT; echo begun; sleep 1000", r"begun$")
+    yield line("trap - USR1; trap 'echo interrupted' INT; sh -c 'echo begun; exec sleep 1000'", r"begun$")
     yield keys("\x03")
     yield line("trap - INT")
 
@@ -189,7 +189,7 @@ def typed(chance: random.Random) -> Iterator[Step]:
     yield line("echo begun; cat", r"begun$")
     yield line("twice", r"twice\ntwice$")
     yield keys("\x04")
-    yield line("echo begun; cat", r"begun$")
+    yield line("sh -c 'echo begun; exec cat'", r"begun$")       # it says so itself: bash has begun it, and it has the terminal
     yield keys("\x03")
     yield line("echo one two three" + LEFT * 5 + "\x7f\x7f\x7f\x7f" + "\x05 four")
     yield keys(UP, r"echo one three four$")
