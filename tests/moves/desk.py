@@ -107,8 +107,8 @@ STOPPED = rf"Stopped[^\n]*{PROMPT}"
 
 
 # Whether bash tells of a job before its next prompt, and whether `wait` waits, is decided by what has happened when it comes to that: where
-# a shell may stand still for a while at any point, a script says for what it waits.
-UNTIL_GONE = "while kill -0 $p 2> /dev/null; do sleep .1; done"
+# a shell may stand still for a while anywhere, a script says for what it waits. Of what has ended bash tells once a program in front has.
+UNTIL_GONE = "while kill -0 $p 2> /dev/null; do sleep .1; done; sleep .1"
 
 
 def until_stopped(what: str) -> str:
@@ -140,7 +140,7 @@ def several_jobs(chance: random.Random) -> Iterator[Step]:
     yield keys("\x1a", STOPPED)
     for number in chance.sample([1, 2, 3], 3):
         # Which job is the current one then depends on whether bash is told that one goes on before it has ended.
-        yield line(f"p=$(jobs -p %{number}); kill %{number}; {UNTIL_GONE}; sleep .1; clear; echo {number} is gone")
+        yield line(f"p=$(jobs -p %{number}); kill %{number}; {UNTIL_GONE}; clear; echo {number} is gone")
     yield line("wait; jobs; echo none left")
 
 
