@@ -35,8 +35,8 @@ def build(kinds: str) -> Path:
     write(target / "options.c", "".join(map(_as_c, options(inside).items())) + _REPORTED.format(reports=inside / "reports"))
     command = ["make", "-s", "-j2", "-C", ROOT / "kernel_helpers", f"SAN={kinds}", f"BUILD={target}", f"MORE={target}/options.c"]
     subprocess.run(command, check=True, timeout=900)
-    # enter as it is: in a child that is in another pid namespace AddressSanitizer waits for itself.
-    for name in ("criu", "pycriu", "enter"):
+    # enter and sandbox as they are: in a child that is in another pid namespace AddressSanitizer waits for itself.
+    for name in ("criu", "pycriu", "enter", "sandbox"):
         link(target / name, ROOT / ".build" / name)
     environment = target / "python"
     (environment / "bin").mkdir(parents=True, exist_ok=True)

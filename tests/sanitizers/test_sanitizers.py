@@ -42,7 +42,7 @@ MISTAKES = {"asan,ubsan": (BEYOND_ITS_END, "heap-buffer-overflow"), "tsan": (AT_
 """Something that is wrong, and what is reported of it."""
 
 
-ROOMS = {"asan,ubsan": ("link", "mfs"), "tsan": ("link",)}
+ROOMS = {"asan,ubsan": ("engine", "link", "mfs"), "tsan": ("link",)}
 LEFT_OUT = {"mfs": "not in_parts_of_any_size"}
 """What waits longer for the sanitizers than its bound: reading 240 MB in packets of 1,500 bytes."""
 
