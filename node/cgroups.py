@@ -130,17 +130,18 @@ class GuestGroups:
         """Makes the groups above the guests'."""
         for point in self._points:
             # Version 2 gives a group only the controllers that every group above hands on.
-            for directory in (point, point / TOP, point / BASE, point / RESTING):
+            for directory in (point, point / TOP, point / BASE, point / RESTING, point / REMOTES):
                 try:
                     directory.mkdir(exist_ok=True)
                 except OSError as error:
                     log.debug("%s: %s", directory, error)
                     break
-                for controller in _handed_on(directory) if directory != point / RESTING else ():
+                for controller in _handed_on(directory) if directory not in (point / RESTING, point / REMOTES) else ():
                     _write(directory / "cgroup.subtree_control", f"+{controller}")
             if not _weigh(point / RESTING, FIRST_WEIGHT):
-                with suppress(OSError):
-                    (point / RESTING).rmdir()            # it is about something else than processors
+                for name in (RESTING, REMOTES):          # it is about something else than processors
+                    with suppress(OSError):
+                        (point / name).rmdir()
 
     def bound(self, bounds: Bounds) -> None:
         """Bounds all guests together, at once. The bounds are those of the uppermost group: its neighbours are the owner's."""
@@ -164,18 +165,13 @@ class GuestGroups:
         """Puts a program that supervises guests beside them, or (one that moves a guest) beside the owner's programs. Takes some ms."""
         for point in self._points:
             group = point / (RESTING if is_at_rest else REMOTES)
-            if not is_at_rest and (point / RESTING).exists():
-                with suppress(OSError):
-                    group.mkdir(exist_ok=True)
             if group.exists():
                 _write(group / "cgroup.procs", str(pid))
 
     def weigh_remotes(self, is_owner_back: bool) -> None:
         """Gives those that move guests less of the processors than the owner's programs have, or as much as anybody has."""
         for point in self._points:
-            if (point / RESTING).exists():
-                with suppress(OSError):
-                    (point / REMOTES).mkdir(exist_ok=True)
+            if (point / REMOTES).exists():
                 _weigh(point / REMOTES, REMOTES_WEIGHT if is_owner_back else FULL_WEIGHT)
 
     def bound_memory(self, key: str, most: int | None) -> None:
