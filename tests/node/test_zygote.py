@@ -148,9 +148,18 @@ async def main():
     await zygote.settled()
     print(zygote._process.pid == forked_already[0], Path("/proc/self/cmdline").read_bytes().rstrip(bytes(1)).split(bytes(1))[-1])
     with open(sys.argv[1], "wb") as output:
-        child = await zygote.spawn([*forked.PREFIX, "remote.rehearsal", "/nowhere/" + "x" * 300], output.fileno(), ())
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(writer, True)                           # who writes waits, and so is still there to be looked at
+        child = await zygote.spawn([*forked.PREFIX, "deputy", "--help", "x" * 300], writer, ())
         shown = Path(f"/proc/{child.pid}/cmdline").read_bytes()
         print(len(shown) >= forked.TITLE_ROOM, Path(f"/proc/{child.pid}/stat").read_text().rsplit(")")[1].split()[1] == str(os.getpid()))
+        os.close(writer)
+        os.close(reader)
         child.wait()
         child = await zygote.spawn([*forked.PREFIX, "deputy", "--help"], output.fileno(), ())
         print(await asyncio.to_thread(child.wait))
