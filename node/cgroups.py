@@ -163,8 +163,10 @@ class GuestGroups:
 
     def place_remote(self, pid: int, is_at_rest: bool) -> None:
         """Puts a program that supervises guests beside them, or (one that moves a guest) beside the owner's programs. Takes some ms."""
-        for point in self._points:
-            group = point / (RESTING if is_at_rest else REMOTES)
+        groups = self.directories(RESTING if is_at_rest else REMOTES)
+        if not any(group.exists() for group in groups):
+            self.prepare()                               # a daemon that has ended has taken it away, which was empty
+        for group in groups:
             if group.exists():
                 _write(group / "cgroup.procs", str(pid))
 

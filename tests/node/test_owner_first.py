@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from node.cgroups import REMOTES, RESTING, hierarchies
 from tests.node.nodes import Cluster, Node, wait_for
 
 
@@ -39,26 +41,39 @@ def stage(node: Node) -> str:
     return str(json.loads(node.ok("mosctl", "owner", "--json"))["stage"])
 
 
-def members(group: str) -> set[str]:
-    """Processes in that control group, in whichever hierarchy it is."""
-    return {pid for path in Path("/sys/fs/cgroup").rglob(f"{group}/cgroup.procs") for pid in path.read_text().split()}
+def groups_of(pid: int) -> set[str]:
+    """Paths of the control groups of a process, in all hierarchies."""
+    return {line.rpartition(":")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
+
+
+def remote_of(node: Node, key: str) -> int:
+    """The process that supervises a guest, by what its command line says of its socket."""
+    def is_it(line: bytes) -> bool:
+        return str(node.base).encode() in line and f"/{key}.sock".encode() in line
+
+    found: list[int] = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            found += [int(process)] if is_it(Path(f"/proc/{process}/cmdline").read_bytes()) else []
+    (pid,) = found
+    return pid
 
 
 def test_who_supervises_a_guest_shares_what_is_lent_until_the_guest_is_to_go(lender: Cluster) -> None:
     n1, n2 = lender.nodes
     lend(n2, "enabled = true", 'then = "keep"')
-    if not list(Path("/sys/fs/cgroup").rglob("farhome/remotes")):
+    if not any((point / RESTING).exists() for point in hierarchies().values()):
         pytest.skip("no cpu controller here")
     n2.behave(remote="stay")
     pid = lender.spawn(n1, "sleep", "60")
     n1.ok("migrate", str(pid), "n2")
-    wait_for(lambda: len(members("farhome/remotes")) == 1, message="its remote is beside the guests")
-    remote = members("farhome/remotes")
+    remote = remote_of(n2, f"n1-{pid}")
+    wait_for(lambda: f"/{RESTING}" in groups_of(remote), message="its remote is beside the guests")
     n2.ok("mosctl", "owner", "back")
-    wait_for(lambda: remote <= members("farhome-remotes"), message="it is beside the owner's programs")
-    assert not members("farhome/remotes")
+    wait_for(lambda: f"/{REMOTES}" in groups_of(remote), message="it is beside the owner's programs")
+    assert f"/{RESTING}" not in groups_of(remote)
     n2.ok("mosctl", "owner", "away")
-    wait_for(lambda: remote <= members("farhome/remotes"), message="it rests again")
+    wait_for(lambda: f"/{RESTING}" in groups_of(remote), message="it rests again")
 
 
 def test_guests_go_home_when_the_owner_uses_his_node_or_says_so(lender: Cluster) -> None:
