@@ -215,10 +215,11 @@ def _copy_and_dump(
     waits = timed_waits(pid, places)
     begun, phases = time.monotonic(), Phases("checkpoint")
     frozen = seize(pid)
-    made, cuts = rests.Rests(pid), rests.find(frozen)
+    made, cuts = rests.Rests(pid), dict[int, rests.Cut]()
     phases.done("seize")
     ends = {}
     try:
+        cuts = rests.find(frozen)
         name_restarted_calls(frozen, places)
         ends = deadlines(frozen, waits)
         frozen.keep(journal)

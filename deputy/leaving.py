@@ -78,9 +78,10 @@ def leave(
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases("out")
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid, places, waits)
-    cuts = rests.find(frozen) if held is None else {}
+    cuts: dict[int, rests.Cut] = {}
     phases.done("seize")
     try:
+        cuts = rests.find(frozen) if held is None else {}
         if not all(rests.is_for_link(cut.number, cut.arguments) for cut in cuts.values()):
             raise Writes
         rests.make_again(frozen, cuts)
@@ -223,8 +224,9 @@ def watch(deputy: Deputy) -> tuple[int, float]:
     waits = timed_waits(deputy.pid, places)
     begun = time.monotonic()
     frozen, ends = _seize(deputy.pid, places, waits)
-    cuts = rests.find(frozen)
+    cuts: dict[int, rests.Cut] = {}
     try:
+        cuts = rests.find(frozen)
         frozen.keep(Journal(deputy.journal))
         userfaultfd = precopy.userfaultfd_or_none(frozen)
     finally:

@@ -81,7 +81,7 @@ class Queues:
         self._leader_seen = time.monotonic()
 
     def _is_preferred(self, tid: int, code: int, now: float) -> bool:
-        """Whether the signal that this thread got was sent by its id: a call of the process itself tells it, or that the first was free."""
+        """Return whether this thread's signal was sent by its id: the process's own call shows it, or the first thread was free."""
         if code in _SENT and now - self._leader_seen > MOMENT:
             return True
         return any(self._sends_by(standing, tid) for standing in map(self._stub.link.standing, self._stub.busy()))

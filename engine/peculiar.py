@@ -77,8 +77,9 @@ def ask(pid: int) -> str | None:
     waits = timed_waits(pid, places)
     frozen = seize(pid)
     ends: dict[int, int] = {}
-    made, cuts = rests.Rests(pid), rests.find(frozen)
+    made, cuts = rests.Rests(pid), dict[int, rests.Cut]()
     try:
+        cuts = rests.find(frozen)
         name_restarted_calls(frozen, places)
         ends = deadlines(frozen, waits)
         return by_asking(frozen)

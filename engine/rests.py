@@ -37,7 +37,7 @@ _PARTS_MOST = 1024
 _LINK_MOST = 16 << 20
 """Bytes: greater writes are no single call on the link."""
 PATIENCE = 10.0
-"""Seconds that somebody waits for the rests of a process who has nothing else to do."""
+"""Seconds that a check or a checkpoint waits until a process has made its rests."""
 
 Step = tuple[int, int, tuple[int, ...]]
 """Number of a call, how many bytes of it are wanted, its arguments."""

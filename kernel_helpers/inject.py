@@ -205,7 +205,7 @@ class Thread:
             self.in_hand.append(info)
 
     def take_in_hand(self) -> list[bytes]:
-        """Whoever calls it gives them back."""
+        """The caller gives them back to the thread."""
         taken, self.in_hand, self.came_late = self.in_hand, [], 0
         return taken
 
@@ -493,7 +493,7 @@ class Thread:
         waiting = self.take_in_hand()
         info = waiting[0] if waiting and not signal else b""
         signal = signal or (signal_number(info) if info else 0)
-        if signal == _STOP and not self._can_inject_signal:  # who has sent it nobody is told
+        if signal == _STOP and not self._can_inject_signal:  # a stop has no siginfo that a program reads
             if not is_void(signal, self.pid, self.tid):
                 _libc.syscall(SYS.tgkill, self.pid, self.tid, signal)
             return 0

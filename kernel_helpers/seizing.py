@@ -197,7 +197,7 @@ class Frozen:
             check(result, f"{NAMES.get(one[0], one[0])} in {self.pid}")
 
     def results(self, wanted: Sequence[tuple[int, ...]], room: int, size: int) -> Iterator[int]:
-        """The same where some may fail: what each of them gives, as Thread.call() tells it. Errors: as that."""
+        """Make the same calls where some may fail; return the result of each, as Thread.call() does. Errors: as Thread.call()."""
         if not self.batch_code or len(wanted) < FEW:
             yield from (self.leader.call(*one) for one in wanted)
             return
