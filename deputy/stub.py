@@ -307,9 +307,11 @@ class Stub(Traced):
             inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
             inject.check(thread.call(SYS.rt_sigaction, number, at, 0, 8), f"rt_sigaction in {self.pid}")
 
-    def add_thread(self, parent: int = 0) -> int:
-        """One thread more, in the loop, with the rights of `parent` (the program's id; 0: any); its id as the program sees it. Errors:
-        OSError, TimeoutError; nothing is left then."""
+    def add_thread(self, parent: int) -> int:
+        """One thread more, in the loop; its id as the program sees it. The thread `parent` (the program's id) makes it, for it has that
+        one's rights, priority, processors and whatever else the kernel hands on. Errors: OSError, TimeoutError; nothing is left then."""
+        if self.host(parent) is None:
+            raise ProcessLookupError(errno.ESRCH, f"thread {parent} has ended")
         before = self.link.size
         index = self.link.add_thread()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.programs.build import program
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -70,3 +72,15 @@ def states(process: Path) -> set[str]:
         with suppress(FileNotFoundError, ProcessLookupError):
             found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
     return found
+
+
+def test_what_is_born_away_has_what_its_maker_has(cluster: Cluster, tmp_path: Path) -> None:
+    """Priority, processors, rights and the like of the thread that makes it, which is not the first."""
+    (tmp_path / "go").touch()
+    expected = subprocess.run([program("inherits")], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout
+    with Running(cluster, "inherits", "") as inherits:
+        until("it waits", inherits.lines)
+        inherits.moved("n2")
+        (inherits.directory / "go").touch()
+        said = inherits.end()
+    assert said.replace(inherits.name, "inherits") == f"{expected}status 0\n"
