@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from deputy.guestlink import GuestLink
 from deputy.preparation import Target
 from engine.phases import Phases
+from kernel_helpers import children
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
@@ -75,6 +76,7 @@ def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, ta
         stub.link.close()
         raise
     child.shares_memory = shares_memory
+    children.begin(stub.pid, stub.program_tid(stub.pid), parent=deputy.pid)
     child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), deputy.mappings.inherited(stub.pid))
     phases.done("deputy")
     stub.memory.settle()

@@ -37,6 +37,7 @@ from engine.permission import Owner
 from engine.postcopy import Giver
 from engine.precopy import Progress
 from engine.rests import Rests
+from kernel_helpers import children
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.journal import SUFFIX
 from kernel_helpers.link import Event
@@ -150,6 +151,7 @@ class Deputy:
         self.stub, self.link, self.mappings = stub, link, mappings
         self.signals = StubSignals(self, stub)
         self.where = link.target.node
+        children.begin(self.pid, stub.program_tid(stub.pid))
         self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
 
     def is_followed(self, size: int, giver: Giver | None = None, pledge: Pledge | None = None) -> None:
@@ -185,6 +187,7 @@ class Deputy:
     def end(self) -> None:
         """Takes away what was made for the process, which is home or has ended."""
         self.rests.end()
+        children.forget(self.pid)
         self.server.close()
         self._trace.close()
         self._need_no_more()
@@ -516,9 +519,10 @@ class Deputy:
         if fields.get("held"):
             self.link.home.release()
 
-    def guest_died(self, number: int) -> None:
-        """The guest was killed by a signal of its own: the stub ends the same way."""
+    def guest_died(self, number: int, used: list[int]) -> None:
+        """The guest was killed by a signal of its own: the stub ends the same way. used: by it away (account.FIELDS)."""
         assert self.signals is not None
+        children.end(self.pid, used)
         self.signals.die_by(number)
 
     def ended(self, status: str) -> None:

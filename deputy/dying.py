@@ -33,6 +33,8 @@ class Death:
 
     tid: int
     info: bytes
+    used: list[int]
+    """by the process away (account.FIELDS)"""
 
     @property
     def number(self) -> int:
@@ -46,13 +48,13 @@ class Death:
         thread.in_hand = [self.info]
 
 
-def begin(deputy: Deputy, tid: int, info: bytes) -> None:
-    """The guest stands still. Errors: WireError."""
-    death = Death(tid, info)
+def begin(deputy: Deputy, tid: int, info: bytes, used: list[int]) -> None:
+    """The guest stands still, and has used that away. Errors: WireError."""
+    death = Death(tid, info, used)
     if len(info) != SIGINFO_BYTES or not 1 <= death.number <= SIGNALS:
         raise WireError(f"{deputy.where} tells of a signal that is none")
     if not is_wanted(deputy.pid):
-        deputy.guest_died(death.number)
+        deputy.guest_died(death.number, used)
         return
     log.info("process %d ends: signal %d, code %d", deputy.pid, death.number, tracing.signal_code(info))
     deputy.death, deputy.go_home_reason = death, REASON
@@ -64,7 +66,7 @@ def has_failed(deputy: Deputy) -> None:
     if death is not None:
         log.warning("the core of process %d lacks its memory", deputy.pid)
         deputy.go_home_reason = None
-        deputy.guest_died(death.number)
+        deputy.guest_died(death.number, death.used)
 
 
 def is_wanted(pid: int) -> bool:

@@ -140,6 +140,13 @@ class GuestLink:
         except ValueError as error:
             raise WireError(f"{self.target.node}: {error}") from None
 
+    def _whole(self, fields: dict[str, Any]) -> list[int]:
+        """What a guest that dies has used. Errors: WireError."""
+        try:
+            return account.check_whole(fields.get("used"))
+        except ValueError as error:
+            raise WireError(f"{self.target.node}: {error}") from None
+
     def events(self) -> list[Event]:
         """New events, connection matters taken care of. Errors: LinkLost."""
         found = self._pending + self.home.events()
@@ -250,9 +257,11 @@ class GuestLink:
             fields = unpack(event.data)
             deputy.signals.blocks({int(tid): int(mask) for tid, mask in fields["masks"]}, int(fields["ignored"]))
         elif event.kind == Control.DUMPS:
-            dying.begin(deputy, event.tid, bytes(unpack(event.data)["info"]))
+            fields = unpack(event.data)
+            dying.begin(deputy, event.tid, bytes(fields["info"]), self._whole(fields))
         elif event.kind == Control.GUEST_DIED:
-            deputy.guest_died(int(str(unpack(event.data)["number"])))
+            fields = unpack(event.data)
+            deputy.guest_died(int(str(fields["number"])), self._whole(fields))
         else:
             log.debug("event %s ignored", event.kind)
         return None

@@ -18,7 +18,7 @@ from engine.phases import Phases
 from engine.refill import RefillFailed, refill
 from engine.restarts import SLEEPS, make_again
 from engine.ticks import merged
-from kernel_helpers import syscalls
+from kernel_helpers import children, syscalls
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS, Registers
@@ -118,6 +118,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             approach.forgo()
         ahead = approach.progress if approach is not None else precopy.Progress()
         deputy.drop_link()
+        children.forget(deputy.pid)
         talk.close()
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
         total, size = time.monotonic() - begun, refilled.pages.bytes + ahead.sent

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import selfsight
-from kernel_helpers import account
+from kernel_helpers import account, children
 from kernel_helpers.link import Event
 from wire.control import Control, unpack
 from wire.frames import WireError
@@ -125,7 +125,8 @@ class OwnProc:
         except FileNotFoundError:
             return b""
         asks_itself = tid == (thread or stub.program_tid(stub.pid))
-        used = selfsight.Used.of(account.check(fields["used"]), thread or stub.program_tid(stub.pid), bool(thread))
+        whose = thread or stub.program_tid(stub.pid)
+        used = selfsight.Used.of(account.check(fields["used"]), whose, bool(thread), children.in_all(stub.pid))
         names = self._deputy.mappings.names()
         text = selfsight.compose(name, place, guest, names, used, asks_itself)
         if text == Path(f"{place}/{name}").read_bytes():

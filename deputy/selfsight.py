@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from engine.files import FileMapping, mappings
 from kernel_helpers.account import SECOND, WHOLE
+from kernel_helpers.account import Used as Figures
 
 NAMES = frozenset({"maps", "smaps", "smaps_rollup", "numa_maps", "status", "stat", "statm", "cmdline", "environ", "auxv"})
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -33,16 +34,24 @@ class Used:
     voluntary: int = 0
     involuntary: int = 0
     peak: int = 0
+    children_user: int = 0
+    children_system: int = 0
+    children_minor: int = 0
+    children_major: int = 0
 
     @classmethod
-    def of(cls, used: list[list[int]], thread: int, alone: bool) -> Used:
-        """For a thread's own files if `alone`, else for the process's, in which the switches are those of its first thread."""
+    def of(cls, used: list[list[int]], thread: int, alone: bool, by_children: Figures) -> Used:
+        """For a thread's own files if `alone`, else for the process's, in which the switches are those of its first thread. by_children: by
+        those that have ended away."""
         rows = {tid: fields for tid, *fields in used}
         nothing = [0] * 8
         times = rows.get(thread if alone else WHOLE, nothing)
         switches = rows.get(thread, nothing)
         ticks = [nanoseconds * _TICKS // SECOND for nanoseconds in times[1:3]]
-        return cls(ticks[0], ticks[1], times[3], times[4], switches[5], switches[6], rows.get(WHOLE, nothing)[7])
+        return cls(
+            ticks[0], ticks[1], times[3], times[4], switches[5], switches[6], rows.get(WHOLE, nothing)[7],
+            by_children.user * _TICKS // SECOND, by_children.system * _TICKS // SECOND, by_children.minor, by_children.major,
+        )  # fmt: skip
 
 
 def compose(name: str, place: str, guest: bytes, names: dict[str, str], used: Used, asks_itself: bool) -> bytes:
@@ -130,7 +139,9 @@ def _stat(home: bytes, guest: bytes, used: Used, asks_itself: bool) -> bytes:
     fields = home.rpartition(b")")[2].split()
     for number in (23, 24, 31, 32, 33, 34, 39):  # memory in all and resident, four masks of signals, processor
         fields[number - 3] = there[number - 3]
-    for number, more in ((10, used.minor), (12, used.major), (14, used.user), (15, used.system)):
+    own = ((10, used.minor), (12, used.major), (14, used.user), (15, used.system))
+    by_children = (11, used.children_minor), (13, used.children_major), (16, used.children_user), (17, used.children_system)
+    for number, more in (*own, *by_children):
         fields[number - 3] = b"%d" % (int(fields[number - 3]) + more)
     fields[0] = _state(fields[0], there[0], asks_itself)[:1]
     return head + b") " + b" ".join(fields) + b"\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import struct
 import time
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from deputy.stub import Stub, say_on_terminal
 from deputy.timers import Ticks
 from engine.pending import Pending
 from engine.ticks import ALARM, overruns_of
-from kernel_helpers import tracing
+from kernel_helpers import account, children, tracing
 from kernel_helpers.syscalls import SYS
 from kernel_helpers.tracing import Cause, Stop
 from wire.control import Control
@@ -36,6 +37,11 @@ THREADS_LOOKED_AT = 16
 """The first of a process may get what is sent to it; the kernel prefers the very first."""
 
 
+_ENDS = frozenset({1, 2, 3})
+"""si_code of SIGCHLD: CLD_EXITED, CLD_KILLED, CLD_DUMPED."""
+_CHILD, _CHILD_AT = struct.Struct("<iIi4xqq"), 16
+"""Of such a siginfo: pid, uid, status, user and system time in ticks."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 _TERMINAL_MASK = sum(1 << (number - 1) for number in TERMINALS)
 
 
@@ -155,6 +161,8 @@ class StubSignals:
             self._unborn.discard(int.from_bytes(info[16:20], "little"))  # si_pid, where si_code is CLD_*
             self._proceed(stop.tid)
             return
+        if number == signal.SIGCHLD and code in _ENDS:
+            info = self._with_times(info)
         directed = self._queues.directed_at(stop.tid, info)
         if directed is None:
             return
@@ -174,6 +182,13 @@ class StubSignals:
             self._stub.detained.add(stop.tid)  # the call is made again, or its rest: not before we know what its caller blocks
         else:
             self._proceed(stop.tid)
+
+    def _with_times(self, info: bytes) -> bytes:
+        """A siginfo of a child's end, with what the child has used away as well."""
+        pid, _, status, user, system = _CHILD.unpack_from(info, _CHILD_AT)
+        used = children.of_child(self._stub.pid, pid)
+        more = (used.user * _TICKS // account.SECOND, used.system * _TICKS // account.SECOND)
+        return info[:_CHILD_AT] + _CHILD.pack(pid, _, status, user + more[0], system + more[1]) + info[_CHILD_AT + _CHILD.size :]
 
     def blocks(self, masks: dict[int, int], ignored: int) -> None:
         """What threads of the guest (the program's ids) block that are in a call: the terminal is asked again, and decides by that.

@@ -300,18 +300,21 @@ static void add_to_clock(struct account *a, struct entry *caller, int clock, str
         add_time(result, (clock & CPU_CLOCK_MASK) == CPU_CLOCK_VIRT ? u.user : u.total);
 }
 
+void account_add_to_usage(struct rusage *usage, const struct used *used) {
+    add_interval(&usage->ru_utime, used->user);
+    add_interval(&usage->ru_stime, used->system);
+    usage->ru_minflt += used->minor;
+    usage->ru_majflt += used->major;
+    usage->ru_nvcsw += used->voluntary;
+    usage->ru_nivcsw += used->involuntary;
+    if ((long)used->peak > usage->ru_maxrss)
+        usage->ru_maxrss = used->peak;
+}
+
 static void add_to_usage(struct account *a, struct entry *e, struct rusage *result) {
     struct used u;
-    if (all_used(a, e, &u, 1))
-        return;
-    add_interval(&result->ru_utime, u.user);
-    add_interval(&result->ru_stime, u.system);
-    result->ru_minflt += u.minor;
-    result->ru_majflt += u.major;
-    result->ru_nvcsw += u.voluntary;
-    result->ru_nivcsw += u.involuntary;
-    if ((long)u.peak > result->ru_maxrss)
-        result->ru_maxrss = u.peak;
+    if (!all_used(a, e, &u, 1))
+        account_add_to_usage(result, &u);
 }
 
 void account_add(struct account *a, int host_tid, long number, const uint64_t arguments[6], unsigned char *result, size_t length) {

@@ -24,6 +24,9 @@ void account_begin(struct account *a);
 void account_carry(struct account *a, uint32_t tid, const struct used *before);
 /* Used in all, here and before. tid 0: by the process. 0, or -ESRCH. */
 int account_used(struct account *a, uint32_t tid, struct used *used);
+/* Adds it to what home's kernel says. */
+struct rusage;
+void account_add_to_usage(struct rusage *usage, const struct used *used);
 /* Adds it to what a call that thread `host_tid` made has told at home: `length` bytes at `result`. */
 void account_add(struct account *a, int host_tid, long number, const uint64_t arguments[6], unsigned char *result, size_t length);
 #endif

@@ -22,8 +22,15 @@ SECOND = 1_000_000_000
 _LIMIT = 1 << 63
 
 
-class _Used(ctypes.Structure):
+class Used(ctypes.Structure):
+    """struct used of account.h."""
+
     _fields_ = [(name, ctypes.c_uint64) for name in FIELDS]
+
+
+def fields(used: Used) -> list[int]:
+    """By FIELDS."""
+    return [int(getattr(used, name)) for name in FIELDS]
 
 
 @functools.cache
@@ -62,6 +69,16 @@ class Account:
         if tid in self._tids:
             self._tids.remove(tid)
 
+    def used_by_all(self) -> bytes:
+        """struct used of the process, here and before; empty if it is gone."""
+        used = Used()
+        return b"" if _native().account_used(self.handle, WHOLE, ctypes.byref(used)) else bytes(used)
+
+    def whole(self) -> list[int]:
+        """The same as FIELDS."""
+        used = self.used_by_all()
+        return fields(Used.from_buffer_copy(used)) if used else []
+
     def begin(self) -> None:
         """What has been used up to now (by those who made the guest) does not count."""
         _native().account_begin(self.handle)
@@ -70,16 +87,16 @@ class Account:
         """What was used here and before: [WHOLE, *FIELDS] of the process, [tid as the program sees it, *FIELDS] of each thread
         that there still is."""
         found: list[list[int]] = []
-        used = _Used()
+        used = Used()
         for tid in (WHOLE, *self._tids):
             if _native().account_used(self.handle, tid, ctypes.byref(used)) == 0:
-                found.append([tid, *(int(getattr(used, name)) for name in FIELDS)])
+                found.append([tid, *fields(used)])
         return found
 
     def carry(self, before: object) -> None:
         """Takes what used() said where the guest was before. Errors: ValueError."""
-        for tid, *fields in check(before):
-            _native().account_carry(self.handle, tid, ctypes.byref(_Used(*fields)))
+        for tid, *used in check(before):
+            _native().account_carry(self.handle, tid, ctypes.byref(Used(*used)))
 
     def add(self, host_tid: int, number: int, arguments: tuple[int, ...], told: bytes) -> bytes:
         """What home has told in answer to a call of a thread, the guest's own share added."""
@@ -124,6 +141,11 @@ def limit_guest(guest: int, left: object, before: int) -> bool:
 def _clock_of(pid: int) -> int:
     """The cpu clock of a process; see clock_getcpuclockid(3)."""
     return ~pid << 3 | 2
+
+
+def check_whole(used: Any) -> list[int]:
+    """What Account.whole() gave, after its way over the network; zeros if it is missing. Errors: ValueError."""
+    return check([[WHOLE, *used]])[0][1:] if isinstance(used, list) and used else [0] * len(FIELDS)
 
 
 def check(used: Any) -> list[list[int]]:

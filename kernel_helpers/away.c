@@ -98,6 +98,16 @@ int away_send(struct away *a, struct guest_thread *t) {
     return 0;
 }
 
+/* A call to end: if the process does by that, its parent may wait for it, and be told. */
+static void say_what_it_used(struct away *a, struct guest_thread *t) {
+    unsigned threads = 0;
+    struct used used;
+    for (unsigned i = 0; i < a->count; i++)
+        threads += a->threads[i]->tid != 0;
+    if (a->account && (threads == 1 || t->m.call.number == SYS_exit_group) && !account_used(a->account, 0, &used))
+        marshal_attach(&t->m, &used, sizeof used);
+}
+
 static void forward(struct away *a, struct guest_thread *t, const struct seccomp_notif *n,
                     const struct call_entry *entry) {
     uint64_t arguments[6];
@@ -109,6 +119,8 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
         if (t->asked)
             t->m.call.offsets |= blocks(t->host_tid);
         t->asked = 0;
+        if (entry->class == CLASS_END)
+            say_what_it_used(a, t);
         /* Parked first, then asked: a signal that comes meanwhile finds the call parked. */
         pthread_mutex_lock(&a->lock);
         t->state = SENT_HOME;

@@ -176,6 +176,8 @@ static int finish(struct home *h, struct home_thread *t) {
     }
     if (ended) {
         t->quick = __builtin_ia32_rdtsc() - t->begun < QUICK_CYCLES;
+        if (!t->slot->asks)
+            home_add_children(h, t, t->slot->value);
         o = t->slot->asks ? make_reply(h, t, -ERESTARTNOINTR, REPLY_SUSPENDED | REPLY_ASKS) : make_reply(h, t, t->slot->value, 0);
     }
     if (o) {
@@ -276,6 +278,7 @@ static void start(struct home *h, struct home_thread *t) {
     int64_t limit = home_patience(h, t);
     t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : home_now() + limit;
     home_forget(t);
+    home_note_end(h, t);
     t->state = BUSY;
     t->begun = __builtin_ia32_rdtsc();
     launch(h, t, WATCHED_NOT);

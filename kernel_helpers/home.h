@@ -111,6 +111,13 @@ int home_has_rest(const struct home_thread *t);
 /* Has the call in the slot be the rest of it. */
 void home_make_rest(struct home *h, struct home_thread *t);
 
+/* ---- home_children.c, with the lock held ---- */
+
+/* The call is about to be made; the process may end by it, and says then what it has used. */
+void home_note_end(struct home *h, struct home_thread *t);
+/* The call has ended, and tells perhaps of children: adds what these have used away. */
+void home_add_children(struct home *h, struct home_thread *t, int64_t value);
+
 /* ---- suspended.c, all with the lock held ---- */
 
 /* CLOCK_MONOTONIC, nanoseconds. */

@@ -11,8 +11,8 @@
 
 #define DEFERRED_MOST 4 /* SIGSTOP, and SIGTRAP, each at the thread and at the process: of more the kernel itself keeps one in a queue */
 
-/* What stopped a thread during injected calls and is left for later: signals that cannot be blocked (SIGSTOP, and where calls are single steps
- * SIGTRAP), in the order in which they came. `before`: how many of them came before the last call was made. */
+/* What stopped a thread during injected calls and is left for later: signals that cannot be blocked (SIGSTOP, and where calls are single
+ * steps SIGTRAP), in the order in which they came. `before`: how many of them came before the last call was made. */
 struct deferred {
     int32_t count, before;
     siginfo_t infos[DEFERRED_MOST];

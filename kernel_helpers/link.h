@@ -171,6 +171,8 @@ int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, 
 const char *marshal_path(const struct marshalled *m, const struct call_entry *entry);
 /* Has it name another one. 0, -ENOTSUP, or as marshal_call(). */
 int marshal_rename(struct marshalled *m, const struct call_entry *entry, const char *path);
+/* Adds what is for the deputy alone to a call without pointers. 0, or a negative errno. */
+int marshal_attach(struct marshalled *m, const void *data, uint32_t size);
 /* Makes the frame of it; the image goes along. */
 struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid);
 /* Copies results to the guest: of memory that was sent, too, what home's kernel has changed, and nothing else. 0, or -EFAULT.

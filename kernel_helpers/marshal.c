@@ -515,6 +515,15 @@ int marshal_rename(struct marshalled *m, const struct call_entry *entry, const c
     return 0;
 }
 
+int marshal_attach(struct marshalled *m, const void *data, uint32_t size) {
+    int64_t at = m->call.image || m->call.outs ? -ENOTSUP : image_room(m, 0, size);
+    if (at < 0)
+        return -ENOTSUP;
+    memcpy(m->image + at, data, size);
+    m->call.area = (m->call.image + 511) & ~511u;
+    return 0;
+}
+
 /* Of the outs that lie in the image, what is sent: by that it is known what home's kernel has changed. 0, or -ENOMEM. */
 static int keep_sent(struct marshalled *m) {
     size_t needed = 0;

@@ -38,7 +38,7 @@ class Dying:
             for tid in self._guest.threads:
                 if tid != stop.tid:
                     tracing.interrupt(tid)
-            self._guest.link.send(Control.DUMPS, self._guest.program_tid(stop.tid), pack(info=info))
+            self._guest.link.send(Control.DUMPS, self._guest.program_tid(stop.tid), pack(info=info, used=self._guest.link.account.whole()))
         return True
 
     def holds(self, stop: Stop) -> bool:

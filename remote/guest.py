@@ -105,6 +105,8 @@ class Guest:
         self._direct = DirectFiles(self, remote)
         self._cpu_before = _cpu_seconds(self.pid)
         self._cpu_in_all: float | None = None
+        self._used: list[int] = []
+        """here and before, when that was last looked at"""
         link.account.begin()
 
     # -- life -----------------------------------------------------------------------------------------------------------
@@ -190,6 +192,10 @@ class Guest:
     def cpu_seconds(self) -> float:
         """Seconds of cpu that it has used since it came."""
         return self._cpu_in_all if self._cpu_in_all is not None else max(0.0, _cpu_seconds(self.pid) - self._cpu_before)
+
+    def note_use(self) -> None:
+        """Looks how much it has used: it may be about to end."""
+        self._used = self.link.account.whole()
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
@@ -414,7 +420,7 @@ class Guest:
             self._tids.pop(self._programs.pop(stop.tid, 0), None)
         if is_last and stop.cause is Cause.KILLED and not self.remote.finished:
             log.info("guest %d was killed by signal %d", self.pid, stop.number)
-            self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core))
+            self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core, used=self._used))
             self.link.flush(1.0)
 
     def program_tid(self, host: int) -> int:

@@ -135,6 +135,8 @@ class PtraceLink(SessionLink):
         if program in self._asked:
             self._asked.discard(program)
             call.tell_blocked(tracing.signal_state(self.guest_host_pid, caught.host).blocked)
+        if caught.entry.class_ is Class.END and (caught.number == SYS.exit_group or len(self._program) == 1):
+            call.image += self.account.used_by_all()
         frame = call.frame(self._sequence[program] + 1)
         self._sequence[program] += 1
         caught.call, caught.sequence, caught.renamed = call, self._sequence[program], path is not None

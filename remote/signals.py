@@ -314,6 +314,7 @@ class GuestSignals:
             guest.link.abandon(guest.program_tid(tid))
         else:
             guest.waits.leave(tid)
+            guest.note_use()  # it may end by that
         tracing.proceed(tid, number)
 
     def stop_at_home(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -11,6 +12,7 @@ import pytest
 
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.programs.build import program
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -128,3 +130,20 @@ def test_at_home_again_the_kernel_tells_of_home_alone(either: Cluster) -> None:
         stays(program, 3)
         assert min(look["process"] for look in looks(program)[before:]) < away["process"]
         assert "status 0" in ended(program)
+
+
+def test_what_children_use_away_is_told_to_their_parent(cluster: Cluster, tmp_path: Path) -> None:
+    """Once, however often they move: by all that tells of children while the parent is away."""
+    for name in ("go", "moved"):
+        (tmp_path / name).touch()
+    expected = subprocess.run([program("children")], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60).stdout
+    with Running(cluster, "children", "") as parent:
+        until("it waits", parent.lines)
+        parent.moved("n2")
+        (parent.directory / "go").touch()
+        child = int(until("a child waits", lambda: parent.lines()[1:], seconds=60)[0].split()[1])
+        for source, target in (("n2", "n3"), ("n3", "n2")):
+            move = cluster.migrate(child, source, target)
+            assert move.done, str(move)
+        (parent.directory / "moved").touch()
+        assert parent.end() == f"{expected}status 0\n"

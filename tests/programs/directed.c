@@ -1,8 +1,8 @@
 /* directed WHO WHAT ROUNDS: signals that the kernel directs at one thread: who gets them, with which si_code?
  * WHAT: timer (SIGEV_THREAD_ID), queue (pthread_sigqueue), owner (F_SETOWN_EX with F_OWNER_TID), pipe (SIGPIPE of a write), urgent (SIGIO
- * without F_SETSIG), thread (SIGEV_THREAD of glibc), shared (SIGEV_SIGNAL: any thread may take it), pidfd (PIDFD_SIGNAL_THREAD). Those for the
- * process, of which the kernel prefers the thread that they name: kill, sigqueue (rt_sigqueueinfo), group (PIDFD_SIGNAL_THREAD_GROUP), and
- * outside (kill of a child).
+ * without F_SETSIG), thread (SIGEV_THREAD of glibc), shared (SIGEV_SIGNAL: any thread may take it), pidfd (PIDFD_SIGNAL_THREAD). Those for
+ * the process, of which the kernel prefers the thread that they name: kill, sigqueue (rt_sigqueueinfo), group (PIDFD_SIGNAL_THREAD_GROUP)
+ * and outside (kill of a child).
  * WHO: leader or worker. Three threads have the signal unblocked all the time. Goes on for as many
  * tenths of a second, and until a file `enough` is there; writes a line into `lines` for each. Of those for the process it counts what comes
  * once a file `settled` is there. */

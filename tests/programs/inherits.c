@@ -1,5 +1,5 @@
-/* inherits: a thread that is not the first sets what is its own, and makes a thread and a child: what have these of it? Says so when the file
- * `go` is there. */
+/* inherits: a thread that is not the first sets what is its own, and makes a thread and a child: what have these of it? Says so when the
+ * file `go` is there. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/capability.h>

@@ -1,5 +1,5 @@
-/* trapped: is sent SIGTRAP, SIGSTOP and SIGCONT by a child, time and again, and handles each SIGTRAP, of which the child waits for word. The
- * child writes a line into the file `lines` for every tenth, until `go` is there; then `ended`, or `lost` when no word comes. */
+/* trapped: is sent SIGTRAP, SIGSTOP and SIGCONT by a child, time and again, and handles each SIGTRAP, of which the child waits for word.
+ * The child writes a line into the file `lines` for every tenth, until `go` is there; then `ended`, or `lost` when no word comes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
