@@ -89,10 +89,14 @@ class OwnProc:
             return True
         who, task, name = found.group(1), found.group(2), found.group(3).decode()
         thread = int(task) if task else tid if who == b"thread-self" else 0
+        is_other = who.isdigit() and int(who) != guest.program_pid and guest.host_tid(int(who)) is not None
+        is_named = is_other and not task and name != "stat"
+        if is_named:  # by a thread's id: what is told of that thread alone, but for `stat`, is the same
+            thread = int(who)
         if (
             name not in TOLD
             or not _is_harmless(host, event.code, arguments)
-            or who not in (b"self", b"thread-self", b"%d" % guest.program_pid)
+            or (who not in (b"self", b"thread-self", b"%d" % guest.program_pid) and not is_named)
             or (thread and guest.host_tid(thread) is None)
         ):
             self._go_home(tid, event.code, shown)

@@ -62,3 +62,13 @@ def test_a_terminal_decides_by_what_its_caller_blocks(cluster: Cluster, tmp_path
         said = background.end()
         assert background.lines() == expected[1]
         assert said == f"{expected[0]}status 0\n"
+
+
+def test_what_is_asked_of_a_thread_by_its_id_is_told_of_that_thread(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    expected = natively(tmp_path, "named")
+    with Running(cluster, "named", "") as named:
+        until("it waits", named.lines)
+        named.moved("n2")
+        (named.directory / "go").touch()
+        assert named.end() == f"{expected}status 0\n"
