@@ -126,6 +126,7 @@ class StubSignals:
             if not self.stopped:
                 self.stopped = True
                 self._tell(Control.STOPPED, number=stop.number)
+            self._stub.stands(stop.tid)
             tracing.listen(stop.tid)
         else:
             if self.stopped and stop.cause is Cause.TRAP:

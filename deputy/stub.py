@@ -67,6 +67,8 @@ class Stub(Traced):
         self._slots = 0
         self.options = OPTIONS | frozen.leader.options & PTRACE_O_SUSPEND_SECCOMP
         """of its threads: what they do is not their filters' affair, for the guest's have judged it"""
+        self._stood_in: dict[int, int] = {}
+        """the call (its number in the session) in which a thread last stopped together with its process"""
         blob = (library.build_directory() / "resident.bin").read_bytes()
         self._blob = blob
         (self._call_end,) = struct.unpack_from("<Q", blob, _CALL_END_AT)
@@ -260,15 +262,20 @@ class Stub(Traced):
 
     def rewind_interrupted(self, tid: int) -> None:
         """For a thread in a stop that is to go on as if nothing had been: a call that the mere stop ended with EINTR
-        (epoll_wait and others) is begun again, with the time that is left."""
+        (epoll_wait and others) is begun again, with the time that is left. Not if the process was stopped in it: that ends it so."""
         registers = tracing.registers(tid)
-        if self._is_in_call(registers) and signed(registers.rax) == -errno.EINTR:
+        was_stopped = self._stood_in.get(tid) == self.link.standing(self._program[tid]).sequence
+        if self._is_in_call(registers) and signed(registers.rax) == -errno.EINTR and not was_stopped:
             changed = self.link.again(self._program[tid])
             if changed is not None:
                 setattr(registers, syscalls.ARGUMENTS[changed[0]], changed[1])
             registers.rax, registers.orig_rax = registers.orig_rax, U64
             registers.rip -= 2
             tracing.set_registers(tid, registers)
+
+    def stands(self, tid: int) -> None:
+        """A thread has come to a stop together with its process."""
+        self._stood_in[tid] = self.link.standing(self._program[tid]).sequence
 
     def stands_in_call(self, tid: int) -> bool:
         """Whether a thread in a stop does so in a call of the guest that has not come to its own end."""
@@ -415,6 +422,7 @@ class Stub(Traced):
             super().thread_gone(tid)
             program = self.program_tid(tid)
             self.memory.expect_no_more(program)
+            self._stood_in.pop(tid, None)
             self.link.forget_thread(program)
             self.link.name_thread(self._index[tid], 0)
 

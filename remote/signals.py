@@ -6,6 +6,7 @@ no other way lets one process queue another a signal that looks as if it came fr
 
 from __future__ import annotations
 
+import errno
 import signal
 import struct
 import time
@@ -18,7 +19,7 @@ from engine.pending import Pending
 from engine.ticks import overrun, timer_of
 from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.link import Event, Parked
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.syscalls import ERESTARTNOHAND, SYS, U64, signed
 from kernel_helpers.tracing import Stop
 from wire.control import Control, pack, unpack
 
@@ -59,6 +60,8 @@ class GuestSignals:
         self._next_info = 1
         self._looked = 0.0
         self._signalled: float | None = None
+        self._ended_by_stop: dict[int, int] = {}
+        """calls that home has given back from threads (ours), having ended with EINTR as the thread was stopped there"""
         self._preferred = 0
         """the thread (ours) that the kernel has given the last signal for the process, unless that blocked it"""
         self._continued: int | None = None
@@ -262,6 +265,9 @@ class GuestSignals:
         call = guest.link.parked().get(tid)
         if call is not None and guest.waits.ends(host, call, code):
             return
+        self._ended_by_stop.pop(host, None)
+        if call is not None and code == -errno.EINTR:
+            self._ended_by_stop[host] = call.number
         # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
         # the mere stop at home), behave like ERESTARTNOHAND.
         code = code if code in syscalls.RESTART_CODES[:3] else syscalls.ERESTARTNOHAND
@@ -282,6 +288,7 @@ class GuestSignals:
         state = tracing.signal_state(guest.pid, tid)
         if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
             self.stop_at_home(number)
+            self._end_by_stop(tid)
             guest.await_stop(tid)
             tracing.proceed(tid)
             return
@@ -316,6 +323,16 @@ class GuestSignals:
             guest.waits.leave(tid)
             guest.note_use()  # it may end by that
         tracing.proceed(tid, number)
+
+    def _end_by_stop(self, tid: int) -> None:
+        """The stop of a process ends some calls (epoll_wait and others) with EINTR, whether or not anything handles its signal."""
+        registers = tracing.registers(tid)
+        if (signed(registers.orig_rax), signed(registers.rax)) == (self._ended_by_stop.pop(tid, None), ERESTARTNOHAND):
+            registers.rax, registers.orig_rax = -errno.EINTR & U64, U64
+            tracing.set_registers(tid, registers)
+            self._guest.door.handled(tid)
+            self._guest.door.forget(tid)
+            self._guest.link.abandon(self._guest.program_tid(tid))
 
     def stop_at_home(self, number: int) -> None:
         """A stop signal meets its default action: the process stops at home, if it has not been continued since, and then here. STOPPED or

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
+from tests.programs.build import program
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -169,3 +172,12 @@ def test_moscheck_says_that_it_could_move(cluster: Cluster) -> None:
         assert "could move" in cluster.home.run("moscheck", str(one.pid)).stdout
 
 
+def test_a_stop_ends_the_calls_that_it_ends_at_home(cluster: Cluster, tmp_path: Path) -> None:
+    """With EINTR, as signal(7) tells of them; others go on."""
+    (tmp_path / "go").touch()
+    expected = subprocess.run([program("halted")], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=90).stdout
+    with Running(cluster, "halted", "") as halted:
+        until("it waits", halted.lines)
+        halted.moved("n2")
+        (halted.directory / "go").touch()
+        assert halted.end() == f"{expected}status 0\n"
