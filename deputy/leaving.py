@@ -45,7 +45,7 @@ from kernel_helpers import many, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP
 from kernel_helpers.journal import Journal
-from kernel_helpers.link import HomeLink
+from kernel_helpers.link import HomeLink, Part
 from kernel_helpers.pages import send_own_pages
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.stream import Connection
@@ -121,7 +121,7 @@ def leave(
                 talk.expect("prepared", timeout=RESTORE_TIMEOUT)
                 if preparation.ahead is not None and preparation.ahead.owed:
                     preparation.give_pages(deputy.options.link_timeout)
-                connection = _commit(frozen, preparation, phases)
+                connection = _commit(frozen, preparation, link.parts(), phases)
             except BaseException:
                 stub.undo()
                 raise
@@ -161,7 +161,7 @@ def leave(
     return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
 
 
-def _commit(frozen: Frozen, preparation: Preparation, phases: Phases) -> Connection:
+def _commit(frozen: Frozen, preparation: Preparation, parts: list[Part], phases: Phases) -> Connection:
     """The target is ready. Returns the connection of the link; the process ends with us from here on. Errors: WireError, OSError: the
     process is what it was before."""
     connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
@@ -173,7 +173,7 @@ def _commit(frozen: Frozen, preparation: Preparation, phases: Phases) -> Connect
             if not waits:  # whoever kills us after the commit must not let it run here
                 frozen.park()
                 _bind(frozen)
-            preparation.commit(waiting, _is_stopped(frozen, waiting))
+            preparation.commit(waiting, _is_stopped(frozen, waiting), parts)
         except BaseException:
             put(frozen, waiting)
             raise
@@ -261,7 +261,7 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-        preparation.commit(pending, deputy.signals.stopped)
+        preparation.commit(pending, deputy.signals.stopped, old.home.parts())
     except BaseException:
         freezing.thaw(deputy)
         raise

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from engine import files, postcopy, precopy
@@ -19,6 +19,7 @@ from engine.pending import Pending
 from engine.permission import Owner, has_fixed_ids, may_leave
 from engine.refusal import why_not
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
+from kernel_helpers.link import Part
 from kernel_helpers.pages import knows_guards
 from kernel_helpers.stream import Connection
 from wire import channel, steps
@@ -70,6 +71,7 @@ class Preparation:
         self.channel: Channel | None = None
         self._decider = Decider.MOVING
         self._pending: Pending = []
+        self._parts: Sequence[Part] = ()
         self.stopped = False
         """it was when it was committed"""
         self.source: Channel | None = None
@@ -239,20 +241,24 @@ class Preparation:
         """The signals that went with the commit."""
         return self._pending
 
-    def commit(self, pending: Pending, stopped: bool = False) -> None:
-        """From here on the process is the target's; stopped: it stands still there until it is continued. Errors: OSError, WireError: it
-        has not been said, and is not."""
+    def commit(self, pending: Pending, stopped: bool = False, parts: Sequence[Part] = ()) -> None:
+        """From here on the process is the target's; stopped: it stands still there until it is continued; parts: of calls that are half
+        done. Errors: OSError, WireError: it has not been said, and is not."""
         assert self.channel is not None
         try:
             if self.channel.has_word():
                 raise WireError(f"the target said {self.channel.next()['op']!r} where nothing was due")  # it has changed its mind, or gone
-            self.channel.send("commit", pending=pending, stopped=stopped)
+            self._say_commit(self.channel, pending, stopped, parts)
         except BaseException:
             self.note(Word.UNSAID)
             raise
         steps.reached("commit said")
         self.note(Word.COMMIT)
-        self._pending, self.stopped = pending, stopped
+        self._pending, self.stopped, self._parts = pending, stopped, parts
+
+    @staticmethod
+    def _say_commit(talk: Channel, pending: Pending, stopped: bool, parts: Sequence[Part]) -> None:
+        talk.send("commit", pending=pending, stopped=stopped, parts=[astuple(part) for part in parts])
 
     def await_running(self, patience: float, goes_on: Callable[[], bool] = lambda: True) -> float:
         """When the target said that the process runs (time.monotonic()), or was last waited for. If it does not say so soon, commit is said
@@ -287,7 +293,7 @@ class Preparation:
                     talk.close()
                     talk = again
                     if goes_on():
-                        talk.send("commit", pending=self._pending, stopped=self.stopped)
+                        self._say_commit(talk, self._pending, self.stopped, self._parts)
         finally:
             talk.close()
 

@@ -201,8 +201,8 @@ class Stub(Traced):
 
     def cancel(self, tid: int, timeout: float = 10.0, keeps: bool = False) -> bool:
         """Takes a thread (the program's id) back out of the call that it waits in; the guest gets a suspended REPLY with
-        the restart code. False: it had completed, and the normal REPLY is on its way. keeps: nothing ends the call for the guest: what
-        is written of it stays known, and the rest is made when it is made again.
+        the restart code. False: it had completed, and the normal REPLY is on its way. keeps: nothing ends the call for the guest (but a
+        stop of the process): what is written of it stays known, and the rest is made when it is made again.
 
         Errors: TimeoutError when the call can neither be ended nor ends by itself.
         """
@@ -218,7 +218,7 @@ class Stub(Traced):
                 continue
             registers = tracing.registers(host)
             is_in_call = self._is_in_call(registers)
-            if keeps and self._has_part(tid, registers) and self.link.suspend(tid, syscalls.ERESTARTNOINTR):
+            if keeps and not self.is_group_stop and self._has_part(tid, registers) and self.link.suspend(tid, syscalls.ERESTARTNOINTR):
                 tracing.set_registers(host, self._loop_registers(host, registers))
                 self.let_go(host)
                 return True

@@ -151,14 +151,22 @@ def make_again(frozen: Frozen, cuts: dict[int, Cut]) -> None:
 
 def has_come(thread: Thread, number: int, done: int) -> Cut | None:
     """The same of a thread that has come from elsewhere and stands in, or before, the call of which so much is done. None: it does not."""
-    registers = thread.registers.copy()
-    at = syscalls.syscall_at(registers)
-    if at is None and registers.rax == number and inject.read_memory(thread.pid, registers.rip, len(_SYSCALL)) == _SYSCALL:
-        registers.rip, registers.orig_rax = registers.rip + len(_SYSCALL), number
-    elif at is None or at[0] != number:
+    registers = behind(thread.pid, thread.registers, number)
+    if registers is None:
         return None
     registers.rax = done
     return Cut(registers, done)
+
+
+def behind(pid: int, registers: Registers, number: int) -> Registers | None:
+    """Those of a thread that stands in, or before, that call, as it comes out of it; what the call gives is to be told. None: it does not
+    stand there."""
+    at, found = syscalls.syscall_at(registers), registers.copy()
+    if at is None and registers.rax == number and inject.read_memory(pid, registers.rip, len(_SYSCALL)) == _SYSCALL:
+        found.rip, found.orig_rax = registers.rip + len(_SYSCALL), number
+    elif at is None or at[0] != number:
+        return None
+    return found
 
 
 def _hears(state: SignalState, thread: Thread | None = None) -> bool:

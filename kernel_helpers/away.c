@@ -12,6 +12,8 @@
 #include "guest_memory.h"
 #include "guest_signals.h"
 
+#define ERESTARTNOINTR 513
+
 /* A thread's next call comes after the answer to its last one. The kernel sees to that, which ThreadSanitizer does not know. */
 #ifdef __SANITIZE_THREAD__
 void __tsan_acquire(void *address);
@@ -175,6 +177,7 @@ static void take(void *member, const struct seccomp_notif *n) {
         return;
     t->notification = n->id;
     t->class = entry->class;
+    __atomic_store_n(&t->part, 0, __ATOMIC_RELAXED);
     t->m.call.number = n->data.nr;
     if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && away_takes_directly(a, t, n, arguments))
         return;
@@ -209,6 +212,8 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
     if (frame->kind != FRAME_REPLY || frame->length < sizeof r || !t || session_read(session, &r, sizeof r))
         goto nonsense;
     size_t left = frame->length - sizeof r;
+    if (r.flags & REPLY_PART && (!(r.flags & REPLY_SUSPENDED) || r.value <= 0))
+        goto nonsense;
     if (r.outs > t->m.call.outs || left < r.outs * 4 || session_read(session, lengths, r.outs * 4))
         goto nonsense;
     left -= r.outs * 4;
@@ -242,6 +247,10 @@ int away_take_reply(void *owner, struct session *session, const struct frame *fr
         return 0;
     away_count_reply(a, t);
     t->asked = (r.flags & REPLY_ASKS) != 0;     /* the call is made again, and says more */
+    if (r.flags & REPLY_PART) {
+        away_note_part(a, t, t->m.call.number, r.value);
+        r.value = -ERESTARTNOINTR;
+    }
     int64_t value = r.value;
     if (t->class == CLASS_SUM && value >= 0 && r.outs && !(r.flags & REPLY_SUSPENDED) && a->account)
         away_add_used(a, t, lengths[0]);

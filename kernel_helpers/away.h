@@ -37,6 +37,7 @@ struct guest_thread {
     int asked;                  /* home wants to know what it blocks */
     int renamed;                /* away_forward() has given it another path */
     struct rlimit limit;        /* of a call that sets one */
+    int64_t part, part_number;  /* bytes that are done of the call that it is to make next, and its number; 0: none are */
     uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
     uint64_t asked_at;          /* the moment() of the question */
     struct told process_clock, thread_clock;
@@ -97,6 +98,8 @@ void away_direct_left(struct away *a, int host_tid);
 
 /* ---- away_parked.c ---- */
 
+/* So much (bytes) of the call of that number is done, which the thread makes next. */
+void away_note_part(struct away *a, struct guest_thread *t, int64_t number, int64_t done);
 /* Of a thread's parked call. Whether there is one. */
 int away_notification_of(struct away *a, int tid, uint64_t *id);
 

@@ -87,9 +87,36 @@ int away_forward(struct away *a, int tid, int number, const uint64_t arguments[6
     return error;
 }
 
+void away_note_part(struct away *a, struct guest_thread *t, int64_t number, int64_t done) {
+    pthread_mutex_lock(&a->lock);
+    t->part_number = number;
+    __atomic_store_n(&t->part, done, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* So much (bytes) of the call of that number, which this thread makes next, has been made elsewhere; 0: there is no such call. */
+void away_expect_part(struct away *a, int tid, int64_t number, int64_t done) {
+    struct guest_thread *t = away_by_tid(a, tid);
+    if (t)
+        away_note_part(a, t, number, done);
+}
+
+/* How much is done of the call that this thread makes next, and its number; 0: nothing, or it has been made. */
+int64_t away_part(struct away *a, int tid, int64_t *number) {
+    struct guest_thread *t = away_by_tid(a, tid);
+    if (!t)
+        return 0;
+    pthread_mutex_lock(&a->lock);
+    int64_t done = __atomic_load_n(&t->part, __ATOMIC_RELAXED);
+    *number = t->part_number;
+    pthread_mutex_unlock(&a->lock);
+    return done;
+}
+
 /* The guest will not make the suspended call of this thread again. */
 int away_abandon(struct away *a, int tid) {
     struct outgoing *o = outgoing_new(FRAME_ABANDON, tid, 0);
+    away_expect_part(a, tid, 0, 0);
     if (!o)
         return -ENOMEM;
     session_post(a->session, o, SEND_LATER);

@@ -275,6 +275,8 @@ static void start(struct home *h, struct home_thread *t) {
         t->call.place_length = 0;
     t->signalling = home_signalling(h, t);
     t->resuming = home_resumes(t);
+    if (t->rest.done && !home_has_rest(t))
+        t->rest.done = 0;       /* it makes another call: that one is over */
     int64_t limit = home_patience(h, t);
     t->deadline = !limit ? 0 : t->resuming && t->resumable_deadline ? t->resumable_deadline : home_now() + limit;
     home_forget(t);
@@ -300,6 +302,7 @@ int home_take_call(void *owner, struct session *session, const struct frame *fra
         session_accept(session, frame);
         pthread_mutex_lock(&h->lock);
         home_forget(t);
+        t->rest.done = 0;
         pthread_mutex_unlock(&h->lock);
         return 0;
     }
@@ -414,12 +417,13 @@ int home_suspend(struct home *h, int tid, int64_t code) {
     struct outgoing *o = NULL;
     pthread_mutex_lock(&h->lock);
     if (t->state == BUSY && __atomic_load_n(&t->slot->done, __ATOMIC_SEQ_CST) != t->slot->request) {
-        o = make_reply(h, t, code, REPLY_SUSPENDED);
+        uint64_t part = t->slot->written;
+        o = part ? make_reply(h, t, part, REPLY_SUSPENDED | REPLY_PART) : make_reply(h, t, code, REPLY_SUSPENDED);
         __atomic_store_n(&t->slot->done, t->slot->request, __ATOMIC_RELAXED);
         t->state = IDLE;
         home_remember(t, code);
-        if (t->slot->written)
-            home_note_rest(t, t->call.number, t->call.arguments, t->slot->written);
+        if (part)
+            home_note_rest(t, t->call.number, t->call.arguments, part);
     }
     if (o)
         t->answered = session_post(h->session, o, SEND_LATER);

@@ -51,11 +51,12 @@ struct call {               /* followed by relocations[], outs[], the image */
 #define BLOCKS_TTOU (1u << 31)
 #define BLOCKS_ALL (BLOCKS_TOLD | BLOCKS_TTIN | BLOCKS_TTOU)
 
-enum reply_flag { REPLY_SUSPENDED = 1, REPLY_ASKS = 2 };  /* ASKS: suspended for want of BLOCKS_* */
+/* ASKS: suspended for want of BLOCKS_*. PART: suspended in the middle (ERESTARTNOINTR); home makes the rest when the call is made again. */
+enum reply_flag { REPLY_SUSPENDED = 1, REPLY_ASKS = 2, REPLY_PART = 4 };
 
 struct reply {              /* followed by lengths[outs] and as many bytes */
     uint64_t sequence;
-    int64_t value;          /* as in rax; REPLY_SUSPENDED: the restart code */
+    int64_t value;          /* as in rax; REPLY_SUSPENDED: the restart code; REPLY_PART: bytes that are done */
     uint32_t flags, outs;
 };
 

@@ -54,7 +54,7 @@ class Kind(IntEnum):
     GUEST_GONE = 7
     """the last thread under the filter has ended"""
     SUSPENDED = 8
-    """code: the restart code with which home took a call back; it stays parked until answer()"""
+    """code: the restart code with which home took a call back; it stays parked until answer(). See also AwayLink.part()"""
     READS = 9
     """a file is read again and again; data: READ"""
     READS_OPEN = 10
@@ -90,6 +90,15 @@ class Parked:
     sent: bool
     """home is at it; otherwise it waits for answer()"""
     sigmask: int | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A call that is half done: the thread (as the program sees it) that makes it again, its number, bytes that are done."""
+
+    tid: int
+    number: int
+    done: int
 
 
 class _Event(ctypes.Structure):
@@ -128,6 +137,7 @@ def _native() -> ctypes.CDLL:
         ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
         ("away_forward", i, [pointer, i, i, pointer, ctypes.c_char_p]),
         ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
+        ("away_expect_part", None, [pointer, i, ctypes.c_int64, ctypes.c_int64]), ("away_part", ctypes.c_int64, [pointer, i, pointer]),
         ("away_give_descriptor", i, [pointer, i, i, i]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
         ("away_set_direct", None, [pointer, pointer]), ("away_make_direct", i, [pointer, i, i, ctypes.c_uint32, ctypes.c_int64]),
@@ -394,6 +404,10 @@ class HomeLink(SessionLink):
         done = _native().home_rest(self.handle, tid, ctypes.byref(number))
         return number.value, int(done)
 
+    def parts(self) -> list[Part]:
+        """What is known so of all threads."""
+        return [Part(tid, number, done) for tid in self.threads for number, done in [self.rest(tid)] if done]
+
     def resumable(self, tid: int) -> int | None:
         """The number of the suspended call that restart_syscall(2), made by this very thread, would go on with even after
         the process has come home; None: there is none."""
@@ -537,8 +551,18 @@ class AwayLink(SessionLink):
         self.account.remove_thread(host, tid)
         _native().away_remove_thread(self.handle, host)
 
+    def expect_part(self, part: Part) -> None:
+        """Home has made a part of the call that this thread makes first, and makes the rest of it then."""
+        _native().away_expect_part(self.handle, part.tid, part.number, part.done)
+
+    def part(self, tid: int) -> Part | None:
+        """Of the call that this thread makes next home has made a part. None: it has not, or the call has been made."""
+        number = ctypes.c_int64()
+        done = _native().away_part(self.handle, tid, ctypes.byref(number))
+        return Part(tid, number.value, int(done)) if done > 0 else None
+
     def abandon(self, tid: int) -> None:
-        """The guest will not make the suspended call of this thread again (a handler ran)."""
+        """The guest will not make the suspended call of this thread again (a handler ran), nor the rest of one that is half done."""
         _check(_native().away_abandon(self.handle, tid), "abandon")
 
     trace_options: int = 0

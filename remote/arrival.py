@@ -31,7 +31,7 @@ from kernel_helpers import filter as call_filter
 from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.filter import RET_NOTIFY
-from kernel_helpers.link import AwayLink
+from kernel_helpers.link import AwayLink, Part
 from kernel_helpers.pages import PageRange, receive_own_pages
 from kernel_helpers.seizing import Frozen, seize
 from kernel_helpers.stream import Connection
@@ -246,6 +246,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     if decision.link is not None:
         remote.attach(decision.link)
     guest.is_stopped = decision.stopped
+    for part in decision.parts:
+        guest.link.expect_part(part)
     guest.run(decision.pending)
     with suppress(OSError):  # it asks again
         decision.talk.send("running")
@@ -259,11 +261,12 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
 
 @dataclass(frozen=True)
 class Decision:
-    """The process runs here, with these signals waiting, or stands still until it is continued: who has said so, and the link, if it is
-    connected."""
+    """The process runs here, with these signals waiting and these calls half done, or stands still until it is continued: who has said so,
+    and the link, if it is connected."""
 
     talk: Channel
     pending: Pending
+    parts: list[Part]
     stopped: bool
     link: Connection | None
 
@@ -288,7 +291,8 @@ def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lam
                 if action is Do.RUN:
                     talks.remove(caller)
                     pending = [(int(tid), bytes(info)) for tid, info in message["pending"]]
-                    made, link = Decision(caller, pending, message.get("stopped") is True, link or _late_link(remote)), None
+                    parts = [Part(int(tid), int(number), int(done)) for tid, number, done in message.get("parts", [])]
+                    made, link = Decision(caller, pending, parts, message.get("stopped") is True, link or _late_link(remote)), None
                     return made
                 if action is Do.END:
                     raise WireError("the home keeps the process")

@@ -23,7 +23,7 @@ from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.tracing import Cause, Stop
-from remote import freezing
+from remote import freezing, halves
 from remote.births import Births
 from remote.direct import DirectFiles
 from remote.door import Door
@@ -339,6 +339,7 @@ class Guest:
 
     def halt(self, stop: Stop) -> None:
         """A thread (ours) stays in this stop until the process is continued."""
+        halves.end(self, stop.tid)
         self._halted[stop.tid] = stop
 
     def take_halted(self) -> dict[int, Stop]:

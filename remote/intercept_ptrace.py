@@ -17,12 +17,12 @@ from contextlib import suppress
 from kernel_helpers import library, tracing
 from kernel_helpers.account import Account
 from kernel_helpers.filter import RET_TRACE
-from kernel_helpers.link import Event, Kind, Parked, SessionLink
+from kernel_helpers.link import Event, Kind, Parked, Part, SessionLink
 from kernel_helpers.own_proc import may_be_own
-from kernel_helpers.syscalls import RESTART_CODES, SYS, U64, Registers, signed
+from kernel_helpers.syscalls import ERESTARTNOINTR, RESTART_CODES, SYS, U64, Registers, signed
 from kernel_helpers.table import Class, Shape, row_of
 from kernel_helpers.tracing import Cause, Stop
-from remote.marshal import REPLY_ASKS, REPLY_SUSPENDED, Call, Marshaller, TooBig
+from remote.marshal import REPLY_ASKS, REPLY_PART, REPLY_SUSPENDED, Call, Marshaller, TooBig
 
 FILTER_VERDICT = RET_TRACE
 """What the filter has to return for caught calls: filter.program(FILTER_VERDICT)."""
@@ -70,6 +70,7 @@ class PtraceLink(SessionLink):
         self._restarting: dict[int, tuple[int, _Caught]] = {}
         self._asked: set[int] = set()
         """threads of which home wants to know what they block"""
+        self._parts: dict[int, Part] = {}
         self._paused = False
         self._kept: list[Event] = []
         self.account = Account(guest_host_pid, threads)
@@ -98,6 +99,7 @@ class PtraceLink(SessionLink):
         caught = _Caught(stop.tid, tracing.registers(stop.tid))
         self._restarting.pop(stop.tid, None)
         program = self._program[stop.tid]
+        self._parts.pop(program, None)
         if caught.entry.class_ is Class.LOCAL:
             tracing.proceed(stop.tid)
             return True
@@ -194,6 +196,9 @@ class PtraceLink(SessionLink):
                 value = -errno.EFAULT if must else value
         if flags & REPLY_ASKS:
             self._asked.add(event.tid)
+        if flags & REPLY_PART:
+            self._parts[event.tid] = Part(event.tid, caught.number, value)
+            value = ERESTARTNOINTR
         if flags & REPLY_SUSPENDED or overtaken:
             caught.sent = False
             return value
@@ -279,8 +284,17 @@ class PtraceLink(SessionLink):
             raise OSError(errno.E2BIG, f"call {number}") from None
         return True
 
+    def expect_part(self, part: Part) -> None:
+        """As AwayLink's."""
+        self._parts[part.tid] = part
+
+    def part(self, tid: int) -> Part | None:
+        """As AwayLink's."""
+        return self._parts.get(tid)
+
     def abandon(self, tid: int) -> None:
-        """The guest will not make the suspended call of this thread again (a handler ran)."""
+        """The guest will not make the suspended call of this thread again (a handler ran), nor the rest of one that is half done."""
+        self._parts.pop(tid, None)
         self._post(_FRAME_ABANDON, tid, b"")
 
     @staticmethod

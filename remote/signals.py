@@ -21,6 +21,7 @@ from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.link import Event, Parked
 from kernel_helpers.syscalls import ERESTARTNOHAND, SYS, U64, signed
 from kernel_helpers.tracing import Stop
+from remote import halves
 from wire.control import Control, pack, unpack
 
 if TYPE_CHECKING:
@@ -287,11 +288,14 @@ class GuestSignals:
             tracing.set_signal_info(tid, true)
         state = tracing.signal_state(guest.pid, tid)
         if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
+            halves.end(guest, tid)
             self.stop_at_home(number)
             self._end_by_stop(tid)
             guest.await_stop(tid)
             tracing.proceed(tid)
             return
+        if state.is_caught(number) and halves.end(guest, tid):
+            at_door = False
         if at_door and state.is_caught(number) and not inject.comes_again(true):
             # Such a call can be one that the signal is to end. So it is let in first, and the signal comes to it where it waits; home's
             # answer has to wait for that, for the call can be one after which the program counts on having had it (timer_delete).

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.faults import stops
 from tests.moves.cluster import Cluster
 
 
@@ -17,7 +18,10 @@ class Keeper:
 
     def get(self) -> Cluster:
         if self.held is None:
-            self.held = Cluster()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(*stops.ENVIRONMENT)
+                self.held = Cluster()
+            stops.prepare(self.held)
         return self.held
 
     def drop(self) -> None:

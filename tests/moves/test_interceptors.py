@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from kernel_helpers.pages import knows_guards
+from tests.faults import stops
 from tests.moves import (
     test_core,
     test_directed,
     test_exec,
     test_filters,
+    test_halves,
     test_itself,
     test_limits,
     test_marks,
@@ -23,7 +25,7 @@ from tests.moves import (
     test_unchanged,
     test_waits,
 )  # fmt: skip
-from tests.moves.cluster import Cluster
+from tests.moves.cluster import HOME, Cluster
 from tests.moves.storm import storm
 from tests.moves.workloads import BY_NAME, scale
 
@@ -32,7 +34,10 @@ NAMES = ("python", "signals")
 
 @pytest.fixture(scope="module")
 def reference() -> Iterator[Cluster]:
-    cluster = Cluster(configuration='interception = "ptrace"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*stops.ENVIRONMENT)
+        cluster = Cluster(configuration='interception = "ptrace"\n')
+    stops.prepare(cluster)
     yield cluster
     cluster.down()
 
@@ -141,3 +146,9 @@ def test_rights_with_the_reference_interceptor(reference: Cluster) -> None:
 @pytest.mark.timeout(120)
 def test_a_write_that_nobody_reads_with_the_reference_interceptor(reference: Cluster) -> None:
     test_waits.is_written_whole(reference, "writev", test_waits.ON)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["jumps", *(pytest.param(how, marks=pytest.mark.soak) for how in ("waits", "none"))])
+def test_a_signal_ends_a_write_with_the_reference_interceptor(reference: Cluster, how: str, tmp_path: Path) -> None:
+    test_halves.ends_with_its_part(reference, how, ("n2",), test_halves.SENT, (HOME,) if how == "waits" else (), tmp_path)
