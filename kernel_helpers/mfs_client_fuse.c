@@ -204,9 +204,11 @@ static void *take_requests(void *unused)
 
 int mfs_fuse_begin(int opened)
 {
-	pthread_t thread;
+	pthread_t notifications, requests;
 
 	device = opened;
-	int result = -pthread_create(&thread, NULL, pass_notifications, NULL);
-	return result ? result : -pthread_create(&thread, NULL, take_requests, NULL);
+	int result = -pthread_create(&notifications, NULL, pass_notifications, NULL);
+	if (!result && !(result = -pthread_create(&requests, NULL, take_requests, NULL)))
+		pthread_detach(requests); /* it ends when the mount does, and nobody waits for it */
+	return result;
 }

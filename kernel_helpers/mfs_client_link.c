@@ -296,8 +296,9 @@ static void *keep_link(void *unused)
 		pthread_mutex_lock(&lock);
 		if (!lost_at)
 			lost_at = mfs_now();
+		unsigned pause = held_count ? PAUSE : IDLE_PAUSE;
 		pthread_mutex_unlock(&lock);
-		usleep((held_count ? PAUSE : IDLE_PAUSE) * 1000);
+		usleep(pause * 1000);
 	}
 	return NULL;
 }
@@ -355,9 +356,10 @@ void mfs_link_end(void)
 
 	if (!mfs_lock_until(&sending, mfs_now() + GOODBYE))
 		return;
-	mfs_stream_patience(&to, 0, 500);
-	if (connected)
+	if (connected) { /* else a connection is perhaps just being made */
+		mfs_stream_patience(&to, 0, 500);
 		mfs_stream_write(&to, &bye, sizeof bye);
+	}
 	pthread_mutex_unlock(&sending);
 }
 

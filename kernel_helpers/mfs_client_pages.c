@@ -33,7 +33,8 @@ static struct due {
 	uint64_t node;
 	long long at; /* ms */
 	bool seen;    /* somebody has looked meanwhile */
-} *first, **last = &first; /* to be looked at, in this order */
+} *first, **last = &first; /* to be looked at, in this order; */
+static atomic_uint dues;   /* so many */
 static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_due = PTHREAD_COND_INITIALIZER;
 static int to_looker = -1, from_looker = -1;
@@ -70,7 +71,8 @@ void mfs_pages_drop(void)
 	pthread_t thread;
 
 	cursor = 0;
-	while (droppers < DROPPERS) {
+	/* Counted before: who has nothing to drop has ended before the next is there. */
+	for (int missing = DROPPERS - droppers; missing > 0; missing--) {
 		droppers++;
 		if (pthread_create(&thread, NULL, drop, NULL)) {
 			droppers--;
@@ -143,13 +145,14 @@ void mfs_pages_look_soon(uint64_t node)
 	pthread_mutex_lock(&waiting);
 	*last = one;
 	last = &one->next;
+	dues++;
 	pthread_cond_signal(&is_due);
 	pthread_mutex_unlock(&waiting);
 }
 
 void mfs_pages_asked(uint64_t node)
 {
-	if (!__atomic_load_n(&first, __ATOMIC_ACQUIRE))
+	if (!dues)
 		return;
 	pthread_mutex_lock(&waiting);
 	for (struct due *one = first; one; one = one->next)
@@ -179,6 +182,7 @@ static void *look_when_due(void *unused)
 		first = one->next;
 		if (!first)
 			last = &first;
+		dues--;
 		pthread_mutex_unlock(&waiting);
 		free(one);
 	}

@@ -74,6 +74,14 @@ void mfs_handles_end(struct mfs_handles *handles)
 	munmap(handles->free, MOST * sizeof *handles->free);
 }
 
+unsigned mfs_handles_count(struct mfs_handles *handles)
+{
+	pthread_mutex_lock(&handles->lock);
+	unsigned count = handles->used - 1 - handles->free_count;
+	pthread_mutex_unlock(&handles->lock);
+	return count;
+}
+
 static struct mfs_file *new_file(int fd, uint64_t node)
 {
 	struct mfs_file *file = calloc(1, sizeof *file);

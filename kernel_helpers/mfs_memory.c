@@ -65,7 +65,7 @@ bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node)
 	return marked;
 }
 
-void mfs_table_look(struct mfs_table *table)
+unsigned mfs_table_look(struct mfs_table *table)
 {
 	long long now = mfs_now();
 
@@ -75,17 +75,20 @@ void mfs_table_look(struct mfs_table *table)
 		if (table->nodes[index].until < now)
 			mfs_stop_watching(table, index);
 	}
+	unsigned open = table->open;
 	pthread_mutex_unlock(&table->lock);
+	return open;
 }
 
 void mfs_node_recalled(struct mfs_node *node)
 {
 	long long now = mfs_now();
+	int calm = node->calm;
 
 	if (now - node->recalled > MFS_CALM)
 		node->calm = mfs_quiet;
 	else
-		node->calm = node->calm * 2 < MFS_CALM ? node->calm * 2 : MFS_CALM;
+		node->calm = calm * 2 < MFS_CALM ? calm * 2 : MFS_CALM;
 	node->recalled = now;
 }
 

@@ -222,8 +222,12 @@ void mfs_pages_settle(struct mfs_request *request, uint64_t id, bool waits)
 	struct mfs_session *session = request->session;
 	const struct mfs_record *record = &session->table.records[(uint32_t)id];
 	struct mfs_node *node = node_of(&session->table, id);
-	struct change change = {.by = session, .device = record->device, .inode = record->inode, .waits = waits};
+	struct change change = {.by = session, .waits = waits};
 
+	pthread_mutex_lock(&session->table.lock);
+	change.device = record->device;
+	change.inode = record->inode;
+	pthread_mutex_unlock(&session->table.lock);
 	node->changing += waits;
 	mfs_sessions_each(tell_of, &change);
 	if (change.count && waits) {

@@ -57,8 +57,9 @@ void mfs_changed_by_peer(struct mfs_node *node)
 static bool remember(struct mfs_request *request, struct mfs_node *node)
 {
 	mfs_be_self();
-	request->promises = mfs_node_remember(&request->session->table, node) || request->promises;
-	return node->marked;
+	bool marked = mfs_node_remember(&request->session->table, node);
+	request->promises |= marked;
+	return marked;
 }
 
 bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory)

@@ -54,7 +54,9 @@ struct mfs_session {
 	atomic_llong heard;      /* ms, monotonic */
 	bool hurries;            /* the last request came soon after the one before; of whoever leads */
 	bool root_counts;        /* its root is root here, too */
-	bool has_in, has_out, serving, epochs, takes_beside;
+	pthread_mutex_t ends;    /* of `in` and `out` themselves: who shuts them must not find others in their places */
+	bool has_in, has_out, serving;
+	atomic_bool epochs, takes_beside;
 	struct mfs_table table;
 	struct mfs_handles handles;
 	struct mfs_locks *locks;

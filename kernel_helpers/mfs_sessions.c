@@ -26,8 +26,10 @@ static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;   /* of who is i
 void mfs_session_break(struct mfs_session *session)
 {
 	session->broken = true;
+	pthread_mutex_lock(&session->ends);
 	mfs_stream_shut(&session->in);
 	mfs_stream_shut(&session->out);
+	pthread_mutex_unlock(&session->ends);
 	mfs_turn_break(session);
 }
 
@@ -112,6 +114,7 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 	memcpy(session->id, id, MFS_SESSION);
 	mfs_turn_begin(&session->turn);
 	pthread_mutex_init(&session->writing, NULL);
+	pthread_mutex_init(&session->ends, NULL);
 	pthread_mutex_init(&session->settling, NULL);
 	pthread_mutex_init(&session->watching, NULL);
 	pthread_cond_init(&session->is_settled, NULL);
@@ -164,8 +167,10 @@ static bool come_to_rest(struct mfs_session *session)
 	session->held = true;
 	session->connections++;
 	pthread_mutex_lock(&session->writing);
+	pthread_mutex_lock(&session->ends);
 	mfs_stream_close(&session->in);
 	mfs_stream_close(&session->out);
+	pthread_mutex_unlock(&session->ends);
 	session->has_in = session->has_out = session->serving = false;
 	session->broken = false;
 	pthread_mutex_unlock(&session->writing);
@@ -207,6 +212,7 @@ void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 	session->heard = mfs_now();
 	session->epochs = hello->able & MFS_HAS_EPOCHS;
 	session->takes_beside = hello->able & MFS_TAKES_BESIDE;
+	pthread_mutex_lock(&session->ends);
 	if (hello->role == MFS_REQUESTS) {
 		session->in = *stream;
 		session->has_in = true;
@@ -214,6 +220,7 @@ void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 		session->out = *stream;
 		session->has_out = true;
 	}
+	pthread_mutex_unlock(&session->ends);
 	if (session->has_in && session->has_out)
 		start(session);
 	pthread_mutex_unlock(&sessions_lock);
@@ -238,6 +245,20 @@ static void *tidy_up(void *argument)
 	return NULL;
 }
 
+/* Whether nobody uses it, and nobody will: it has neither connections nor leases. Who has found it in the list may have given it a thread. */
+static bool leave_list(struct mfs_session **at)
+{
+	struct mfs_session *session = *at;
+
+	mfs_leases_drop_all(session);
+	pthread_rwlock_wrlock(&list_lock);
+	bool may_end = !session->threads && !session->kept;
+	if (may_end)
+		*at = session->next;
+	pthread_rwlock_unlock(&list_lock);
+	return may_end;
+}
+
 /* Nobody finds it any more. */
 static void end(struct mfs_session *session)
 {
@@ -250,7 +271,6 @@ static void end(struct mfs_session *session)
 		unlink(path);
 	}
 	mfs_ledger_end(session->ledger);
-	mfs_leases_drop_all(session);
 	session->counters->peer[0] = 0;
 	if (pthread_create(&thread, NULL, tidy_up, session))
 		tidy_up(session);
@@ -288,17 +308,13 @@ void mfs_sessions_look(void)
 			mfs_handles_lose_locks(&session->handles); /* first: who gets them next must not be read beside */
 			mfs_locks_drop_all(session->locks);
 		}
-		if (is_gone && !session->kept && (session->ended || silent > SESSION_KEPT)) {
-			pthread_rwlock_wrlock(&list_lock);
-			*at = session->next;
-			pthread_rwlock_unlock(&list_lock);
+		if (is_gone && (session->ended || silent > SESSION_KEPT) && leave_list(at)) {
 			end(session);
 			continue;
 		}
-		mfs_table_look(&session->table);
+		session->counters->nodes = mfs_table_look(&session->table);
 		mfs_pages_look(session);
-		session->counters->nodes = session->table.open;
-		session->counters->files = session->handles.used - 1 - session->handles.free_count;
+		session->counters->files = mfs_handles_count(&session->handles);
 		at = &session->next;
 	}
 	pthread_mutex_unlock(&sessions_lock);

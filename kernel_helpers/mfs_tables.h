@@ -54,8 +54,9 @@ struct mfs_node {
 	uint32_t next_by_handle; /* in the chain of those whose file handle has the same hash */
 	uint32_t pins;
 	uint32_t marked_before, marked_after; /* in the list of those whose changes are noticed */
-	bool named;              /* it had a name when the peer was told of it last */
-	bool marked, watched;    /* watched: changes of what is in it are noticed, too */
+	atomic_bool named;       /* it had a name when the peer was told of it last */
+	bool marked;             /* changes of it are noticed; */
+	atomic_bool watched;     /* and of what is in it, too */
 	atomic_uint given;       /* grows when the peer comes to have pages of it; it has some unless this is */
 	atomic_uint dropped;     /* what it was when the peer has last been waited for to drop them */
 	atomic_uint told;        /* what it was when the peer was last told of a change without being waited for */
@@ -64,12 +65,12 @@ struct mfs_node {
 	uint32_t looks;          /* how often it was told to look how many there are; of whoever has the table's lock */
 	atomic_int opened;       /* by how many open files of the peer */
 	atomic_int changing;     /* requests that have changed what is in it, and wait until other peers have forgotten that */
-	struct mfs_lease *lease; /* or NULL */
+	_Atomic(struct mfs_lease *) lease; /* or NULL */
 	atomic_ullong writer;    /* an open file by which the peer may write to it; 0: none */
-	int64_t changed;         /* ns: its time of change when the peer changed it last; */
-	int64_t foreign;         /* and that of the last change before by anybody else; 0: there was none */
-	long long recalled;      /* ms, monotonic: when the peer had to be told last that it has changed, */
-	int calm;                /* and for how long it is not promised anything then */
+	atomic_llong changed;    /* ns: its time of change when the peer changed it last; */
+	atomic_llong foreign;    /* and that of the last change before by anybody else; 0: there was none */
+	atomic_llong recalled;   /* ms, monotonic: when the peer had to be told last that it has changed, */
+	atomic_int calm;         /* and for how long it is not promised anything then */
 	atomic_llong until;      /* ms: until then the peer may remember something of it */
 };
 
@@ -98,8 +99,8 @@ void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
 uint64_t mfs_node_of(struct mfs_table *table, const struct stat *stat);
 /* The peer may remember something of it for MFS_TERM: whether changes of it are noticed. */
 bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node);
-/* What nobody remembers any more is not watched either. */
-void mfs_table_look(struct mfs_table *table);
+/* What nobody remembers any more is not watched either. Returns how many have a descriptor. */
+unsigned mfs_table_look(struct mfs_table *table);
 /* Changes of what is in it are noticed, or not any more. */
 void mfs_node_watch(struct mfs_table *table, struct mfs_node *node);
 void mfs_node_unwatch(struct mfs_table *table, struct mfs_node *node);
@@ -134,6 +135,7 @@ struct mfs_handles {
 /* The table's nodes that are open for writing are told so. */
 int mfs_handles_begin(struct mfs_handles *handles, struct mfs_table *table, const char *path);
 void mfs_handles_end(struct mfs_handles *handles);
+unsigned mfs_handles_count(struct mfs_handles *handles);
 /* Takes fd; the number of an open file, 0: errno tells. flags: with which it is opened again. */
 uint64_t mfs_handle_enter(struct mfs_handles *handles, int fd, uint64_t node, int flags);
 /* The node of the next one that the peer has open, whether it is open here or not; `after` is its index then. 0: no more. */

@@ -19,7 +19,7 @@ from engine.splicing import splicer
 from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages, send_own_pages
 from kernel_helpers.seizing import Frozen, seize
 
-ADDRESS, SIZE = 0x2000_0000_0000, 64 << 20
+ADDRESS, SIZE = 0x5510_0000_0000, 64 << 20
 EMPTY = (ADDRESS + (16 << 20), ADDRESS + (24 << 20))
 """Zeros."""
 CLOSED = (ADDRESS + (40 << 20), ADDRESS + (42 << 20))

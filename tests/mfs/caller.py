@@ -104,16 +104,17 @@ class Caller:
 
     @staticmethod
     def _exactly(stream: socket.socket, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            try:
-                part = stream.recv(size - len(data))
-            except ssl.SSLError as error:
-                raise ConnectionError(str(error)) from None
-            if not part:
-                raise ConnectionError("the server has hung up")
-            data += part
-        return data
+        data, done = bytearray(size), 0
+        with memoryview(data) as room:
+            while done < size:
+                try:
+                    count = stream.recv_into(room[done:])
+                except ssl.SSLError as error:
+                    raise ConnectionError(str(error)) from None
+                if not count:
+                    raise ConnectionError("the server has hung up")
+                done += count
+        return bytes(data)
 
     def send(self, opcode: int, node: int, body: bytes = b"", unique: int = 0) -> int:
         """Sends a request; its number."""

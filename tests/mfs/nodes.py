@@ -12,6 +12,7 @@ from typing import Any
 
 from lab import Lab
 from lab.node import Node, NodeProcess
+from tests.sanitizers.slower import bound
 
 PYTHON = "/usr/bin/python3"
 TIMEOUT = 2
@@ -67,7 +68,7 @@ class Pair:
 
     def python(self, number: int, program: str, *arguments: str, user: str | None = None, timeout: float = 30) -> str:
         """What a Python program says on that node; it must succeed."""
-        done = self[number].run([PYTHON, "-c", program, *arguments], user=user, text=True, timeout=timeout)
+        done = self[number].run([PYTHON, "-c", program, *arguments], user=user, text=True, timeout=bound(timeout))
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
@@ -78,6 +79,6 @@ class Pair:
 
     def sh(self, number: int, command: str, user: str | None = None, timeout: float = 30) -> str:
         """What a command says on that node; it must succeed."""
-        done = self[number].run(command, user=user, text=True, timeout=timeout)
+        done = self[number].run(command, user=user, text=True, timeout=bound(timeout))
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return str(done.stdout)

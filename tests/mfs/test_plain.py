@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mfs.nodes import Pair
+from tests.sanitizers.slower import bound
 
 SHADOW = r"""
 import os, random, sys
@@ -191,8 +192,8 @@ def test_a_disk_that_is_full_is_an_error_and_nothing_is_left_on_the_way(pair: Pa
 
 def test_what_is_cut_and_written_while_it_is_read_is_no_error(pair: Pair) -> None:
     pair.sh(2, "truncate -s 0 /tmp/file")
-    changes = pair.start(2, CHANGE, "/tmp/file", "3")
-    assert int(pair.python(1, LOOK, "/mfs/n2/tmp/file", "2.5")) > 10
+    changes = pair.start(2, CHANGE, "/tmp/file", str(bound(3)))
+    assert int(pair.python(1, LOOK, "/mfs/n2/tmp/file", str(bound(2.5)))) > 10
     assert changes.wait(20) == 0
 
 

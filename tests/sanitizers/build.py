@@ -16,7 +16,7 @@ LIBRARIES = {"asan": "libasan.so", "ubsan": "libubsan.so", "tsan": "libtsan.so"}
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=0",  # Python leaves memory to its end; tests send SIGSEGV
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "die_after_fork=0:report_signal_unsafe=0",
+    "TSAN_OPTIONS": "die_after_fork=0:report_signal_unsafe=0:handle_segv=0",
 }
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
 _PYTHON = """#!/bin/sh
@@ -32,7 +32,7 @@ def build(kinds: str) -> Path:
     (target / "reports").mkdir(parents=True, exist_ok=True)
     (target / "reports").chmod(0o1777)
     inside = Path("/opt/farhome") / target.relative_to(ROOT)
-    write(target / "options.c", "".join(map(_as_c, options(inside).items())) + _REPORTED.format(reports=inside / "reports"))
+    write(target / "options.c", "".join(map(_as_c, options(inside).items())) + _BESIDE[kinds].format(reports=inside / "reports"))
     command = ["make", "-s", "-j2", "-C", ROOT / "kernel_helpers", f"SAN={kinds}", f"BUILD={target}", f"MORE={target}/options.c"]
     subprocess.run(command, check=True, timeout=900)
     # enter and sandbox as they are: in a child that is in another pid namespace AddressSanitizer waits for itself.
@@ -66,6 +66,27 @@ _REPORTED = """
 void __ubsan_on_report(void);
 void __ubsan_on_report(void) {{ close(open("{reports}/ubsan", O_CREAT | O_WRONLY, 0644)); }}
 """
+
+_LOCKED = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sanitizer/tsan_interface.h>
+/* Most ThreadSanitizers do not know this call, and would take what it locks for not locked: those are told. */
+int __interceptor_pthread_mutex_clocklock(pthread_mutex_t *, clockid_t, const struct timespec *) __attribute__((weak));
+int pthread_mutex_clocklock(pthread_mutex_t *lock, clockid_t clock, const struct timespec *end)
+{{
+    int (*real)(pthread_mutex_t *, clockid_t, const struct timespec *);
+    *(void **)&real = dlsym(RTLD_NEXT, "pthread_mutex_clocklock");
+    if (__interceptor_pthread_mutex_clocklock)
+        return real(lock, clock, end);
+    __tsan_mutex_pre_lock(lock, __tsan_mutex_try_lock);
+    int result = real(lock, clock, end);
+    __tsan_mutex_post_lock(lock, __tsan_mutex_try_lock | (result ? __tsan_mutex_try_lock_failed : 0), 0);
+    return result;
+}}
+"""
+_BESIDE = {"asan,ubsan": _REPORTED, "tsan": _LOCKED}
 
 
 def _as_c(option: tuple[str, str]) -> str:
