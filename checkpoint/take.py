@@ -31,6 +31,7 @@ from checkpoint.rights import User, rights_of, status, user_of
 from engine import criu, refusal, rests, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.confinement import IN_IMAGES, is_confined
+from engine.finishing import Rests
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.mappings import Mapping, read_mappings_quickly
 from engine.marks import not_in_images
@@ -215,7 +216,7 @@ def _copy_and_dump(
     waits = timed_waits(pid, places)
     begun, phases = time.monotonic(), Phases("checkpoint")
     frozen = seize(pid)
-    made, cuts = rests.Rests(pid), dict[int, rests.Cut]()
+    made, cuts = Rests(pid), dict[int, rests.Cut]()
     phases.done("seize")
     ends = {}
     try:

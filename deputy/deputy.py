@@ -33,10 +33,10 @@ from deputy.signals import StubSignals
 from deputy.stub import Stub, say_on_terminal
 from deputy.trace import TraceFile
 from deputy.traced import Replaced
+from engine.finishing import Rests
 from engine.permission import Owner
 from engine.postcopy import Giver
 from engine.precopy import Progress
-from engine.rests import Rests
 from kernel_helpers import children
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.journal import SUFFIX

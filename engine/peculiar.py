@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from engine import confinement, rests
+from engine.finishing import Rests
 from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
 from kernel_helpers import tasks, vmas
 from kernel_helpers.seizing import Frozen, seize
@@ -77,7 +78,7 @@ def ask(pid: int) -> str | None:
     waits = timed_waits(pid, places)
     frozen = seize(pid)
     ends: dict[int, int] = {}
-    made, cuts = rests.Rests(pid), dict[int, rests.Cut]()
+    made, cuts = Rests(pid), dict[int, rests.Cut]()
     try:
         cuts = rests.find(frozen)
         name_restarted_calls(frozen, places)

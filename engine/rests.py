@@ -1,23 +1,20 @@
 """Writes that a stop of ours has ended in the middle, as a signal would: the rest of them is made before the program sees a result.
 
-What is left of a call is known by its registers. A process that goes on at home makes it call by call, followed by its tracer until it is
-over; whoever is its stub's has home's side of the link make it (kernel_helpers/rests.c). A signal that the thread hears ends it, with what
-it has written, as it does natively.
+What is left of a call is known by its registers. A process that goes on at home makes it there (engine/finishing.py); whoever is its stub's
+has home's side of the link make it (kernel_helpers/rests.c).
 """
 
 from __future__ import annotations
 
 import struct
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine import writing
 from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.inject import Thread
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import ERESTARTNOINTR, SYS, U64, Registers, signed
-from kernel_helpers.tracing import Cause, SignalState, Stop
-from wire.waking import ready
+from kernel_helpers.tracing import SignalState
 
 BYTES = {SYS.write: (1, 2), SYS.sendto: (1, 2), SYS.recvfrom: (1, 2), SYS.getrandom: (0, 1)}
 """Which of their arguments are where the bytes are and how many."""
@@ -25,7 +22,8 @@ COUNTED = {SYS.sendfile: 3, SYS.splice: 4, SYS.copy_file_range: 4}
 """How many; where, the kernel writes down itself."""
 _KINDS = frozenset({*BYTES, *COUNTED, SYS.writev, SYS.sendmsg})
 _OFFSETS = {SYS.sendfile: (2,), SYS.splice: (1, 3)}
-_FLAGS = {SYS.recvfrom: 3, SYS.sendto: 3, SYS.sendmsg: 2}
+FLAGS = {SYS.recvfrom: 3, SYS.sendto: 3, SYS.sendmsg: 2}
+"""Which argument has the flags."""
 _MSG_DONTWAIT, _MSG_WAITALL = 0x40, 0x100
 _SPLICE_F_NONBLOCK = 2
 _PART = struct.Struct("<QQ")
@@ -36,11 +34,6 @@ _MESSAGE_PARTS = 16
 _PARTS_MOST = 1024
 _LINK_MOST = 16 << 20
 """Bytes: greater writes are no single call on the link."""
-PATIENCE = 10.0
-"""Seconds that a check or a checkpoint waits until a process has made its rests."""
-
-Step = tuple[int, int, tuple[int, ...]]
-"""Number of a call, how many bytes of it are wanted, its arguments."""
 
 
 def vector(pid: int, registers: Registers) -> tuple[int, int]:
@@ -65,7 +58,7 @@ def left(pid: int, registers: Registers) -> int:
         return 0
     arguments = syscalls.arguments_of(registers)
     if number in BYTES:
-        takes_part = number == SYS.recvfrom and not arguments[_FLAGS[number]] & _MSG_WAITALL
+        takes_part = number == SYS.recvfrom and not arguments[FLAGS[number]] & _MSG_WAITALL
         return 0 if takes_part else max(0, arguments[BYTES[number][1]] - done)
     if number in COUNTED:
         return max(0, arguments[COUNTED[number]] - done)
@@ -78,7 +71,7 @@ def waits_for_room(pid: int, number: int, arguments: tuple[int, ...]) -> bool:
     """Whether only a stop or a signal ends such a call with a part: it waits for somebody else, and may."""
     if number == SYS.getrandom:
         return True
-    if (number in _FLAGS and arguments[_FLAGS[number]] & _MSG_DONTWAIT) or (number == SYS.splice and arguments[5] & _SPLICE_F_NONBLOCK):
+    if (number in FLAGS and arguments[FLAGS[number]] & _MSG_DONTWAIT) or (number == SYS.splice and arguments[5] & _SPLICE_F_NONBLOCK):
         return False
     ends = {SYS.sendfile: (0,), SYS.splice: (0, 2), SYS.copy_file_range: ()}.get(number, (0,))
     return any(writing.is_waited_for(pid, arguments[end] & 0xFFFFFFFF) for end in ends)
@@ -89,27 +82,6 @@ def is_for_link(number: int, arguments: tuple[int, ...]) -> bool:
     if number in _OFFSETS:
         return not any(arguments[offset] for offset in _OFFSETS[number])
     return number in (SYS.writev, SYS.sendmsg) or (number in (SYS.write, SYS.sendto) and arguments[2] <= _LINK_MOST)
-
-
-def _steps(pid: int, registers: Registers, done: int) -> list[Step]:
-    """The calls by which the rest is made, one after the other."""
-    number, arguments = signed(registers.orig_rax), list(syscalls.arguments_of(registers))
-    if number in BYTES:
-        where, length = BYTES[number]
-        arguments[where], arguments[length] = arguments[where] + done, arguments[length] - done
-        return [(number, arguments[length], tuple(arguments))] if arguments[length] else []
-    if number in COUNTED:
-        arguments[COUNTED[number]] -= done
-        return [(number, arguments[COUNTED[number]], tuple(arguments))] if arguments[COUNTED[number]] else []
-    steps: list[Step] = []
-    for address, length in parts(pid, *vector(pid, registers)):
-        gone = min(done, length)
-        done -= gone
-        if length > gone:
-            call = SYS.write if number == SYS.writev else SYS.sendto
-            flags = arguments[_FLAGS[number]] if number in _FLAGS else 0
-            steps.append((call, length - gone, (arguments[0], address + gone, length - gone, flags, 0, 0)))
-    return steps
 
 
 @dataclass
@@ -138,7 +110,7 @@ def find(frozen: Frozen) -> dict[int, Cut]:
         if thread.group_stop or not left(frozen.pid, registers):
             continue
         cut = Cut(registers.copy(), signed(registers.rax))
-        if waits_for_room(frozen.pid, cut.number, cut.arguments) and not _hears(tracing.signal_state(frozen.pid, tid), thread):
+        if waits_for_room(frozen.pid, cut.number, cut.arguments) and not hears(tracing.signal_state(frozen.pid, tid), thread):
             found[tid] = cut
     return found
 
@@ -169,136 +141,9 @@ def behind(pid: int, registers: Registers, number: int) -> Registers | None:
     return found
 
 
-def _hears(state: SignalState, thread: Thread | None = None) -> bool:
+def hears(state: SignalState, thread: Thread | None = None) -> bool:
     """Whether a signal is there that ends the call natively as well."""
     pending = (state.pending | state.shared_pending) & ~state.blocked
     for info in thread.in_hand if thread is not None else ():
         pending |= 1 << tracing.signal_number(info) - 1
     return any(pending >> number - 1 & 1 and not state.is_ignored(number) for number in range(1, 65))
-
-
-@dataclass
-class _Followed:
-    """A thread that makes its rest. is_in: it is in a call."""
-
-    cut: Cut
-    steps: list[Step] = field(default_factory=list)
-    is_in: bool = False
-
-
-class Rests:
-    """Of one process at home. Its tracer's thread alone may call this."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._threads: dict[int, _Followed] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._threads)
-
-    def detach(self, frozen: Frozen, cuts: dict[int, Cut]) -> None:
-        """Lets the process go, but for these threads, which make their rests first."""
-        taken = {}
-        for tid, cut in cuts.items():
-            thread = frozen.threads.get(tid)
-            if thread is None:
-                continue
-            thread.registers = cut.registers.copy()
-            with _unless_dead():
-                if not thread.group_stop and not _hears(tracing.signal_state(self._pid, tid), thread):
-                    thread.take_in_hand()  # which it ignores
-                    thread.park()
-                    taken[tid] = thread
-        for tid in taken:
-            del frozen.threads[tid]
-        frozen.detach()
-        for tid, thread in taken.items():
-            with _unless_dead():
-                thread.companions = ()
-                thread.restore()
-                thread.set_options(tracing.PTRACE_O_TRACESYSGOOD)
-                self._threads[tid] = _Followed(cuts[tid])
-                self._go_on(tid)
-
-    def look(self) -> None:
-        """Takes the stops that there are."""
-        for stop in tracing.poll(list(self._threads)):
-            self._take(stop)
-
-    def wait(self, patience: float = PATIENCE) -> None:
-        """Until they are made; after so many seconds with what has been written."""
-        end = time.monotonic() + patience
-        while self._threads and time.monotonic() < end:
-            self.look()
-            ready([], 0.001)
-        self.end()
-
-    def end(self) -> None:
-        """Now, with what has been written."""
-        for tid in list(self._threads):
-            tracing.interrupt(tid)
-        end = time.monotonic() + 1.0
-        while self._threads and time.monotonic() < end:
-            for stop in tracing.poll(list(self._threads)):
-                self._take(stop, is_last=True)
-            ready([], 0.0005)
-
-    def _take(self, stop: Stop, is_last: bool = False) -> None:
-        tid, one = stop.tid, self._threads[stop.tid]
-        if stop.cause in (Cause.EXITED, Cause.KILLED):
-            del self._threads[tid]
-        elif stop.cause is Cause.CALL and one.is_in:
-            one.is_in = False
-            self._has_called(tid, one, is_last)
-        elif stop.cause is Cause.CALL:
-            one.is_in = True
-            tracing.run_to_call(tid)
-        elif stop.cause is Cause.SIGNAL and tracing.signal_state(self._pid, tid).is_ignored(stop.number):
-            tracing.run_to_call(tid)
-        elif stop.cause in (Cause.SIGNAL, Cause.GROUP_STOP) or is_last:
-            self._let_go(tid, stop.number if stop.cause is Cause.SIGNAL else 0)
-        else:
-            tracing.run_to_call(tid)
-
-    def _has_called(self, tid: int, one: _Followed, is_last: bool) -> None:
-        value, wanted = signed(tracing.registers(tid).rax), one.steps[0][1]
-        is_ended = value in syscalls.RESTART_CODES or 0 < value < wanted
-        one.cut.done += max(0, value)
-        if value == wanted or (is_ended and not is_last and not _hears(tracing.signal_state(self._pid, tid))):
-            self._go_on(tid)
-        else:
-            self._let_go(tid)
-
-    def _go_on(self, tid: int) -> None:
-        """To the next call, from a stop in which the thread is in none."""
-        one = self._threads[tid]
-        one.steps = _steps(self._pid, one.cut.registers, one.cut.done)
-        if not one.steps:
-            self._let_go(tid)
-            return
-        number, _, arguments = one.steps[0]
-        registers = one.cut.registers.copy()
-        registers.rax, registers.orig_rax = number, U64
-        registers.rip -= 2
-        for name, value in zip(syscalls.ARGUMENTS, arguments, strict=True):
-            setattr(registers, name, value)
-        tracing.set_registers(tid, registers)
-        tracing.run_to_call(tid)
-
-    def _let_go(self, tid: int, number: int = 0) -> None:
-        one = self._threads.pop(tid)
-        registers = one.cut.registers.copy()
-        registers.rax, registers.orig_rax = one.cut.done, U64
-        with _unless_dead():
-            tracing.set_registers(tid, registers)
-            inject.check(inject.functions().inject_detach(tid, number), f"PTRACE_DETACH of {tid}")
-
-
-class _unless_dead:
-    """A thread that died meanwhile is none of our affair."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> bool:
-        return isinstance(value, ProcessLookupError) or getattr(value, "errno", 0) == 3

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine import rests
+from engine.finishing import Rests
 from kernel_helpers.seizing import seize
 from tests.programs.build import program
 
@@ -27,9 +28,9 @@ FULL = 1 << 16
 """Bytes that a pipe takes."""
 
 
-def in_the_middle(pid: int, number: str) -> rests.Rests:
+def in_the_middle(pid: int, number: str) -> Rests:
     """Stops it in its call until that has been ended in the middle, and lets it go on."""
-    made = rests.Rests(pid)
+    made = Rests(pid)
     end = time.monotonic() + 10
     while not Path(f"/proc/{pid}/syscall").read_text().startswith(f"{number} "):
         assert time.monotonic() < end
