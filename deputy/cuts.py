@@ -7,21 +7,14 @@ stays in its stop until the guest has told (BLOCKS); then it writes on, or the c
 
 from __future__ import annotations
 
-import os
-import struct
 from typing import TYPE_CHECKING
 
 from engine import rests
-from kernel_helpers import syscalls, tracing
-from kernel_helpers.syscalls import SYS, U64, Registers, signed
+from kernel_helpers import tracing
+from kernel_helpers.syscalls import U64, signed
 
 if TYPE_CHECKING:
     from deputy.stub import Stub
-
-_PART = struct.Struct("<QQ")
-"""struct iovec."""
-_MESSAGE_CONTROL = 40
-"""Where in a struct msghdr it is told how long the ancillary data are, which went with the first bytes."""
 
 
 class Cuts:
@@ -48,41 +41,13 @@ class Cuts:
         registers = tracing.registers(tid)
         done = signed(registers.rax)
         try:
-            self._shorten(registers, done)
+            rests.shorten(self._stub.pid, registers, done)
         except OSError:
             return  # it is over with what it has done
         self._stub.link.written(self._stub.program_tid(tid), done)
         registers.rax, registers.orig_rax = registers.orig_rax, U64
         registers.rip -= 2
         tracing.set_registers(tid, registers)
-
-    def _shorten(self, registers: Registers, done: int) -> None:
-        """Makes the arguments of the call those of its rest. Errors: OSError."""
-        number, arguments = signed(registers.orig_rax), syscalls.arguments_of(registers)
-        if number in rests.BYTES:
-            where, length = rests.BYTES[number]
-            setattr(registers, syscalls.ARGUMENTS[where], arguments[where] + done)
-            setattr(registers, syscalls.ARGUMENTS[length], arguments[length] - done)
-            return
-        if number in rests.COUNTED:
-            setattr(registers, syscalls.ARGUMENTS[rests.COUNTED[number]], arguments[rests.COUNTED[number]] - done)
-            return
-        at, count = rests.vector(self._stub.pid, registers)
-        rest = b""
-        for address, length in rests.parts(self._stub.pid, at, count):
-            gone = min(done, length)
-            done -= gone
-            rest += _PART.pack(address + gone, length - gone)
-        self._write(at, rest)
-        if number == SYS.sendmsg:
-            self._write(registers.rsi + _MESSAGE_CONTROL, bytes(8))
-
-    def _write(self, address: int, data: bytes) -> None:
-        descriptor = os.open(f"/proc/{self._stub.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.pwrite(descriptor, data, address)
-        finally:
-            os.close(descriptor)
 
 
 __all__ = ["Cuts"]

@@ -12,15 +12,12 @@ from dataclasses import dataclass, field
 from engine import rests
 from kernel_helpers import inject, syscalls, tracing
 from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS, U64, Registers, signed
+from kernel_helpers.syscalls import U64, signed
 from kernel_helpers.tracing import Cause, Stop
 from wire.waking import ready
 
 PATIENCE = 10.0
 """Seconds that a check or a checkpoint waits until a process has made its rests."""
-
-_Step = tuple[int, int, tuple[int, ...]]
-"""Number of a call, how many bytes of it are wanted, its arguments."""
 
 
 @dataclass
@@ -28,7 +25,7 @@ class _Followed:
     """A thread that makes its rest. is_in: it is in a call."""
 
     cut: rests.Cut
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[rests.Step] = field(default_factory=list)
     is_in: bool = False
 
 
@@ -118,7 +115,7 @@ class Rests:
     def _go_on(self, tid: int) -> None:
         """To the next call, from a stop in which the thread is in none."""
         one = self._threads[tid]
-        one.steps = _steps(self._pid, one.cut.registers, one.cut.done)
+        one.steps = rests.steps(self._pid, one.cut.registers, one.cut.done)
         if not one.steps:
             self._let_go(tid)
             return
@@ -148,24 +145,3 @@ class _unless_dead:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> bool:
         return isinstance(value, ProcessLookupError) or getattr(value, "errno", 0) == 3
-
-
-def _steps(pid: int, registers: Registers, done: int) -> list[_Step]:
-    """The calls by which the rest is made, one after the other."""
-    number, arguments = signed(registers.orig_rax), list(syscalls.arguments_of(registers))
-    if number in rests.BYTES:
-        where, length = rests.BYTES[number]
-        arguments[where], arguments[length] = arguments[where] + done, arguments[length] - done
-        return [(number, arguments[length], tuple(arguments))] if arguments[length] else []
-    if number in rests.COUNTED:
-        arguments[rests.COUNTED[number]] -= done
-        return [(number, arguments[rests.COUNTED[number]], tuple(arguments))] if arguments[rests.COUNTED[number]] else []
-    steps: list[_Step] = []
-    for address, length in rests.parts(pid, *rests.vector(pid, registers)):
-        gone = min(done, length)
-        done -= gone
-        if length > gone:
-            call = SYS.write if number == SYS.writev else SYS.sendto
-            flags = arguments[rests.FLAGS[number]] if number in rests.FLAGS else 0
-            steps.append((call, length - gone, (arguments[0], address + gone, length - gone, flags, 0, 0)))
-    return steps

@@ -6,23 +6,26 @@ has home's side of the link make it (kernel_helpers/rests.c).
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
 import struct
 from dataclasses import dataclass
 
 from engine import writing
-from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers import inject, library, syscalls, tracing
 from kernel_helpers.inject import Thread
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import ERESTARTNOINTR, SYS, U64, Registers, signed
 from kernel_helpers.tracing import SignalState
 
-BYTES = {SYS.write: (1, 2), SYS.sendto: (1, 2), SYS.recvfrom: (1, 2), SYS.getrandom: (0, 1)}
+_BYTES = {SYS.write: (1, 2), SYS.sendto: (1, 2), SYS.recvfrom: (1, 2), SYS.getrandom: (0, 1)}
 """Which of their arguments are where the bytes are and how many."""
-COUNTED = {SYS.sendfile: 3, SYS.splice: 4, SYS.copy_file_range: 4}
+_COUNTED = {SYS.sendfile: 3, SYS.splice: 4, SYS.copy_file_range: 4}
 """How many; where, the kernel writes down itself."""
-_KINDS = frozenset({*BYTES, *COUNTED, SYS.writev, SYS.sendmsg})
+_KINDS = frozenset({*_BYTES, *_COUNTED, SYS.writev, SYS.sendmsg})
 _OFFSETS = {SYS.sendfile: (2,), SYS.splice: (1, 3)}
-FLAGS = {SYS.recvfrom: 3, SYS.sendto: 3, SYS.sendmsg: 2}
+_FLAGS = {SYS.recvfrom: 3, SYS.sendto: 3, SYS.sendmsg: 2}
 """Which argument has the flags."""
 _MSG_DONTWAIT, _MSG_WAITALL = 0x40, 0x100
 _SPLICE_F_NONBLOCK = 2
@@ -31,12 +34,22 @@ _PART = struct.Struct("<QQ")
 _SYSCALL = b"\x0f\x05"
 _MESSAGE_PARTS = 16
 """Where in a struct msghdr the vector is: address and number."""
+_MESSAGE_CONTROL = 40
+"""Where it is told how long the ancillary data are, which go with the first bytes."""
 _PARTS_MOST = 1024
 _LINK_MOST = 16 << 20
 """Bytes: greater writes are no single call on the link."""
 
+Step = tuple[int, int, tuple[int, ...]]
+"""Number of a call, how many bytes of it are wanted, its arguments."""
 
-def vector(pid: int, registers: Registers) -> tuple[int, int]:
+
+@functools.cache
+def _native() -> ctypes.CDLL:
+    return library.functions(("rests_shorten", None, [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]))
+
+
+def _vector(pid: int, registers: Registers) -> tuple[int, int]:
     """Address and number of the parts of a call that has such."""
     if signed(registers.orig_rax) == SYS.writev:
         return registers.rsi, registers.rdx
@@ -44,11 +57,57 @@ def vector(pid: int, registers: Registers) -> tuple[int, int]:
     return _PART.unpack(head) if head is not None else (0, 0)
 
 
-def parts(pid: int, address: int, count: int) -> list[tuple[int, int]]:
-    """Address and length of each."""
+def _parts_left(pid: int, registers: Registers, done: int) -> tuple[int, bytes]:
+    """Where the vector of a call is, and what is to stand there when so much of it is done; nothing if it cannot be read."""
+    address, count = _vector(pid, registers)
     count = min(count, _PARTS_MOST)
-    data = inject.read_memory(pid, address, count * _PART.size) if count else None
-    return list(_PART.iter_unpack(data)) if data is not None else []
+    data = (inject.read_memory(pid, address, count * _PART.size) if count else None) or b""
+    room = ctypes.create_string_buffer(data, len(data))
+    _native().rests_shorten(room, len(data) // _PART.size, done)
+    return address, room.raw
+
+
+def parts(pid: int, registers: Registers, done: int = 0) -> list[tuple[int, int]]:
+    """Address and length of the parts of a call that has such, when so much of it is done: 0 of those that are."""
+    return list(_PART.iter_unpack(_parts_left(pid, registers, done)[1]))
+
+
+def shorten(pid: int, registers: Registers, done: int) -> None:
+    """Has a call, of which so much is done, be its rest: its registers, and its vector in the process. Errors: OSError."""
+    number = signed(registers.orig_rax)
+    where, length = _BYTES.get(number, (None, _COUNTED.get(number)))
+    for argument, by in ((where, done), (length, -done)):
+        if argument is not None:
+            name = syscalls.ARGUMENTS[argument]
+            setattr(registers, name, getattr(registers, name) + by)
+    if length is None:
+        _write(pid, *_parts_left(pid, registers, done))
+    if number == SYS.sendmsg:
+        _write(pid, registers.rsi + _MESSAGE_CONTROL, bytes(8))
+
+
+def _write(pid: int, address: int, data: bytes) -> None:
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, data, address)
+    finally:
+        os.close(descriptor)
+
+
+def steps(pid: int, registers: Registers, done: int) -> list[Step]:
+    """The calls by which the rest of a call is made, one after the other, by whoever leaves its memory alone."""
+    number, rest = signed(registers.orig_rax), registers.copy()
+    if number in _BYTES or number in _COUNTED:
+        shorten(pid, rest, done)
+        wanted = _wanted(number, syscalls.arguments_of(rest))
+        return [(number, wanted, syscalls.arguments_of(rest))] if wanted > 0 else []
+    call, flags = (SYS.write, 0) if number == SYS.writev else (SYS.sendto, syscalls.arguments_of(registers)[_FLAGS[number]])
+    return [(call, size, (registers.rdi, at, size, flags, 0, 0)) for at, size in parts(pid, registers, done) if size]
+
+
+def _wanted(number: int, arguments: tuple[int, ...]) -> int:
+    """How many bytes a call without a vector is to make."""
+    return arguments[_BYTES[number][1] if number in _BYTES else _COUNTED[number]]
 
 
 def left(pid: int, registers: Registers) -> int:
@@ -57,21 +116,18 @@ def left(pid: int, registers: Registers) -> int:
     if done <= 0 or (number := signed(registers.orig_rax)) not in _KINDS:
         return 0
     arguments = syscalls.arguments_of(registers)
-    if number in BYTES:
-        takes_part = number == SYS.recvfrom and not arguments[FLAGS[number]] & _MSG_WAITALL
-        return 0 if takes_part else max(0, arguments[BYTES[number][1]] - done)
-    if number in COUNTED:
-        return max(0, arguments[COUNTED[number]] - done)
+    if number == SYS.recvfrom and not arguments[_FLAGS[number]] & _MSG_WAITALL:
+        return 0
     if number in (SYS.writev, SYS.sendmsg):
-        return max(0, sum(length for _, length in parts(pid, *vector(pid, registers))) - done)
-    return 0
+        return sum(length for _, length in parts(pid, registers, done))
+    return max(0, _wanted(number, arguments) - done)
 
 
 def waits_for_room(pid: int, number: int, arguments: tuple[int, ...]) -> bool:
     """Whether only a stop or a signal ends such a call with a part: it waits for somebody else, and may."""
     if number == SYS.getrandom:
         return True
-    if (number in FLAGS and arguments[FLAGS[number]] & _MSG_DONTWAIT) or (number == SYS.splice and arguments[5] & _SPLICE_F_NONBLOCK):
+    if (number in _FLAGS and arguments[_FLAGS[number]] & _MSG_DONTWAIT) or (number == SYS.splice and arguments[5] & _SPLICE_F_NONBLOCK):
         return False
     ends = {SYS.sendfile: (0,), SYS.splice: (0, 2), SYS.copy_file_range: ()}.get(number, (0,))
     return any(writing.is_waited_for(pid, arguments[end] & 0xFFFFFFFF) for end in ends)

@@ -39,14 +39,11 @@ int home_has_rest(const struct home_thread *t) {
     return 1;
 }
 
-/* Takes what is done from the front of the vector, `count` parts at that address of the stub, which lie in the slot. */
-static void shorten(struct home *h, struct home_thread *t, uint64_t address, uint64_t count, uint64_t done) {
-    uint64_t at = address - data_in_stub(h, t);
-    if (at > t->call.image || count > (t->call.image - at) / sizeof(struct iovec))
-        return;
+/* Takes what is done from the front of a vector of so many parts. Python asks, too (engine/rests.py). */
+void rests_shorten(unsigned char *parts, uint64_t count, uint64_t done) {
     for (uint64_t i = 0; i < count && done; i++) {
         struct iovec part;
-        unsigned char *where = data_of(t) + at + i * sizeof part;
+        unsigned char *where = parts + i * sizeof part;
         memcpy(&part, where, sizeof part);
         size_t gone = part.iov_len < done ? part.iov_len : done;
         part.iov_base = (char *)part.iov_base + gone;
@@ -54,6 +51,14 @@ static void shorten(struct home *h, struct home_thread *t, uint64_t address, uin
         done -= gone;
         memcpy(where, &part, sizeof part);
     }
+}
+
+/* The same of one at that address of the stub, which lies in the slot. */
+static void shorten(struct home *h, struct home_thread *t, uint64_t address, uint64_t count, uint64_t done) {
+    uint64_t at = address - data_in_stub(h, t);
+    if (at > t->call.image || count > (t->call.image - at) / sizeof(struct iovec))
+        return;
+    rests_shorten(data_of(t) + at, count, done);
 }
 
 void home_make_rest(struct home *h, struct home_thread *t) {
