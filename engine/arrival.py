@@ -130,12 +130,17 @@ def _has_capability(pid: int, number: int) -> bool:
     return False
 
 
+NO_CAPABILITIES = struct.pack("<Ii", CAPABILITY_VERSION_3, 0) + bytes(24)
+"""What no_capabilities() wants to find where it is told."""
+
+
+def no_capabilities(address: int) -> list[tuple[int, ...]]:
+    """The calls by which a thread loses all capabilities. address: of NO_CAPABILITIES."""
+    return [(SYS.prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), (SYS.capset, address, address + 8)]
+
+
 def drop_capabilities(frozen: Frozen) -> None:
     """Every thread loses all capabilities that it has on this node. Errors: OSError."""
     threads = list(frozen.threads.values())
-
-    def calls(_: int, address: int) -> list[tuple[int, ...]]:
-        return [(SYS.prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), (SYS.capset, address, address + 8)]
-
     with seccomp_suspended(frozen):
-        have_called(frozen, threads, calls, [struct.pack("<Ii", CAPABILITY_VERSION_3, 0) + bytes(24)] * len(threads))
+        have_called(frozen, threads, lambda _, address: no_capabilities(address), [NO_CAPABILITIES] * len(threads))

@@ -428,10 +428,15 @@ def with_pending(context: Context, pending: Iterable[tuple[int, bytes]]) -> Cont
     """The same context with these signals waiting, and no others: (tid as the program sees it, 0 for the process; siginfo)."""
     waiting = list(pending)
     known = {thread.tid for thread in context.threads}
+    own: dict[int, list[bytes]] = {}
+    for tid, info in waiting:
+        own.setdefault(tid, []).append(info)
     return replace(
         context,
         pending=tuple(info for tid, info in waiting if tid not in known),
-        threads=tuple(replace(t, pending=tuple(info for tid, info in waiting if tid == t.tid)) for t in context.threads),
+        threads=tuple(
+            replace(t, pending=tuple(own.get(t.tid, ()))) if t.pending or t.tid in own else t for t in context.threads
+        ),
     )
 
 

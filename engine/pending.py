@@ -8,9 +8,8 @@ import struct
 from collections.abc import Mapping
 
 from engine.capture import inner_tids, pending_signals
-from engine.crowd import call_in
 from engine.ticks import timer_of
-from kernel_helpers import many, tracing
+from kernel_helpers import many, tasks, tracing
 from kernel_helpers.inject import SIGINFO_SIZE, Thread, check, comes_again
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS
@@ -61,8 +60,8 @@ def _with_some(frozen: Frozen) -> list[Thread]:
     threads = list(frozen.threads.values())
     if len(threads) < many.FEW:
         return threads
-    results, said = call_in(frozen, threads, lambda _, address: [(SYS.rt_sigpending, address, 8)], told=8)
-    return [thread for thread, result, waiting in zip(threads, results, said, strict=True) if result[0] or any(waiting)]
+    told = tasks.texts(frozen.pid, "status", ["SigPnd:", "ShdPnd:"])  # for a call in each of them they would have to wake up
+    return [thread for thread in threads if any(int(word, 16) for word in told.get(thread.tid, b"").split()[1::2])]
 
 
 def _in_hand(frozen: Frozen, tids: Mapping[int, int], taken: Pending) -> Pending:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence, Set
 
 from engine import alone, postcopy
-from engine.arrival import seccomp_suspended
+from engine.arrival import NO_CAPABILITIES, no_capabilities, seccomp_suspended
 from engine.capture import kernel_code, scratch_page
 from engine.context import BadContext, Context, Identity
 from engine.crowd import have_called
@@ -284,14 +284,15 @@ class Vessel:
 
 
 def become(frozen: Frozen, identity: Identity) -> None:
-    """Every thread of a filled vessel gets the user and groups of the process; root's capabilities are another matter.
+    """Every thread of a filled vessel gets the user and groups of the process, and loses all capabilities that it has on this node.
     Errors: OSError."""
     with seccomp_suspended(frozen), frozen.scratch(_ROOM) as scratch:
         if 4 * len(identity.groups) > _ROOM:
             raise BadContext(f"{len(identity.groups)} groups are too many")
         frozen.write(scratch, struct.pack(f"<{len(identity.groups)}I", *identity.groups))
         calls = [(SYS.setgroups, len(identity.groups), scratch), (SYS.setresgid, *identity.gids), (SYS.setresuid, *identity.uids)]
-        have_called(frozen, list(frozen.threads.values()), lambda index, address: calls)
+        threads = list(frozen.threads.values())
+        have_called(frozen, threads, lambda _, address: [*calls, *no_capabilities(address)], [NO_CAPABILITIES] * len(threads))
         frozen.call(SYS.prctl, _PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 

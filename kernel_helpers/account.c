@@ -144,12 +144,8 @@ static void divide(struct entry *e, struct used *u) {
 
 static uint64_t forward(uint64_t *told, uint64_t now) { return *told = now > *told ? now : *told; }
 
-/* What takes a file for each thread only if `switches`. */
-static int all_used(const struct account *a, struct entry *e, struct used *u, int switches) {
-    if (read_all(a, e, u))
-        return -1;
-    if (switches)
-        read_switches(a, e, u);
+/* What was read of it becomes what is told: since it came here, and before. */
+static void tell(struct entry *e, struct used *u) {
     const struct used *begun = &e->begun, *before = &e->before;
     u->total = since(u->total, begun->total);
     u->user = since(u->user, begun->user);
@@ -164,7 +160,36 @@ static int all_used(const struct account *a, struct entry *e, struct used *u, in
     u->involuntary = forward(&e->involuntary, since(u->involuntary, begun->involuntary)) + before->involuntary;
     if (before->peak > u->peak)
         u->peak = before->peak;
+}
+
+/* What takes a file for each thread only if `switches`. */
+static int all_used(const struct account *a, struct entry *e, struct used *u, int switches) {
+    if (read_all(a, e, u))
+        return -1;
+    if (switches)
+        read_switches(a, e, u);
+    tell(e, u);
     return 0;
+}
+
+/* All that the kernel says of process and threads, each file read once: `found` has room for as many as there are entries, and those that
+ * are gone have total UINT64_MAX. */
+static void read_everything(const struct account *a, struct used *found) {
+    uint64_t voluntary = 0, involuntary = 0, peak = 0;
+    for (unsigned i = a->count; i-- > 0;) {     /* the process last, which is no less than its threads together */
+        struct entry *e = &a->entries[i];
+        if (e->tid == ENDED || read_all(a, e, &found[i])) {
+            found[i].total = UINT64_MAX;
+            continue;
+        }
+        if (!e->tid)
+            continue;
+        read_switches(a, e, &found[i]);
+        voluntary += found[i].voluntary;
+        involuntary += found[i].involuntary;
+        peak = found[i].peak > peak ? found[i].peak : peak;
+    }
+    found[0].voluntary = voluntary, found[0].involuntary = involuntary, found[0].peak = peak;
 }
 
 static struct entry *by_tid(struct account *a, uint32_t tid) {
@@ -196,7 +221,6 @@ struct account *account_new(int host_pid, const int *host_tids, const int *tids,
         a->entries[i + 1].tid = tids[i];
     }
     pthread_mutex_init(&a->lock, NULL);
-    account_begin(a);
     return a;
 }
 
@@ -231,23 +255,20 @@ void account_remove_thread(struct account *a, int host_tid) {
     pthread_mutex_unlock(&a->lock);
 }
 
-void account_begin(struct account *a) {
+int account_begin(struct account *a) {
     pthread_mutex_lock(&a->lock);
-    for (unsigned i = 0; i < a->count; i++) {
+    struct used *found = calloc(a->count, sizeof *found);
+    if (found)
+        read_everything(a, found);
+    for (unsigned i = 0; found && i < a->count; i++) {
         struct entry *e = &a->entries[i];
-        if (!read_all(a, e, &e->begun))
-            read_switches(a, e, &e->begun);
+        if (found[i].total != UINT64_MAX)
+            e->begun = found[i];
         e->user = e->system = e->voluntary = e->involuntary = 0;
     }
     pthread_mutex_unlock(&a->lock);
-}
-
-void account_carry(struct account *a, uint32_t tid, const struct used *before) {
-    pthread_mutex_lock(&a->lock);
-    struct entry *e = by_tid(a, tid);
-    if (e)
-        e->before = *before;
-    pthread_mutex_unlock(&a->lock);
+    free(found);
+    return found ? 0 : -ENOMEM;
 }
 
 int account_used(struct account *a, uint32_t tid, struct used *used) {
@@ -256,6 +277,30 @@ int account_used(struct account *a, uint32_t tid, struct used *used) {
     int result = e && !all_used(a, e, used, 1) ? 0 : -ESRCH;
     pthread_mutex_unlock(&a->lock);
     return result;
+}
+
+int account_used_by_each(struct account *a, struct row *rows, unsigned room) {
+    unsigned count = 0;
+    pthread_mutex_lock(&a->lock);
+    struct used *found = calloc(a->count, sizeof *found);
+    if (found)
+        read_everything(a, found);
+    for (unsigned i = 0; found && i < a->count && count < room; i++)
+        if (found[i].total != UINT64_MAX) {
+            tell(&a->entries[i], &found[i]);
+            rows[count++] = (struct row){a->entries[i].tid, found[i]};
+        }
+    pthread_mutex_unlock(&a->lock);
+    free(found);
+    return found ? (int)count : -ENOMEM;
+}
+
+void account_carry(struct account *a, uint32_t tid, const struct used *before) {
+    pthread_mutex_lock(&a->lock);
+    struct entry *e = by_tid(a, tid);
+    if (e)
+        e->before = *before;
+    pthread_mutex_unlock(&a->lock);
 }
 
 /* ---- results of calls ---- */

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import resource
+import struct
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ WHOLE = 0
 """In place of a thread's id: the process."""
 SECOND = 1_000_000_000
 _LIMIT = 1 << 63
+_ROW = struct.Struct(f"<{1 + len(FIELDS)}Q")
 
 
 class Used(ctypes.Structure):
@@ -39,16 +41,17 @@ def _native() -> ctypes.CDLL:
     return library.functions(
         ("account_new", pointer, [ctypes.c_int, pointer, pointer, ctypes.c_uint]), ("account_free", None, [pointer]),
         ("account_add_thread", ctypes.c_int, [pointer, ctypes.c_int, u32]), ("account_remove_thread", None, [pointer, ctypes.c_int]),
-        ("account_begin", None, [pointer]), ("account_carry", None, [pointer, u32, pointer]),
-        ("account_used", ctypes.c_int, [pointer, u32, pointer]),
+        ("account_begin", ctypes.c_int, [pointer]), ("account_carry", None, [pointer, u32, pointer]),
+        ("account_used", ctypes.c_int, [pointer, u32, pointer]), ("account_used_by_each", ctypes.c_int, [pointer, pointer, ctypes.c_uint]),
         ("account_add", None, [pointer, ctypes.c_int, ctypes.c_long, pointer, pointer, ctypes.c_size_t]),
     )
 
 
 class Account:
-    """`threads`: tid as this process sees it -> tid as the program sees it."""
+    """`threads`: tid as this process sees it -> tid as the program sees it. counts: what they use counts from now on, else from begin()
+    on. Errors: MemoryError."""
 
-    def __init__(self, host_pid: int, threads: dict[int, int]) -> None:
+    def __init__(self, host_pid: int, threads: dict[int, int], counts: bool = True) -> None:
         self._tids = list(threads.values())
         count = len(threads)
         here, there = (ctypes.c_int * count)(*threads), (ctypes.c_int * count)(*self._tids)
@@ -56,6 +59,8 @@ class Account:
         """The C object, for away_set_account()."""
         if not self.handle:
             raise MemoryError("no memory for an account")
+        if counts:
+            self.begin()
 
     def add_thread(self, host: int, tid: int) -> None:
         """A thread that is born here, before it runs. Errors: MemoryError."""
@@ -80,18 +85,18 @@ class Account:
         return fields(Used.from_buffer_copy(used)) if used else []
 
     def begin(self) -> None:
-        """What has been used up to now (by those who made the guest) does not count."""
-        _native().account_begin(self.handle)
+        """What has been used up to now (by those who made the guest) does not count. Errors: MemoryError."""
+        if _native().account_begin(self.handle):
+            raise MemoryError("no memory for an account")
 
     def used(self) -> list[list[int]]:
         """What was used here and before: [WHOLE, *FIELDS] of the process, [tid as the program sees it, *FIELDS] of each thread
-        that there still is."""
-        found: list[list[int]] = []
-        used = Used()
-        for tid in (WHOLE, *self._tids):
-            if _native().account_used(self.handle, tid, ctypes.byref(used)) == 0:
-                found.append([tid, *fields(used)])
-        return found
+        that there still is. Errors: MemoryError."""
+        data = bytearray(_ROW.size * (1 + len(self._tids)))
+        count = _native().account_used_by_each(self.handle, (ctypes.c_char * len(data)).from_buffer(data), 1 + len(self._tids))
+        if count < 0:
+            raise MemoryError("no memory for an account")
+        return [list(row) for row in _ROW.iter_unpack(data[: count * _ROW.size])]
 
     def carry(self, before: object) -> None:
         """Takes what used() said where the guest was before. Errors: ValueError."""

@@ -24,21 +24,32 @@ int home_is_gone(struct home *h, uint32_t tid) {
     return 0;
 }
 
-/* Makes the next slot and its thread. 0, or a negative errno. */
-static int make_thread(struct home *h, int tid) {
+/* Threads whose call is under way, or not replied to yet, at most `room`. How many. */
+unsigned home_busy(struct home *h, uint32_t *tids, unsigned room) {
+    unsigned n = 0;
+    pthread_mutex_lock(&h->lock);
+    for (unsigned i = 0; i < h->count && n < room; i++)
+        if (h->threads[i]->tid && h->threads[i]->state == BUSY)
+            tids[n++] = h->threads[i]->tid;
+    pthread_mutex_unlock(&h->lock);
+    return n;
+}
+
+/* Maps the slots of `count` threads more, one behind the other: the first of them, or MAP_FAILED. */
+static void *map_slots(struct home *h, unsigned count) {
+    uint64_t at = slot_offset(h->count);
+    if (ftruncate(h->memory, slot_offset(h->count + count)))
+        return MAP_FAILED;
+    return mmap(NULL, (uint64_t)count * SLOT_STRIDE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, h->memory, at);
+}
+
+/* Makes the thread of the next slot. 0, or -ENOMEM. */
+static int make_thread(struct home *h, int tid, void *slot) {
     unsigned index = h->count;
-    if (index >= THREADS_LIMIT)
-        return -EAGAIN;
     struct home_thread *t = calloc(1, sizeof *t);
     if (!t)
         return -ENOMEM;
-    void *slot = ftruncate(h->memory, slot_offset(index + 1)) ? MAP_FAILED
-                 : mmap(NULL, SLOT_STRIDE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, h->memory, slot_offset(index));
-    if (slot == MAP_FAILED) {
-        free(t);
-        return -ENOMEM;
-    }
-    *t = (struct home_thread){.tid = tid, .index = index, .slot = slot, .quick = 1, .resumable = {.number = -1}};
+    t->tid = tid, t->index = index, t->slot = slot, t->quick = 1, t->resumable.number = -1;
     /* The list has the threads before this one: the analyzer of gcc 12 takes it for overwritten by what is stored in a slot. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
@@ -48,6 +59,23 @@ static int make_thread(struct home *h, int tid) {
     h->threads[index] = t;
     __atomic_store_n(&h->count, index + 1, __ATOMIC_RELEASE);
     return 0;
+}
+
+/* Makes slots and threads. 0, or a negative errno. */
+static int make_threads(struct home *h, const int *tids, unsigned count) {
+    unsigned made = 0;
+    if (!count)
+        return 0;
+    if (count > THREADS_LIMIT - h->count)
+        return -EAGAIN;
+    char *slots = map_slots(h, count);
+    if (slots == MAP_FAILED)
+        return -ENOMEM;
+    while (made < count && !make_thread(h, tids[made], slots + (uint64_t)made * SLOT_STRIDE))
+        made++;
+    if (made < count)
+        munmap(slots + (uint64_t)made * SLOT_STRIDE, (uint64_t)(count - made) * SLOT_STRIDE);
+    return made < count ? -ENOMEM : 0;
 }
 
 static void free_threads(struct home *h) {
@@ -76,9 +104,8 @@ struct home *home_new(const int *tids, unsigned count, int memory, int event_fd,
                  : mmap(NULL, CONTROL_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     if (!h->threads || h->control == MAP_FAILED)
         goto failed;
-    for (unsigned i = 0; i < count; i++)
-        if (make_thread(h, tids[i]))
-            goto failed;
+    if (make_threads(h, tids, count))
+        goto failed;
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->answered, NULL);
     h->session = session_new(home_take_call, h, h->event_fd);
@@ -100,7 +127,7 @@ int home_add_thread(struct home *h) {
     for (unsigned i = 0; i < h->count; i++)
         if (!h->threads[i]->tid)
             return i;
-    int error = make_thread(h, 0);
+    int error = make_threads(h, &(int){0}, 1);
     return error ? error : (int)h->count - 1;
 }
 

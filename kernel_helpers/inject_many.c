@@ -315,6 +315,18 @@ int inject_many_read(struct kept *threads, long count, void *states, long room)
     return 0;
 }
 
+/* Whether signals wait for each thread alone: more than 0, or a negative errno. */
+int inject_many_waits(const int32_t *tids, int32_t *waits, long count)
+{
+    for (long i = 0; i < count; i++) {
+        struct peek peek = {0, 0, 1};
+        siginfo_t first;
+        long found = ptrace(0x4209 /* PTRACE_PEEKSIGINFO */, tids[i], &peek, &first);
+        waits[i] = found < 0 ? -errno : found;
+    }
+    return 0;
+}
+
 /* Which threads have seccomp filters beyond number `beneath`, or are such that it cannot be told. */
 int inject_many_filtered(const int32_t *tids, int32_t *filtered, long count, long beneath)
 {
@@ -340,6 +352,14 @@ int inject_many_continue(const int32_t *tids, int32_t *errors, long count)
 {
     for (long i = 0; i < count; i++)
         errors[i] = ptrace(PTRACE_CONT, tids[i], 0, 0) ? errno : 0;
+    return 0;
+}
+
+/* Asks threads to stop. */
+int inject_many_interrupt(const int32_t *tids, int32_t *errors, long count)
+{
+    for (long i = 0; i < count; i++)
+        errors[i] = ptrace(PTRACE_INTERRUPT, tids[i], 0, 0) ? errno : 0;
     return 0;
 }
 

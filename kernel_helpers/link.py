@@ -151,7 +151,7 @@ def _native() -> ctypes.CDLL:
         ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
         ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
         ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
-        ("home_standing", i, [pointer, i, pointer]),
+        ("home_standing", i, [pointer, i, pointer]), ("home_busy", unsigned, [pointer, pointer, unsigned]),
         ("home_block", i, [pointer, i, ctypes.c_uint64]), ("home_written", u64, [pointer, i, ctypes.c_uint64]),
         ("home_suspend", i, [pointer, i, ctypes.c_int64]),
         ("home_expect_rest", i, [pointer, i, i, pointer, ctypes.c_uint64]), ("home_rest", u64, [pointer, i, pointer]),
@@ -352,7 +352,9 @@ class HomeLink(SessionLink):
     def busy(self) -> list[int]:
         """tids whose call is under way, or has ended and is yet to be replied to. What is sent once a thread is not among them
         comes after its reply."""
-        return [tid for tid in self.threads if self.standing(tid).busy]
+        found = (ctypes.c_uint32 * len(self.threads))()
+        count = _native().home_busy(self.handle, found, len(found))
+        return [tid for tid in found[:count] if tid in self.threads]
 
     def standing(self, tid: int) -> Standing:
         """sequence, number, busy (a call was given and not yet replied to), done (it has ended). Errors: OSError."""
@@ -451,10 +453,11 @@ class AwayLink(SessionLink):
     """The guest's end: takes the notifications of its filter from `listener` (a descriptor, which may be closed afterwards; or the end
     of another guest that has the same filter: its parent's).
 
-    `threads`: tid as this process sees it -> tid as the program sees it; all threads of the guest.
+    `threads`: tid as this process sees it -> tid as the program sees it; all threads of the guest. counts: what they use counts from now
+    on, else from account.begin() on.
     """
 
-    def __init__(self, listener: int | AwayLink, guest_host_pid: int, threads: dict[int, int]) -> None:
+    def __init__(self, listener: int | AwayLink, guest_host_pid: int, threads: dict[int, int], counts: bool = True) -> None:
         super().__init__()
         self.guest_host_pid = guest_host_pid
         if isinstance(listener, AwayLink):
@@ -468,7 +471,7 @@ class AwayLink(SessionLink):
         if not self._handle:
             os.close(self.event_fd)
             raise MemoryError("no memory for a link")
-        self.account = Account(guest_host_pid, threads)
+        self.account = Account(guest_host_pid, threads, counts)
         """What the guest has used here, and where it was before."""
         _native().away_set_account(self._handle, self.account.handle)
         self.direct: Direct | None = None

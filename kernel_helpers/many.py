@@ -32,6 +32,8 @@ CALL_ROOM = 64
 """Bytes of memory of the process for each call."""
 STATE_ROOM = 16384
 """Bytes for the extended state of a thread: AMX makes it 11 kB."""
+_AT_ONCE = 64
+"""threads, where memory is needed for each"""
 _PAGE = 4096
 _TRAP = 5
 _ALL_BUT_TRAP = U64 & ~(1 << _TRAP - 1)
@@ -54,6 +56,8 @@ def _native() -> ctypes.CDLL:
         ("inject_many_call", i, [i, u64, pointer, long, u64, pointer, long, ctypes.c_int64]),
         ("inject_many_set_options", i, [pointer, pointer, pointer, long]),
         ("inject_many_continue", i, [pointer, pointer, long]),
+        ("inject_many_interrupt", i, [pointer, pointer, long]),
+        ("inject_many_waits", i, [pointer, pointer, long]),
         ("inject_many_read", i, [pointer, long, pointer, long]),
         ("inject_many_filtered", i, [pointer, pointer, long, long]),
         ("inject_many_rseq", i, [pointer, pointer, long]),
@@ -130,19 +134,44 @@ def rseqs(threads: Sequence[Thread]) -> list[tuple[int, int, int]]:
 
 def states(threads: Sequence[Thread]) -> list[tuple[bytes, tuple[int, int], bool]]:
     """Of each its extended state, its robust list (head, length), and whether signals wait for it alone. Errors: OSError."""
-    found = []
-    for first in range(0, len(threads), 256):
-        some = threads[first : first + 256]
-        data, room = bytearray(_KEPT.size * len(some)), ctypes.create_string_buffer(STATE_ROOM * len(some))
+    found: list[tuple[bytes, tuple[int, int], bool]] = []
+    while len(found) < len(threads):
+        # The first tells how much it is, on this processor. Memory that has been used is worth more than one call for all.
+        each, first = (_room_of(found[0][0]), len(found)) if found else (STATE_ROOM, 0)
+        some = threads[first : first + _AT_ONCE] if found else threads[:1]
+        data, room = bytearray(_KEPT.size * len(some)), ctypes.create_string_buffer(each * len(some))
         for index, thread in enumerate(some):
             struct.pack_into("<i", data, index * _KEPT.size, thread.tid)
-        _native().inject_many_read((ctypes.c_char * len(data)).from_buffer(data), len(some), room, STATE_ROOM)
+        _native().inject_many_read((ctypes.c_char * len(data)).from_buffer(data), len(some), room, each)
         view = memoryview(room)
         for index, (tid, error, size, robust, robust_size, waits, _) in enumerate(_KEPT.iter_unpack(data)):
             check(-error, f"state of {tid}")
-            state = bytes(view[index * STATE_ROOM : index * STATE_ROOM + size])
+            if size == each < STATE_ROOM:
+                raise OSError(errno.EOVERFLOW, f"state of {tid}: it is greater than that of {threads[0].tid}")
+            state = bytes(view[index * each : index * each + size])
             found.append((state, (robust, robust_size), bool(waits)))
     return found
+
+
+def _room_of(state: bytes) -> int:
+    return -(-(len(state) + 1) // 64) * 64
+
+
+def waited_for(threads: Sequence[Thread]) -> list[bool]:
+    """Of each, whether signals wait for it alone. Errors: OSError."""
+    found = (ctypes.c_int32 * len(threads))()
+    _native().inject_many_waits(_tids(threads), found, len(threads))
+    _raise(threads, [min(0, waits) and -waits for waits in found], "pending signals of")
+    return [waits > 0 for waits in found]
+
+
+def interrupt(tids: Sequence[int]) -> None:
+    """PTRACE_INTERRUPT of each; one that has ended is no error. Errors: OSError."""
+    errors = (ctypes.c_int32 * len(tids))()
+    _native().inject_many_interrupt((ctypes.c_int32 * len(tids))(*tids), errors, len(tids))
+    for tid, error in zip(tids, errors, strict=True):
+        if error != errno.ESRCH:
+            check(-error, f"PTRACE_INTERRUPT of {tid}")
 
 
 def set_states(threads: Sequence[Thread], wanted: Sequence[bytes]) -> None:

@@ -14,6 +14,7 @@ from kernel_helpers import library
 
 _HEAD = struct.Struct("<iI")
 _ROOM = 1 << 16
+_EACH = 1 << 9
 _MOST = 1 << 29
 _GET_PID_IN_PIDNS = 0x8004B708
 _GET_PID_FROM_PIDNS = 0x8004B706
@@ -29,7 +30,7 @@ def _native() -> ctypes.CDLL:
 def texts(pid: int, name: str, lines: Iterable[str] = ()) -> dict[int, bytes]:
     """tid -> what the file of that name says, or those lines of it that begin so. Threads that have ended are not there. Errors: OSError
     (ProcessLookupError: there is no such process)."""
-    wanted, room = "\n".join(lines).encode(), _ROOM
+    wanted, room = "\n".join(lines).encode(), _room_for(pid)
     while True:
         found = ctypes.create_string_buffer(room)
         size = int(_native().farhome_tasks_read(pid, name.encode(), wanted, found, room))
@@ -46,6 +47,14 @@ def texts(pid: int, name: str, lines: Iterable[str] = ()) -> dict[int, bytes]:
         told[tid] = bytes(data[at : at + length])
         at += length
     return told
+
+
+def _room_for(pid: int) -> int:
+    """Bytes, by how many threads it has: to begin anew is to read all of their files anew."""
+    try:
+        return max(_ROOM, _EACH * os.stat(f"/proc/{pid}/task").st_nlink)
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, f"threads of process {pid}: {os.strerror(errno.ESRCH)}") from None
 
 
 def inner_tids(pid: int, tids: Sequence[int]) -> dict[int, int]:

@@ -185,10 +185,11 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         if isinstance(cargo, _Poured):
             install_own(frozen, {thread.tid: thread.filters for thread in cargo.context.threads})
             become(frozen, cargo.context.identity)
-        drop_capabilities(frozen)
+        else:
+            drop_capabilities(frozen)
         phases.done("capabilities")
         tids = inner_tids(frozen.pid, list(frozen.threads))
-        link = PtraceLink(frozen.pid, tids) if by_ptrace else AwayLink(listener, frozen.pid, tids)
+        link = PtraceLink(frozen.pid, tids) if by_ptrace else AwayLink(listener, frozen.pid, tids, counts=False)
         phases.done("link")
         if isinstance(cargo, _Images):
             receive_own_pages(frozen.pid, cargo.beside, cargo.channel.connection, PAGES_TIMEOUT)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("remote")
 
+YIELDS = 40
+"""How often a thread that is to stop is looked at without a pause."""
 PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
 
@@ -42,9 +44,7 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
     taken: list[tuple[int, bytes]] = []
     try:
         guest.signals.ask_no_more()
-        for tid in guest.threads:
-            if tid not in halted:
-                tracing.interrupt(tid)
+        many.interrupt([tid for tid in guest.threads if tid not in halted])
         guest.dying.let_freeze()
         for tid in parked:
             # Calls that only home makes, and whatever was suspended just now: back to before the call.
@@ -99,11 +99,12 @@ def await_trap(guest: Guest, tid: int, first: Stop | None = None) -> list[tuple[
     """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo). first: the stop that the thread is
     in, the process being stopped."""
     taken: list[tuple[int, bytes]] = []
-    end = time.monotonic() + PATIENCE
+    end, tries = time.monotonic() + PATIENCE, 0
     while time.monotonic() < end:
         stops, first = [first] if first is not None else tracing.poll([tid]), None
-        if not stops:
-            time.sleep(0.0001)  # no descriptor tells of a ptrace stop
+        if not stops:  # no descriptor tells of a ptrace stop; it comes in microseconds, as a rule
+            time.sleep(0.0001 if tries >= YIELDS else 0)
+            tries += 1
             continue
         stop = stops[0]
         if stop.cause is Cause.TRAP:
@@ -144,7 +145,8 @@ def pending(guest: Guest) -> Pending:
     threads = guest.frozen.threads
     found = [(tid, info) for tid, thread in threads.items() for info in thread.in_hand]
     found += [(0, info) for info in pending_signals(guest.pid, True)]
-    found += [(tid, info) for tid in threads for info in pending_signals(tid, False)]
+    waited_for = many.waited_for(list(threads.values()))
+    found += [(tid, info) for tid, waits in zip(threads, waited_for, strict=True) if waits for info in pending_signals(tid, False)]
     return [(guest.program_tid(tid) if tid else 0, guest.signals.true_info(info)) for tid, info in found]
 
 
