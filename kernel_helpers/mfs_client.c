@@ -161,8 +161,10 @@ int main(int argc, char **argv)
 	printf("ready\n");
 	fflush(stdout);
 	serve_until_the_end(signals);
-	/* Once nobody reads from the device any more, whoever waits for an answer has it: the connection is aborted. */
-	umount2(mfs_options.mount, MNT_DETACH | UMOUNT_NOFOLLOW);
+	/* By force: whoever waits for an answer has it, for the connection is aborted. One of our own threads may wait for whoever does (pages that
+	 * are taken away while they are read), and as long as it does the kernel's end stays open. */
+	if (umount2(mfs_options.mount, MNT_FORCE | UMOUNT_NOFOLLOW))
+		umount2(mfs_options.mount, MNT_DETACH | UMOUNT_NOFOLLOW);
 	mfs_link_end();
 	_exit(0);
 }

@@ -71,8 +71,14 @@ class Helper:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.returncode is None
+        """Whether it serves. One that was killed does not, though a thread of it may not end before what it serves is unmounted."""
+        return self._process.returncode is None and not self._is_killed()
+
+    def _is_killed(self) -> bool:
+        try:
+            return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            return True    # it has ended, and is waited for just now
 
     async def ended(self) -> None:
         """Waits until it has."""

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from lab import Lab, Node, cgroups
 from lab.cluster import start
+from tests.sanitizers.slower import bound
 
 INSIDE = "/opt/farhome"
 PYTHON = f"{INSIDE}/.venv/bin/python"
 KEYS = "/var/lib/farhome/pki"
 EXPORTS, READ_ONLY = "/tmp/open", "/tmp/frozen"
 PORT = 7227
-TIMEOUT = 2
+TIMEOUT = round(bound(2))
 """Seconds after which a server that does not answer is an error."""
 CONFIGURATION = f'speed = 1.0\n[mfs]\nexports = ["{EXPORTS}"]\nread_only = ["{READ_ONLY}"]\ntimeout = {TIMEOUT}\nroot = "root"\n'
 

@@ -15,7 +15,7 @@ from lab.node import Node, NodeProcess
 from tests.sanitizers.slower import bound
 
 PYTHON = "/usr/bin/python3"
-TIMEOUT = 2
+TIMEOUT = round(bound(2))
 """Seconds for which the nodes wait for one that is lost."""
 NUMBERS = itertools.count(1)
 SHOWN = 'exports = ["/"]\nroot = "root"\n'
@@ -24,7 +24,7 @@ SHOWN = 'exports = ["/"]\nroot = "root"\n'
 
 def until(test: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
     """The first true result. Errors: TimeoutError, naming what did not come."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + bound(seconds)
     while not (result := test()):
         if time.monotonic() > end:
             raise TimeoutError(f"not within {seconds} s: {what}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +70,17 @@ for _ in range(60):
         seen.append(number)
         file.seek(0); file.write(str(number + 1)); file.flush()
 print(*seen)
+"""
+
+READ_ON = r"""
+import os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+print("begun")
+while True:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.lseek(file, 0, 0)
+    while os.read(file, 1 << 20):
+        pass
 """
 
 
@@ -324,3 +337,31 @@ def test_without_mosd_nothing_is_mounted_and_nobody_hangs(pair: Pair, number: in
     pair[1].start_mosd()
     pair.wait_mounted(pair[1])
     assert pair.python(1, ASK, "/mfs/n2/tmp/file") == "4\n"
+
+
+def are_held_up(programs: list[int]) -> bool:
+    """Whether the kernel holds up a thread of one of them."""
+    states = [task.read_text().partition("State:")[2].split()[0] for pid in programs for task in Path("/proc").glob(f"{pid}/task/*/status")]
+    return "D" in states
+
+
+@pytest.mark.parametrize("killed", ["mosd", pytest.param("client", marks=pytest.mark.soak)])
+def test_nobody_hangs_who_reads_what_is_just_taken_away(killed: str) -> None:
+    """The server says nothing for a while: its pages are taken away, and who takes one that is being read waits for it."""
+    pair = Pair(timeout=30)
+    try:
+        pair.sh(2, "head -c 32M /dev/urandom >/tmp/large")
+        reader = pair.start(1, READ_ON, "/mfs/n2/tmp/large")
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "begun\n"
+        clients, (server,) = running(pair[1], "mfs-client"), running(pair[2], "mfs-server")
+        os.kill(server, signal.SIGSTOP)
+        until(lambda: are_held_up(clients), "pages are taken away")
+        if killed == "mosd":
+            pair[1].stop_mosd(signal.SIGKILL)
+        else:
+            pair[1].run(["kill", "-9", str(pair.pids(pair[1])["n2"])], check=True)
+        assert reader.wait(20)
+        until(lambda: not set(clients) & set(running(pair[1], "mfs-client")), "the program has ended")
+    finally:
+        pair.lab.down()

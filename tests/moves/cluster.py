@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lab import Lab
+from tests.sanitizers.slower import bound
 
 T = TypeVar("T")
 NUMBERS = itertools.count(1)
@@ -23,7 +24,7 @@ SHOWN = ("Name", "State", "TracerPid", "NSpid", "SigPnd", "ShdPnd", "SigBlk", "S
 def until(what: str, test: Callable[[], T | None], *, seconds: float = 10, every: float = 0.02) -> T:
     """Returns the first result of `test` that is true; asks each `every` seconds. TimeoutError names what did not come
     within `seconds`."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + bound(seconds)
     while True:
         result = test()
         if result:
