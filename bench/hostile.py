@@ -6,7 +6,9 @@ of the owner, as shipped, so the guest is there all the time. `is sent home`: th
 him back. Then the node must still answer, and of the guest nothing may be left there when it is killed from home. `others there`: processor
 time of all else on the node in those ten seconds: the guest, and what farhome does for it.
 
-As in `owner`, the two nodes have a processor of the machine each. Guests have a fiftieth of its memory and 64 tasks, so that they meet
+As in `owner`, the two nodes have a processor of the machine each; but caches and memory they share, so the owner's program gets slower
+by what the other program does on its home's processor, too. How much that is, `never leaves` says: the program is at home all the time,
+and the owner's node has no guest. Guests have a fiftieth of its memory and 64 tasks, so that they meet
 their bounds at once; what a fork bomb has no room for is born at home.
 """
 
@@ -35,7 +37,8 @@ SETTLING = 2.0
 """Seconds for which the guest takes what it can get before the owner's program begins."""
 PATIENCE = 60.0
 LEND = "\n[balance]\nenabled = false\n[lend]\nmax_tasks = 64\nmemory_share = 0.02\n"
-POLICIES = {"stays": "", "is sent home": "[lend.owner]\nbusy_load = 0.5\ncalm = 0.5\n"}
+NEVER_LEAVES = "never leaves"
+POLICIES = {"stays": "", "is sent home": "[lend.owner]\nbusy_load = 0.5\ncalm = 0.5\n", NEVER_LEAVES: ""}
 
 
 def guests(node: Node) -> list[str]:
@@ -50,8 +53,8 @@ def _kill_all(home: Node) -> None:
 
 
 @contextmanager
-def hostile(lab: Lab, program: str, kind: str) -> Iterator[str]:
-    """Has a guest take what it can get on n2; gives its key. Afterwards nothing is left of it. Errors: BenchFailed."""
+def hostile(lab: Lab, program: str, kind: str, leaves: bool = True) -> Iterator[str]:
+    """Has a guest take what it can get on n2, or at home; gives its key. Afterwards nothing is left of it. Errors: BenchFailed."""
     home, host = lab.nodes()
     ready, go = (home.root / "tmp" / f"{name}-{kind}" for name in ("ready", "go"))
     for path in (ready, go):
@@ -62,7 +65,8 @@ def hostile(lab: Lab, program: str, kind: str) -> Iterator[str]:
         wait_until(ready.exists, "the program that is to be the guest", PATIENCE)
         pid = process.node_pid
         wait_until(lambda: is_quiet(host), "n2's lending", PATIENCE)  # the owner's program has just been there
-        checked(home, ["migrate", str(pid), "n2"], PATIENCE)
+        if leaves:
+            checked(home, ["migrate", str(pid), "n2"], PATIENCE)
         go.touch()
         time.sleep(SETTLING)
         yield f"n1-{pid}"
@@ -98,7 +102,7 @@ def _measure(lab: Lab, policy: str, guest: str, work: str) -> list[Result]:
         others: list[float] = []
         alone = list(before)
         for _ in range(rounds(ROUNDS)):
-            with hostile(lab, guest, kind):
+            with hostile(lab, guest, kind, leaves=policy != NEVER_LEAVES):
                 times, used = owner.work()
                 guests(lab.node("n2"))
             meanwhile += times

@@ -74,6 +74,16 @@ def line(text: str, until: str = PROMPT) -> Step:
     return keys(text + "\n", until)
 
 
+def signal_keys(text: str, until: str) -> Step:
+    """Keys by which the terminal sends a signal, for a program that overlooks one that comes between its prompt and its read (less)."""
+
+    def type_them(screen: Screen, _: Path) -> None:
+        screen.await_reader()
+        screen.enter(text)
+
+    return Step(repr(text), type_them, until)
+
+
 def size(rows: int, columns: int, until: str) -> Step:
     return Step(f"size {rows} {columns}", lambda screen, _: screen.resize(rows, columns), until)
 
@@ -267,7 +277,7 @@ def in_less(chance: random.Random) -> Iterator[Step]:
     yield keys(" ", r"\n:$")
     yield line(f"/chapter {number},", rf"^chapter {number},(?s:.)*:$")
     yield keys("b", r"\n:$")
-    yield keys("\x1a", STOPPED)
+    yield signal_keys("\x1a", STOPPED)
     yield line("fg", r"\n:$")
     yield keys("G", r"\(END\)$")
     yield keys("F", r"Waiting for data")

@@ -12,12 +12,15 @@ import struct
 import subprocess
 import termios
 import time
+from pathlib import Path
 from types import TracebackType
 
 from tests.moves.outcome import Place, descendants
 
 TIOCSPTLCK, TIOCGPTPEER = 0x40045431, 0x5441  # asm-generic/ioctls.h, not in termios. The second opens the other end
 # without its path, which may lie in another mount namespace.
+READ = "0 "
+"""How /proc/PID/syscall begins for a process that waits in read(2)."""
 
 
 class Terminal:
@@ -45,6 +48,14 @@ class Terminal:
 
     def enter(self, text: str) -> None:
         os.write(self.master, text.encode())
+
+    def await_reader(self, seconds: float = 60) -> None:
+        """Waits until the program in front waits in read(2), here or in its stub. Errors: TimeoutError, OSError if it ends."""
+        end = time.monotonic() + seconds
+        while not Path(f"/proc/{os.tcgetpgrp(self.master)}/syscall").read_text().startswith(READ):
+            if time.monotonic() > end:
+                raise TimeoutError("the program in front of the terminal reads nothing")
+            self.read(0.02)
 
     def expect(self, pattern: str, seconds: float = 30) -> str:
         """Waits until what was shown after the last expect() matches the regular expression; returns that much of it."""
