@@ -13,9 +13,8 @@ import os
 import stat
 from contextlib import suppress
 
-from engine.alone import may_be
-from engine.files import FileMapping, by_mapping, named_mappings
-from engine.written import can_be_written
+from engine.files import by_mapping, named_mappings
+from engine.written import can_be_written, is_file
 from kernel_helpers.errors import FarhomeError
 from wire import waking
 
@@ -45,7 +44,7 @@ class Leases:
         seen = set()
         try:
             for m in named_mappings(pid):
-                if (m.device, m.inode) not in seen and _is_file(m):
+                if (m.device, m.inode) not in seen and is_file(m):
                     seen.add((m.device, m.inode))
                     with suppress(FileNotFoundError):
                         leases._take_if_written(pid, by_mapping(pid, m.start, m.end), m.path.removesuffix(" (deleted)"))
@@ -107,14 +106,6 @@ class Leases:
     def __del__(self) -> None:
         self._users = 0
         self.let_go()
-
-
-def _is_file(mapping: FileMapping) -> bool:
-    if not mapping.inode or not mapping.path.startswith("/") or (mapping.permissions[3] == "s" and may_be(mapping.path)):
-        return False
-    return not mapping.path.startswith(("/memfd:", "/SYSV", "/[aio]", "/dev/", "/anon_hugepage", "/secretmem")) or mapping.path.startswith(
-        "/dev/shm/"
-    )
 
 
 def is_systems(status: os.stat_result, path: str) -> bool:

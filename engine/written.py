@@ -18,6 +18,18 @@ from kernel_helpers.sharing import MAPPED, UNDER_WAY, who_has
 _KERNELS_OWN = {0x9FA0: "/proc", 0x62656572: "/sys", 0x64626720: "debugfs", 0x74726163: "tracefs"}
 """Types of file systems whose files are what the kernel has to say at the moment."""
 _NO_FILES = ("/SYSV", "/[aio]", "/anon_hugepage", "/dev/zero", "/secretmem")
+_MEMFD = "/memfd:"
+
+
+def is_file(mapping: FileMapping, or_memfd: bool = False) -> bool:
+    """Whether what is mapped counts as a file that somebody may write: no memory of the kernel's, and none that goes along as an object
+    (engine/alone.py). Devices have to be told apart by whoever opens it. or_memfd: a memfd does, too, though its kernel does not count who
+    has it open for writing."""
+    if not mapping.inode or not mapping.path.startswith("/") or mapping.path.startswith(_NO_FILES):
+        return False
+    if mapping.permissions[3] == "s" and may_be(mapping.path):
+        return False
+    return or_memfd or not mapping.path.startswith(_MEMFD)
 
 
 def is_kernels_own(descriptor: int) -> bool:
@@ -82,8 +94,7 @@ def why_not(pid: int, maps: Sequence[FileMapping]) -> Iterator[str]:
     OSError."""
     files: dict[tuple[str, int], FileMapping] = {}
     for m in maps:
-        is_object = m.permissions[3] == "s" and may_be(m.path)
-        if m.inode and m.path.startswith("/") and not m.path.startswith(_NO_FILES) and not is_object:
+        if is_file(m, or_memfd=True):
             files.setdefault((m.device, m.inode), m)
     for m in maps:
         if m.permissions[1] == "w" and m.permissions[3] == "s":
@@ -105,7 +116,7 @@ def why_not(pid: int, maps: Sequence[FileMapping]) -> Iterator[str]:
                     yield f"it has {path} mapped, in which the kernel of this node tells something"
                 elif is_open_for_writing(descriptor) and can_be_written(pid, status.st_dev, status.st_ino):
                     yield f"it has {path} mapped, which is open for writing"
-                elif path.startswith("/memfd:"):
+                elif path.startswith(_MEMFD):
                     memory.append((status.st_dev, status.st_ino))
             finally:
                 os.close(descriptor)
@@ -117,4 +128,4 @@ def why_not(pid: int, maps: Sequence[FileMapping]) -> Iterator[str]:
             yield "it has memory mapped (memfd) that it has open, and may write so"
 
 
-__all__ = ["can_be_written", "is_kernels_own", "is_open_for_writing", "why_not"]
+__all__ = ["can_be_written", "is_file", "is_kernels_own", "is_open_for_writing", "why_not"]
