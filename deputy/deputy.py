@@ -302,6 +302,7 @@ class Deputy:
                 {
                     "id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None,
                     "calls": calls, "carried": carried, "cut": self.link.cut if self.link is not None else 0.0,
+                    "writes": bool(self.rests),
                 }
             )  # fmt: skip
         elif operation in ("move", "home") and self._must_wait:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -110,6 +111,9 @@ class Deputies:
         deputy, entry = self._deputies.get(pid), self._registry.get(pid)
         size = entry.resident if entry is not None else 0
         if deputy is not None and not await deputy.wait_gone(EXIT_TIMEOUT + size / SLOWEST):
+            with suppress(ProgramError):  # it may just be going
+                if (await deputy.request("status", EXIT_TIMEOUT)).get("writes") is True:
+                    raise MoveRefused(pid, "it is in the middle of a write since its move before, and has to end that at home first")
             raise MoveRefused(pid, "the deputy of its move before is still at work")
 
     async def start(self, entry: HomeProcess) -> Program:

@@ -126,3 +126,15 @@ SENT = "out: loop"
 )
 def test_a_signal_ends_it(cluster: Cluster, how: str, way: tuple[str, ...], step: str, then: tuple[str, ...], tmp_path: Path) -> None:
     ends_with_its_part(cluster, how, way, step, then, tmp_path)
+
+
+@pytest.mark.soak
+def test_one_that_came_home_in_a_write_does_not_leave_before_that_is_over(cluster: Cluster) -> None:
+    with Running(cluster, "blocks", "plain") as one, closing(Pipe(one.directory)) as pipe:
+        one.moved("n2")
+        one.moved(HOME)
+        refused = one.move("n3")
+        assert not refused.done
+        assert "it is in the middle of a write" in refused.said
+        assert len(pipe.read()) == 3 << 18
+        assert [line.split(",")[0] for line in one.end().splitlines()[:-1]] == [f"block {n}: wrote {1 << 18} at 0" for n in range(3)]
