@@ -32,7 +32,15 @@ EXPLANATIONS = (
         r"\d+ 0( !.*)?",
         r"\d+ 0( !.*)?",
         "kill(2) with the id of a thread that is not the first: the signal is the process's, but the kernel prefers that thread, if it is"
-        " free to take it; away another can get it when that thread of the stub has just been stopped",
+        " free to take it; another can get it when the process has come home just before, for its threads are let go one after another",
+        is_ours=True,
+    ),
+    Explanation(
+        r"sigaltstack\(.*",
+        r"\d+ 0( .*)?",
+        r"\d+ ENOMEM",
+        "nothing but zeros: a program that has never had an alternate stack asks for what it has, and the kernel says yes; since a move"
+        " it has one that is disabled, which is not the same",
         is_ours=True,
     ),
     Explanation(
