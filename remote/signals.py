@@ -221,7 +221,14 @@ class GuestSignals:
             # may have come when a call had been taken from its thread and was not yet on its way home: nobody asked for it back.
             self.ask_back()
             if self._signalled is not None and now - self._signalled > LOOK_AGAIN:
-                self._signalled = None
+                self._signalled = now if self._waits() else None
+
+    def _waits(self) -> bool:
+        """Whether a signal waits for a thread that lets it in: where nobody gets a processor, a call can be on its way home for long before
+        it can be asked back. Who is stopped takes none; what the mask of a call keeps out does so until that ends."""
+        guest = self._guest
+        masked = {guest.host_tid(tid) for tid, call in guest.link.parked().items() if call.sigmask is not None}
+        return not guest.is_stopped and any(self.is_due(host) for host in list(guest.threads) if host not in masked)
 
     def ask_back(self) -> None:
         """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
