@@ -494,7 +494,7 @@ class Stub(Traced):
     def relocate(self, avoid: Iterable[Span]) -> bool:
         """Moves loop and slots when they lie in one of these ranges. True if they moved. Errors: as stop(), OSError."""
         avoid = list(avoid)
-        if not any(footprint.overlap(mine, other) for mine in self.reserved for other in avoid):
+        if not any(start < mine[1] and mine[0] < end for mine in self.reserved for start, end in avoid):
             return False
         was_running = self._frozen is None
         frozen = self.stop()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from kernel_helpers import places
 from kernel_helpers.errors import FarhomeError
 
 HASHES = Path("/var/lib/farhome/hashes")
@@ -45,9 +46,14 @@ def mappings(pid: int) -> list[FileMapping]:
 
 
 def named_mappings(pid: int) -> list[FileMapping]:
-    """Those that have a file, are shared, or are called something: private memory without a name, of which there may be tens of thousands
-    of pieces, is left out. Errors: as mappings()."""
-    return _parsed(_PLAIN.sub(b"", _maps(pid)))
+    """Those that have a file, as all have that are shared: of others there may be tens of thousands. Errors: as mappings()."""
+    try:
+        found = places.of_files(pid)
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {pid}") from None
+    if found is None:
+        return [m for m in _parsed(_PLAIN.sub(b"", _maps(pid))) if m.device != "00:00" or m.inode]
+    return [FileMapping(m.start, m.end, m.permissions, m.offset, m.device, m.inode, m.path) for m in found]
 
 
 def spans(pid: int) -> list[tuple[int, int]]:

@@ -168,17 +168,16 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
     Errors: ReservedOverlap, LayoutImpossible.
     """
     special = [(m.start, m.end) for m in stub if m.special]
-    ours, kernels = merge([*special, *reserved]), Spans(special)
+    ours = merge([*special, *reserved])
     here = [m for m in stub if not m.special and not any(r[0] <= m.start and m.end <= r[1] for r in reserved)]
-    target: list[Mapping] = []
-    hidden: list[Mapping] = []
-    for m in wanted:
-        if not m.special:
-            is_hidden = kernels.hold(m.start, m.end) is not False and not subtract((m.start, m.end), special)
-            (hidden if is_hidden else target).append(m)
-    taken_by_us = Spans(ours)
+    theirs = [m for m in wanted if not m.special]
+    # Of tens of thousands few lie where the kernel or the stub has something: no other is looked at again.
+    beside = {m.start for start, end in ours for m in _within(theirs, start, end)}
+    hidden = [m for m in theirs if m.start in beside and not subtract((m.start, m.end), special)]
+    unseen = {m.start for m in hidden}
+    target = [m for m in theirs if m.start not in unseen]
     for m in target:
-        if taken_by_us.hold(m.start, m.end) is False:
+        if m.start not in beside:
             continue
         span = next(span for span in ours if m.start < span[1] and span[0] < m.end)
         if span in special:
@@ -269,6 +268,12 @@ def _advice(stub: Mapping, wanted: Mapping) -> list[int]:
     if cleared & {"sr", "rr"} and not wanted.vmflags & {"sr", "rr"}:
         clear_them.append(0)  # MADV_NORMAL
     return clear_them + set_them
+
+
+def _within(maps: Sequence[Mapping], start: int, end: int) -> Sequence[Mapping]:
+    """Those of these (sorted, apart) that lie in [start, end), or partly."""
+    first = bisect.bisect_right(maps, start, key=lambda m: m.end)
+    return maps[first : bisect.bisect_left(maps, end, key=lambda m: m.start)]
 
 
 def _touching(pieces: Sequence[Mapping], starts: Sequence[int], wanted: Mapping) -> Sequence[Mapping]:

@@ -35,7 +35,7 @@ from engine.capture import send_pages
 from engine.context import Context
 from engine.handover import take_descriptor
 from engine.layout import Span, Spans, common, merge, subtract, subtract_all
-from engine.mappings import PAGE, PROT_WRITE, Mapping, read_mappings
+from engine.mappings import MAP_PRIVATE, PAGE, PROT_WRITE, Mapping, read_mappings
 from engine.splicing import splicer
 from kernel_helpers.inject import Thread, check
 from kernel_helpers.pages import (
@@ -281,13 +281,11 @@ class Ahead:
         spoilt: what it has no more as it came (sorted, apart)."""
         if (self._history is None and not self._follows) or writes_past_us(self.pid):
             return []
-        found = []
-        for m in maps:
-            if self._history is not None and m.watched and m.private and not m.is_file:
-                found += common((m.start, m.end), self._history.areas)
-            elif self._history is None and _may_go(m):
-                found += common((m.start, m.end), self._areas)
-        return subtract_all(merge(found), spoilt)
+        watches, areas = self._history is not None, self._areas if self._history is None else self._history.areas
+        runs = merge(
+            (m.start, m.end) for m in maps if (m.watched and m.flags == MAP_PRIVATE and not m.is_file if watches else _may_go(m))
+        )
+        return subtract_all(merge(part for run in runs for part in common(run, areas)), spoilt)
 
     def owes(self, context: Context, kept: Sequence[Span]) -> list[Span]:
         """What of `kept` is to follow. The process stands still. Errors: OSError."""
@@ -306,7 +304,7 @@ class Ahead:
         there, is_whole = Spans(kept), self._history is not None and not self._stale
         ranges: list[PageRange] = []
         for m in maps:
-            if not m.private or m.special:
+            if m.flags != MAP_PRIVATE or m.special:
                 continue
             held = here.hold(m.start, m.end)
             if held and is_whole:

@@ -51,7 +51,7 @@ def obstacle(context: Context, kernel: str) -> str | None:
         return "the node that it goes to has another kernel"
     objects = {one.name for one in context.objects}
     for m in context.maps:
-        if not m.private and m.path in objects:
+        if (m.flags == MAP_PRIVATE and not m.is_file) or (not m.private and m.path in objects):
             continue
         if m.is_file and (not m.path.startswith("/") or m.path.startswith(("/memfd:", "/dev/zero")) or m.path.endswith(" (deleted)")):
             return f"it has {m.path or 'memory'} mapped, which has no name to be found by"

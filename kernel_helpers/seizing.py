@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from kernel_helpers import many, refuge
+from kernel_helpers import many, places, refuge
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, PTRACE_O_TRACESYSGOOD, Thread, check, functions
 from kernel_helpers.journal import Journal, Signals
@@ -273,13 +273,15 @@ def parent_of(pid: int) -> int:
 
 def find_instruction(pid: int) -> int:
     """Address of a `syscall` instruction: in the vdso, else in any executable mapping. Errors: OSError ENOEXEC."""
-    candidates = []
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        for line in maps:
-            fields = line.split(None, 5)
-            if "x" in fields[1] and not line.rstrip().endswith("[vsyscall]"):
-                start, end = (int(part, 16) for part in fields[0].split("-"))
-                candidates.append((not line.rstrip().endswith("[vdso]"), start, end))
+    asked = places.of_instructions(pid)
+    candidates = [(place.path != "[vdso]", place.start, place.end) for place in asked or () if place.path != "[vsyscall]"]
+    if asked is None:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            for line in maps:
+                fields = line.split(None, 5)
+                if "x" in fields[1] and not line.rstrip().endswith("[vsyscall]"):
+                    start, end = (int(part, 16) for part in fields[0].split("-"))
+                    candidates.append((not line.rstrip().endswith("[vdso]"), start, end))
     descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for _, start, end in sorted(candidates):

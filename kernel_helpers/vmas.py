@@ -120,7 +120,7 @@ def _names(bits: int) -> frozenset[str]:
 def is_sealed(pid: int) -> bool:
     """Whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
     if layout() is not None:
-        if not any(bits & _MAY_BE_SEALED for bits in _numbers(_own_program(), pid, 4096)[2::3]):
+        if not any(bits & _MAY_BE_SEALED for bits in set(_numbers(_own_program(), pid, 4096)[2::3])):
             return False
     elif tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) < (6, 10):
         return False

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from engine import files
 from engine.files import HashCache, MappedFile, mapped_files
+from kernel_helpers import places
 from kernel_helpers.errors import FarhomeError
 
 CONTENT = b"content of a library " * 5000
@@ -109,3 +113,44 @@ def test_hash_cache_notices_a_change_and_survives_garbage(tmp_path: Path) -> Non
 def test_unsound_description_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(FarhomeError):
         MappedFile.from_wire({**described("/x").to_wire(), **change})
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_mappings_that_have_files_are_those_of_proc(is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the kernel is asked for them, or says all: shared ones, without a name, with a strange one, executable, and none."""
+    strange = tmp_path / "a b\nc (deleted)"
+    strange.write_bytes(bytes(3 * 4096))
+    lost = tmp_path / "lost"
+    lost.write_bytes(bytes(4096))
+    with ExitStack() as opened:
+        file, gone = (opened.enter_context(path.open("r+b")) for path in (strange, lost))
+        for made in (
+            mmap.mmap(-1, 8192), mmap.mmap(-1, 4096, 0x22), mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ, offset=8192),
+            mmap.mmap(gone.fileno(), 4096),
+        ):  # fmt: skip
+            opened.enter_context(made)
+        lost.unlink()
+        if not is_told:
+            monkeypatch.setattr(places, "of_files", lambda pid: None)
+        wanted = [m for m in files.mappings(os.getpid()) if m.inode]
+        assert files.named_mappings(os.getpid()) == wanted
+        found = {m.path: m for m in wanted}
+        assert (found[str(strange)].offset, found[str(strange)].permissions) == (8192, "r--p")
+        assert found[f"{lost} (deleted)"].permissions == "rw-s"
+
+
+def test_what_may_be_executed_is_told_as_proc_has_it() -> None:
+    told = places.of_instructions(os.getpid())
+    wanted = [(m.start, m.end) for m in files.mappings(os.getpid()) if "x" in m.permissions and m.path != "[vsyscall]"]
+    if told is None:
+        pytest.skip("this kernel tells none of its own (before Linux 6.11)")
+    assert [(m.start, m.end) for m in told] == wanted
+
+
+def test_who_has_ended_has_no_mappings() -> None:
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert files.mappings(pid) == files.named_mappings(pid) == []
+    os.waitpid(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        files.named_mappings(pid)
