@@ -1,5 +1,5 @@
 """The tests of rooms with all C built with sanitizers: nothing is used after its end, read beyond its bounds, or undefined, and no two
-threads write without a lock (the link). Only with ./test --all.
+threads write without a lock. Only with ./test --all.
 
 Not among it: `resident.bin`, which becomes a part of other processes and has no C library, and the programs that tests move.
 """
@@ -14,6 +14,7 @@ import pytest
 
 from tests import leftovers
 from tests.sanitizers.build import ROOT, build
+from tests.sanitizers.slower import SLOWER
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3000)]
 BEYOND_ITS_END = """
@@ -42,9 +43,9 @@ MISTAKES = {"asan,ubsan": (BEYOND_ITS_END, "heap-buffer-overflow"), "tsan": (AT_
 """Something that is wrong, and what is reported of it."""
 
 
-ROOMS = {"asan,ubsan": ("engine", "link", "mfs"), "tsan": ("link",)}
-LEFT_OUT = {"mfs": "not in_parts_of_any_size"}
-"""What waits longer for the sanitizers than its bound: reading 240 MB in packets of 1,500 bytes."""
+ROOMS = ("engine", "link", "mfs")
+TIMEOUT = f"timeout={120 * SLOWER}"
+"""Of each test that has none of its own."""
 
 
 @pytest.fixture(scope="module", params=sorted(MISTAKES))
@@ -75,9 +76,9 @@ def test_a_mistake_is_reported(built: Path, tmp_path: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize(("built", "room"), [(kinds, room) for kinds, rooms in ROOMS.items() for room in rooms], indirect=["built"])
+@pytest.mark.parametrize(("built", "room"), [(kinds, room) for kinds in MISTAKES for room in ROOMS], indirect=["built"])
 def test_nothing_is_reported(built: Path, room: str, tmp_path: Path) -> None:
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not soak and not alone", "-k", LEFT_OUT.get(room, ""), f"tests/{room}"]
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not soak and not alone", "-o", TIMEOUT, f"tests/{room}"]
     done = run(built, *words, log=tmp_path / "log")
     found = reports(built)
     assert not found, found[:60000]
