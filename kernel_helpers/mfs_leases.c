@@ -108,7 +108,8 @@ bool mfs_lease_hold(struct mfs_session *session, struct mfs_node *node, uint64_t
 		fresh->from = &all;
 		if (all)
 			all->from = &fresh->next;
-		all = node->lease = of_descriptor[fd] = fresh;
+		node->lease = of_descriptor[fd] = fresh;
+		all = fresh;
 		atomic_fetch_add(&session->counters->leases, 1);
 	}
 	pthread_mutex_unlock(&lock);
