@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -76,6 +76,8 @@ class Mapping:
         return self.path[6:-1] if not self.is_file and self.path.startswith("[anon:") else ""
 
 
+_PLAIN = "p 00000000 00:00 0 "
+"""How lines of private memory end that has neither a file nor a name."""
 _HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ([r-])([w-])([x-])([ps]) ([0-9a-f]+) (\S+) (\d+) *(.*)\n((?:[A-Z].*\n)*)", re.MULTILINE)
 _OWN = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
 _FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
@@ -96,27 +98,57 @@ def read_mappings_quickly(pid: int) -> tuple[Mapping, ...]:
     """The same as read_mappings(), but `own` tells only whether there are any pages: a page or nothing. In a moment, whatever their size,
     where the kernel can be asked (kernel_helpers/vmas.py)."""
     try:
-        flags = vmas.flags(pid)
+        told = vmas.numbers(pid)
     except OSError:
-        flags = None
-    places = read_places(pid) if flags is not None else ()
-    if flags is None or any((m.start, m.end) not in flags for m in places):
+        told = None
+    places = _places(_text(pid, "maps"), told) if told is not None else None
+    if places is None:
         return read_mappings(pid)
-    carried: dict[frozenset[str], frozenset[str]] = {}
-    has = iter(vmas.has_pages(pid, [(m.start, m.end) for m in places if m.private and not m.special]))
-    for m in places:
-        words = flags[(m.start, m.end)]
-        if words not in carried:
-            carried[words] = CARRIED_FLAGS & words
-        own = PAGE if m.private and not m.special and next(has) else 0
-        # It is ours alone still: of tens of thousands a copy of each takes longer than all that is asked.
-        m.__dict__.update(vmflags=carried[words], own=own, watched="uw" in words)
+    own = [m for m in places if m.flags == MAP_PRIVATE and not m.special]
+    for m, has in zip(own, vmas.has_pages(pid, [(m.start, m.end) for m in own]), strict=True):
+        if has:
+            m.__dict__["own"] = PAGE  # it is ours alone still: of tens of thousands a copy of each takes longer than all that is asked
     return places
 
 
+def _places(text: str, told: Sequence[tuple[int, int, int]]) -> tuple[Mapping, ...] | None:
+    """All of `told` (start, end, the kernel's flags), whose files and names `text` has; None: it tells of others."""
+    lines = text.split("\n")
+    named = {m.start: m for m in _parsed("\n".join([line for line in lines if not line.endswith(_PLAIN)]))}
+    if len(lines) - 1 - text.count("[vsyscall]\n") != len(told):
+        return None
+    kinds: dict[int, dict[str, object]] = {}
+    found = []
+    for start, end, bits in told:
+        kind = kinds.get(bits)
+        if kind is None:
+            words = vmas.names(bits)
+            kind = kinds[bits] = {
+                "prot": bits & (PROT_READ | PROT_WRITE | PROT_EXEC), "flags": MAP_PRIVATE, "offset": 0, "path": "", "is_file": False,
+                "vmflags": CARRIED_FLAGS & words, "own": 0, "identity": "", "watched": "uw" in words,
+            }  # fmt: skip
+        m = named.pop(start, None)
+        if m is None:
+            m = object.__new__(Mapping)
+            m.__dict__.update(kind, start=start, end=end)
+        elif m.end != end:
+            return None
+        else:
+            m.__dict__.update(vmflags=kind["vmflags"], watched=kind["watched"])
+        found.append(m)
+    return tuple(found) if not named else None
+
+
 def _read(pid: int, name: str) -> tuple[Mapping, ...]:
+    return _parsed(_text(pid, name))
+
+
+def _text(pid: int, name: str) -> str:
     with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="surrogateescape", newline="\n") as source:
-        text = source.read()
+        return source.read()
+
+
+def _parsed(text: str) -> tuple[Mapping, ...]:
     found = []
     for match in _HEADER.finditer(text):
         start, end, r, w, x, sharing, offset, device, inode, path, body = match.groups()

@@ -86,6 +86,14 @@ def flags(pid: int, room: int = 4096) -> dict[Span, frozenset[str]] | None:
     return _read(_own_program(), pid, room) if layout() is not None else None
 
 
+def numbers(pid: int, room: int = 4096) -> list[tuple[int, int, int]] | None:
+    """Of each mapping its start, its end and the kernel's flags, of which names() tells some. None, and errors: as flags()."""
+    if layout() is None:
+        return None
+    told = _numbers(_own_program(), pid, room)
+    return list(zip(told[::3], told[1::3], told[2::3], strict=True))
+
+
 def _own_program() -> int:
     """Where there is a layout. Errors: OSError."""
     global _program
@@ -99,7 +107,7 @@ def _own_program() -> int:
 
 def _read(program: int, pid: int, room: int) -> dict[Span, frozenset[str]]:
     numbers = _numbers(program, pid, room)
-    return {(start, end): _names(bits) for start, end, bits in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)}
+    return {(start, end): names(bits) for start, end, bits in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)}
 
 
 def _numbers(program: int, pid: int, room: int) -> Sequence[int]:
@@ -113,7 +121,8 @@ def _numbers(program: int, pid: int, room: int) -> Sequence[int]:
 
 
 @functools.cache
-def _names(bits: int) -> frozenset[str]:
+def names(bits: int) -> frozenset[str]:
+    """Those of BITS that are set."""
     return frozenset(name for name, bit in BITS.items() if bits >> bit & 1)
 
 

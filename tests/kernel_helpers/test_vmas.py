@@ -60,13 +60,13 @@ def test_where_it_cannot_be_asked_smaps_is_read(other: int, monkeypatch: pytest.
 def test_bits_that_mean_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vmas.BITS, "dc", 18)
     vmas.layout.cache_clear()
-    vmas._names.cache_clear()
+    vmas.names.cache_clear()
     try:
         assert vmas.layout() is None
     finally:
         monkeypatch.undo()
         vmas.layout.cache_clear()
-        vmas._names.cache_clear()
+        vmas.names.cache_clear()
 
 
 def test_a_process_that_has_ended_is_an_error() -> None:
