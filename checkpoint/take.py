@@ -28,7 +28,7 @@ from checkpoint.directory import NewCheckpoint
 from checkpoint.errors import CheckpointRefused
 from checkpoint.record import CAPABILITIES, LIMITS, NAME, TIMERS, File, OpenFile, Record, Region
 from checkpoint.rights import User, rights_of, status, user_of
-from engine import criu, refusal, rests, writing
+from engine import criu, refusal, rests, standstill, writing
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.confinement import IN_IMAGES, is_confined
 from engine.finishing import Rests
@@ -39,11 +39,11 @@ from engine.peculiar import by_asking
 from engine.permission import Owner, may_leave
 from engine.phases import Phases
 from engine.private import private_directories
-from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
+from engine.restarts import shorten, timed_waits, waiting_places
 from engine.vessel import kernel_pages
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.journal import Journal
-from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS
 from wire import logs
 
@@ -215,14 +215,11 @@ def _copy_and_dump(
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
     begun, phases = time.monotonic(), Phases("checkpoint")
-    frozen = seize(pid)
+    frozen, ends = standstill.stop(pid, places, waits)
     made, cuts = Rests(pid), dict[int, rests.Cut]()
     phases.done("seize")
-    ends = {}
     try:
         cuts = rests.find(frozen)
-        name_restarted_calls(frozen, places)
-        ends = deadlines(frozen, waits)
         frozen.keep(journal)
         reason = why_not(pid, traced_by=os.getpid()) or _why_not_frozen(frozen)
         if reason is not None:

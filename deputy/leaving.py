@@ -24,7 +24,7 @@ from deputy.mapping import Mappings
 from deputy.preparation import Preparation, Target
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
-from engine import criu, files, precopy, rests
+from engine import criu, files, precopy, rests, standstill
 from engine.capture import capture, inner_tids
 from engine.confinement import IN_IMAGES, chains
 from engine.context import Context, with_pending
@@ -39,7 +39,7 @@ from engine.phases import Phases
 from engine.private import private_directories
 from engine.refusal import PRIVATE, passes, shares_memory, statuses, why_not
 from engine.remains import remains
-from engine.restarts import TimedWait, deadlines, name_restarted_calls, note_masks, shorten, timed_waits, waiting_places
+from engine.restarts import TimedWait, shorten, timed_waits, waiting_places
 from engine.vessel import obstacle
 from kernel_helpers import many, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
@@ -47,7 +47,7 @@ from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP
 from kernel_helpers.journal import Journal
 from kernel_helpers.link import HomeLink, Part
 from kernel_helpers.pages import send_own_pages
-from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.seizing import Frozen
 from kernel_helpers.stream import Connection
 from kernel_helpers.syscalls import SYS
 from wire import channel
@@ -206,15 +206,11 @@ def await_alone(pid: int) -> None:
 
 
 def _seize(pid: int, places: dict[int, str], waits: dict[int, TimedWait]) -> tuple[Frozen, dict[int, int]]:
-    """All threads stopped, and until when those of them wait that are in a call with a deadline. What they waited in, and how, has been
-    looked at just before (waiting_places(), timed_waits())."""
+    """As standstill.stop(). Errors: MoveRefused."""
     try:
-        frozen = seize(pid)
+        return standstill.stop(pid, places, waits)
     except TimeoutError as error:
         raise MoveRefused(pid, f"it cannot be stopped: {sentence(error)}") from error
-    note_masks(frozen)
-    name_restarted_calls(frozen, places)
-    return frozen, deadlines(frozen, waits)
 
 
 def watch(deputy: Deputy) -> tuple[int, float]:

@@ -7,11 +7,11 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 
-from engine import confinement, rests
+from engine import confinement, rests, standstill
 from engine.finishing import Rests
-from engine.restarts import deadlines, name_restarted_calls, shorten, timed_waits, waiting_places
+from engine.restarts import shorten, timed_waits, waiting_places
 from kernel_helpers import tasks, vmas
-from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.seizing import Frozen
 from kernel_helpers.settings import Setting, settings
 from kernel_helpers.syscalls import SYS, U64
 
@@ -76,13 +76,10 @@ def ask(pid: int) -> str | None:
     """The same of a process that runs, and runs on; it stands still meanwhile. Errors: OSError, MoveRefused."""
     places = waiting_places(pid)
     waits = timed_waits(pid, places)
-    frozen = seize(pid)
-    ends: dict[int, int] = {}
+    frozen, ends = standstill.stop(pid, places, waits)
     made, cuts = Rests(pid), dict[int, rests.Cut]()
     try:
         cuts = rests.find(frozen)
-        name_restarted_calls(frozen, places)
-        ends = deadlines(frozen, waits)
         return by_asking(frozen)
     finally:
         shorten(frozen, ends)

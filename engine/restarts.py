@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from engine.confinement import chain, is_confined, lets_sleeps_go_on
 from kernel_helpers import tasks
 from kernel_helpers.inject import Thread, read_memory
 from kernel_helpers.seizing import RED_ZONE, Frozen
-from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, SYS, U64, arguments_of, signed, syscall_at
+from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, SYS, U64, Registers, arguments_of, signed, syscall_at
 from kernel_helpers.tracing import signal_state
 
 _IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait, SYS.poll)
@@ -40,6 +41,13 @@ _LONGEST = 1 << 31
 """seconds"""
 _PROCESSOR_FIELD = 36
 """of /proc/PID/stat, after the name"""
+_NOWHERE = ("", "0")
+_ARRIVING, _PAUSE = 0.5, 0.001
+"""seconds that a thread is given to get a processor; between two looks"""
+_FUTEX_WAITS, _FUTEX_FLAGS = (0, 9), 0x180
+"""FUTEX_WAIT, FUTEX_WAIT_BITSET; FUTEX_PRIVATE_FLAG, FUTEX_CLOCK_REALTIME"""
+_ADDRESSES = 0x10000
+"""Below it nothing is mapped (mmap_min_addr), so a smaller number is none."""
 _CLOCKS = 64
 """Clock ids are small numbers, addresses are not."""
 
@@ -64,20 +72,78 @@ def note_masks(frozen: Frozen) -> None:
             thread.mask_in_force = thread.signal_mask | int.from_bytes(wanted, "little")
 
 
-def name_restarted_calls(frozen: Frozen, places: dict[int, str]) -> None:
+def is_unknown(thread: Thread, places: Mapping[int, str]) -> bool:
+    """Whether the thread stands in a call that the kernel has restarted, and where it waited in it is not known: when that was looked at it
+    had been let go by the stop before, and had not got there yet."""
+    place = places.get(thread.tid, "")
+    return _is_restarted(thread.registers) and not thread.group_stop and place in _NOWHERE
+
+
+def name_restarted_calls(frozen: Frozen, places: Mapping[int, str]) -> None:
     """Gives threads that stand in restart_syscall the number of the call that they wait in, in their registers' orig_rax. The
     kernel does not look at it when it restarts them here."""
     for tid, thread in frozen.threads.items():
         registers = thread.registers
-        if signed(registers.orig_rax) == SYS.restart_syscall and signed(registers.rax) == ERESTART_RESTARTBLOCK:
+        if _is_restarted(registers):
             place = places.get(tid, "")
             if "poll" in place:
                 registers.orig_rax = SYS.poll
             elif "futex" in place:
                 registers.orig_rax = SYS.futex
+            elif place in _NOWHERE or "stop" in place:
+                registers.orig_rax = _by_arguments(frozen.pid, registers)
             else:
                 # The functions of a restarted sleep do not show: they belong to the scheduler's section or are jumped to.
-                registers.orig_rax = SYS.clock_nanosleep if registers.rdi < _CLOCKS else SYS.nanosleep
+                registers.orig_rax = _sleep(registers)
+
+
+def _is_restarted(registers: Registers) -> bool:
+    return signed(registers.orig_rax) == SYS.restart_syscall and signed(registers.rax) == ERESTART_RESTARTBLOCK
+
+
+def _sleep(registers: Registers) -> int:
+    return SYS.clock_nanosleep if registers.rdi < _CLOCKS else SYS.nanosleep
+
+
+def _by_arguments(pid: int, registers: Registers) -> int:
+    """Which of the calls that the kernel restarts so has these arguments: it is in none of them at the moment, and nothing else tells. Each
+    of them is given a time, by its address or in milliseconds."""
+    if _is_poll(pid, registers):
+        return SYS.poll
+    if registers.rdi < _CLOCKS:
+        return SYS.clock_nanosleep
+    is_wait = registers.rsi & ~_FUTEX_FLAGS & U64 in _FUTEX_WAITS and _is_time(pid, registers.r10)
+    if is_wait and (registers.rsi or read_memory(pid, registers.rdi, 4) == (registers.rdx & 0xFFFFFFFF).to_bytes(4, "little")):
+        return SYS.futex
+    return SYS.nanosleep
+
+
+def _is_poll(pid: int, registers: Registers) -> bool:
+    """Of the files that it would wait for, the first few."""
+    if not 0 < registers.rdx < 1 << 31:
+        return False
+    if not registers.rsi:
+        return not _is_time(pid, registers.rdi)
+    polled = read_memory(pid, registers.rdi, 8 * min(registers.rsi, 16)) if registers.rsi < _ADDRESSES else None
+    return polled is not None and all(
+        -1 <= number < 1 << 20 and 0 < events < 1 << 14 for number, events, _ in struct.iter_unpack("<ihh", polled)
+    )
+
+
+def _is_time(pid: int, address: int) -> bool:
+    there = read_memory(pid, address, 16) if address else None
+    seconds, nanoseconds = struct.unpack("<qq", there) if there is not None else (-1, 0)
+    return bool(seconds >= 0 and 0 <= nanoseconds < 1_000_000_000)
+
+
+def await_places(pid: int, tids: Collection[int]) -> None:
+    """Waits until threads that have just been let go wait somewhere, or have gone on; a moment at most."""
+    end = time.monotonic() + _ARRIVING
+    while time.monotonic() < end:
+        places = waiting_places(pid)
+        if not any(places.get(tid, "gone") in _NOWHERE for tid in tids):
+            return
+        time.sleep(_PAUSE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,76 @@
+"""Calls that the kernel has restarted after a stop show as restart_syscall: which they are is found out all the same."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import restarts, standstill
+from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.syscalls import SYS, signed
+
+SOURCE = Path(__file__).resolve().parents[1] / "programs" / "restarted.c"
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[tuple[int, dict[int, int]]]:
+    """A process whose threads wait, stopped once already: its id; and by thread the number of the call."""
+    program = tmp_path / "restarted"
+    subprocess.run(["gcc", "-O1", "-pthread", "-o", program, SOURCE], check=True, timeout=60)
+    process = subprocess.Popen([program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        calls = {}
+        for line in process.stdout:
+            if line == "ready\n":
+                break
+            tid, number = map(int, line.split())
+            calls[tid] = number
+        assert len(calls) == 13
+        await_sleep(process.pid, calls)
+        seize(process.pid).detach()
+        await_sleep(process.pid, calls)
+        yield process.pid, calls
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdout.close()
+
+
+def await_sleep(pid: int, calls: dict[int, int]) -> None:
+    for _ in range(20):
+        restarts.await_places(pid, calls)
+
+
+def named(frozen: Frozen, calls: dict[int, int]) -> dict[int, int]:
+    return {tid: signed(frozen.threads[tid].registers.orig_rax) for tid in calls}
+
+
+def test_where_a_thread_waited_tells_its_call(waiting: tuple[int, dict[int, int]]) -> None:
+    pid, calls = waiting
+    places = restarts.waiting_places(pid)
+    with seize(pid) as frozen:
+        assert set(named(frozen, calls).values()) == {SYS.restart_syscall}
+        restarts.name_restarted_calls(frozen, places)
+        assert named(frozen, calls) == calls
+
+
+def test_where_nothing_tells_the_arguments_do(waiting: tuple[int, dict[int, int]]) -> None:
+    pid, calls = waiting
+    with seize(pid) as frozen:
+        restarts.name_restarted_calls(frozen, {})
+        assert named(frozen, calls) == calls
+
+
+def test_threads_that_had_not_got_back_to_their_wait_are_looked_at_again(
+    waiting: tuple[int, dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, calls = waiting
+    monkeypatch.setattr(restarts, "_by_arguments", lambda pid, registers: SYS.getpid)
+    frozen, ends = standstill.stop(pid, dict.fromkeys(calls, "0"), {})
+    with frozen:
+        assert named(frozen, calls) == calls
+        assert ends == {}
