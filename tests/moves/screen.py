@@ -15,6 +15,9 @@ from tests.moves.terminal import Terminal
 NUMBERS = re.compile(r"^(\[\d+\][-+]? +)\d+$")
 """What a shell says of a job in the background: its process's number is another one each time."""
 
+STOPPED = re.compile(r"^\^Z$")
+"""What a terminal echoes of a Ctrl-Z, if its program has not turned the echo off by then: the kernel looks after it has sent the signal."""
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -56,7 +59,7 @@ class Screen(Terminal):
         return is_read
 
     def picture(self) -> Picture:
-        rows = [NUMBERS.sub(r"\1PID", row.rstrip()) for row in self._screen.display]
+        rows = [STOPPED.sub("", NUMBERS.sub(r"\1PID", row.rstrip())) for row in self._screen.display]
         cursor: Any = self._screen.cursor
         return Picture(tuple(rows), (cursor.y, cursor.x))
 
