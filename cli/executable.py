@@ -33,7 +33,6 @@ _PT_INTERP = 3
 _DT_NEEDED = 1
 _NAMED = {
     "shmat": "shmat: while it has System V shared memory attached it stays at home",
-    "signalfd": "signalfd: while it holds one it stays at home",
     "io_setup": "io_setup: while it uses kernel asynchronous I/O it stays at home",
     "io_uring_setup": "io_uring: while it holds a ring it stays at home; away it is told that the kernel has none",
     "userfaultfd": "userfaultfd: while it holds one it stays at home",

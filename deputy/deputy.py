@@ -29,6 +29,7 @@ from deputy.pledge import Pledge
 from deputy.preparation import Preparation, Target
 from deputy.proc import OwnProc
 from deputy.report import Report
+from deputy.signalfds import Signalfds
 from deputy.signals import StubSignals
 from deputy.stub import Stub, say_on_terminal
 from deputy.trace import TraceFile
@@ -110,6 +111,7 @@ class Deputy:
         """but for those"""
         self.own_proc = OwnProc(self)
         self.direct = DirectFiles(self)
+        self.signalfds = Signalfds(self)
         self._trace = TraceFile(self.pid, options.trace)
         self.finished = False
         self._approaching: Approach | None = None
@@ -150,6 +152,7 @@ class Deputy:
         self.mappings.let_go()
         self.stub, self.link, self.mappings = stub, link, mappings
         self.signals = StubSignals(self, stub)
+        self.signalfds.forget()
         self.where = link.target.node
         children.begin(self.pid, stub.program_tid(stub.pid))
         self.selector.register(link.home.event_fd, selectors.EVENT_READ, lambda: None)
@@ -215,6 +218,7 @@ class Deputy:
     def is_at_rest(self) -> bool:
         """Whether its process is away, and nothing is to be done for it but what it asks for."""
         moves = self._preparing or self._later or self._pledge or self._giver or self.held or self.go_home_reason or self.follows
+        moves = moves or self.signalfds.is_asked
         return (
             self.link is not None and self.link.is_whole and self.stub is not None and self.stub.executed is None
             and self.where != "home" and not self.finished and not moves and self.own_proc.is_tidy
@@ -258,6 +262,8 @@ class Deputy:
                 self.go_home_reason = "a file that it has mapped is about to be written"
             if self.go_home_reason and may_go and time.monotonic() >= self._retry_home_at:
                 self._approach(self.go_home_reason, None)
+            elif may_go and self.signalfds.is_asked:
+                self.signalfds.grow()
         if self._pledge is not None:
             self._redeem(self._pledge)
         elif self.where == "home" and self._preparing is None and time.monotonic() - self._idle_since > IDLE:
@@ -501,7 +507,7 @@ class Deputy:
         if self.stub is not None and self.stub.executed is not None:
             self.link.home.release()
             return  # of a guest that is over
-        if birth.handle(self, event) or self.own_proc.handle(event) or self.direct.handle(event):
+        if birth.handle(self, event) or self.own_proc.handle(event) or self.direct.handle(event) or self.signalfds.handle(event):
             return
         if event.kind == Control.TRACED:
             self._write_trace(event)

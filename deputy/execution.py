@@ -27,7 +27,7 @@ from deputy.beginning import at_first_instruction
 from deputy.guestlink import Announced, GuestLink, LinkLost
 from deputy.preparation import Preparation
 from deputy.report import Report
-from engine.pending import Pending, put
+from engine.pending import Pending, put, take
 from engine.permission import may_leave
 from engine.phases import Phases
 from kernel_helpers import account, tracing
@@ -76,7 +76,7 @@ def go_on(deputy: Deputy) -> None:
         phases.done("stop")
         heritage = _inherit(deputy, link, stub.executed, stub.program_tid(deputy.pid))
         phases.done("guest is over")
-        reason = _bequeath(frozen, heritage) or reason or may_leave(deputy.pid, owners)
+        reason = _bequeath(frozen, heritage, stub.watched) or reason or may_leave(deputy.pid, owners)
         frozen.park()  # should we die, it goes on here
         phases.done("bequeath")
     except ProcessLookupError:
@@ -206,8 +206,10 @@ def _survives(info: bytes) -> bool:
     return tracing.signal_code(info) != _SI_TIMER
 
 
-def _bequeath(frozen: Frozen, heritage: Heritage) -> str | None:
-    """Returns why the program is not quite what it would be, and had better not move on. Errors: OSError."""
+def _bequeath(frozen: Frozen, heritage: Heritage, watched: int) -> str | None:
+    """Returns why the program is not quite what it would be, and had better not move on. watched: signals that may wait here. Errors:
+    OSError."""
+    kept = take(frozen, but=~watched) if watched else []  # they would go with the actions that are set
     frozen.leader.signal_mask = heritage.blocked
     wrong = tracing.signal_state(frozen.pid, frozen.pid).ignored ^ heritage.ignored
     with frozen.scratch(_ACTION.size) as scratch:
@@ -217,7 +219,7 @@ def _bequeath(frozen: Frozen, heritage: Heritage) -> str | None:
                 frozen.write(scratch, _ACTION.pack(handler, 0, 0, 0))
                 frozen.call(SYS.rt_sigaction, number, scratch, 0, 8)
     try:
-        put(frozen, heritage.pending)
+        put(frozen, kept + heritage.pending)
     except OSError as error:
         if error.errno != errno.EAGAIN:
             raise

@@ -80,7 +80,7 @@ def _writes_on(stub: Stub) -> bool:
 
 def freeze_guest(deputy: Deputy, since: float) -> Pending:
     """Returns the signals that wait for the guest; those that come to the stub from here on are held by deputy.signals. since: as for
-    await_writes.
+    await_writes. If more signals are to wait at home, deputy.link.blocked tells what threads block.
 
     Errors: NotNow, FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
     assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
@@ -94,7 +94,7 @@ def freeze_guest(deputy: Deputy, since: float) -> Pending:
             deputy.stub.cancel(tid, keeps=True)
         _await_replies(deputy)
         deputy.signals.hold()
-        deputy.link.send(Control.QUIET)
+        deputy.link.send(Control.QUIET, watch=deputy.signalfds.wanted)
         answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
         deputy.signals.settle_stop()
         if answer.get("again"):
@@ -103,6 +103,7 @@ def freeze_guest(deputy: Deputy, since: float) -> Pending:
             raise FarhomeError(f"the guest could not be frozen: {answer['error']}")
         deputy.link.take_used(answer.get("used"))
         deputy.direct.take(answer)
+        deputy.link.blocked = {int(tid): int(mask) for tid, mask in answer.get("blocked", [])}
         return [(int(tid), bytes(info)) for tid, info in answer["pending"]]
     except BaseException:
         thaw(deputy)
@@ -144,7 +145,8 @@ def thaw(deputy: Deputy) -> None:
     """The move is off: the guest runs on where it is, but if it has come to its end. Goes over the link, which delivers it even across a
     break."""
     assert deputy.link is not None and deputy.signals is not None
+    watched, deputy.link.watched = deputy.link.watched, 0
     deputy.link.still = False
     if deputy.death is None:
-        deputy.link.send(Control.THAW)
+        deputy.link.send(Control.THAW, watched=watched)
     deputy.signals.let_go()

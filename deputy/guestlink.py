@@ -99,6 +99,10 @@ class GuestLink:
     def __post_init__(self) -> None:
         self.still = False
         """the guest stands still, or is about to: nothing new begins"""
+        self.blocked: dict[int, int] = {}
+        """by thread (the program's id), what it blocked when the guest last stood still for signalfds"""
+        self.watched = 0
+        """signals of which home has taken over what waits, which the guest has not been told yet"""
         self.announced: dict[int, Announced] = {}
         """by thread (the program's id)"""
         self._broken_since: float | None = None

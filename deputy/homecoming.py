@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from deputy.report import Report
 from engine import alone, precopy, rests
 from engine.confinement import chains, lets_sleeps_go_on
 from engine.context import Context, ThreadContext, with_pending
-from engine.pending import settled
+from engine.pending import Pending, put, settled, take
 from engine.phases import Phases
 from engine.refill import RefillFailed, refill
 from engine.restarts import SLEEPS, make_again
@@ -57,6 +58,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
         frozen_at = time.monotonic()
         phases = Phases("home")
         pending = freezing.freeze_guest(deputy, since)
+        kept: Pending = []
         phases.done("freeze")
         try:
             talk.send("capture", ahead=approach is not None, spoilt=approach.spoilt() if approach is not None else [])
@@ -71,7 +73,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                     frozen.call(SYS.munmap, start, end - start)
                 approach.spent()
             phases.done("stop the stub")
-            waiting = settled(merged(pending + deputy.signals.held()))
+            kept = take(frozen, but=~stub.watched) if stub.watched else []  # they would go with the actions of signals, which are set
+            waiting = settled(merged(pending + kept + deputy.signals.held()))
             may_go_on = lets_sleeps_go_on(chains(frozen).values())
             context = _with_restarts(with_pending(context, waiting), stub, may_go_on)
             names = deputy.mappings.names()
@@ -96,6 +99,9 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                     refilled.undo()
                     raise
         except BaseException:
+            if kept:
+                with suppress(OSError, FarhomeError):
+                    put(stub.stop(), kept)
             stub.resume_as_stub()
             freezing.thaw(deputy)
             raise

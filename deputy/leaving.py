@@ -40,6 +40,7 @@ from engine.private import private_directories
 from engine.refusal import PRIVATE, passes, shares_memory, statuses, why_not
 from engine.remains import remains
 from engine.restarts import TimedWait, shorten, timed_waits, waiting_places
+from engine.signalfds import read_by
 from engine.vessel import obstacle
 from kernel_helpers import many, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
@@ -89,7 +90,9 @@ def leave(
         for start, end in left:
             frozen.call(SYS.munmap, start, end - start)
         told = statuses(deputy.pid)
-        reason = may_leave(deputy.pid, preparation.owners, told) or why_not(deputy.pid, traced_by=deputy.tree.thread, told=told)
+        signalfds: list[str] = []
+        reason = may_leave(deputy.pid, preparation.owners, told)
+        reason = reason or why_not(deputy.pid, traced_by=deputy.tree.thread, told=told, signalfds=signalfds)
         if reason is not None and passes(reason):
             raise NotNow(reason)
         reason = reason or by_asking(frozen)
@@ -103,8 +106,9 @@ def leave(
         preparation.send_late_files(files.mapped_files(deputy.pid))
         mappings = Mappings.of(deputy.pid, preparation.files, leases)
         phases.done("late files")
-        engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
         names = inner_tids(deputy.pid, list(frozen.threads))
+        preparation.watch(read_by(deputy.pid, signalfds), {names[tid]: thread.signal_mask for tid, thread in frozen.threads.items()})
+        engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
         link = HomeLink(list(names.values()))
         link.used_away = used or []
         for tid, cut in cuts.items():
@@ -113,6 +117,7 @@ def leave(
             if context is not None:
                 unlock(frozen, context)  # else loop and slots would have to be locked
             stub = Stub.prepare(frozen, link, ends)  # while the target is at work
+            stub.watch(preparation.watched, preparation.blocked)
             try:
                 phases.done("loop")
                 frozen.park()  # should we die while we wait, it goes on as if nothing had been
@@ -166,7 +171,7 @@ def _commit(frozen: Frozen, preparation: Preparation, parts: list[Part], phases:
     process is what it was before."""
     connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
     try:
-        waiting = take(frozen)
+        waiting = take(frozen, but=preparation.watched)
         try:
             waits = frozen.note_commit(preparation.target.node)
             phases.done("restore there")
@@ -246,7 +251,10 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         reason = "it ends, and dumps core" if deputy.death is not None else may_leave(deputy.pid, preparation.owners)
         if reason is not None:
             raise MoveRefused(deputy.pid, reason)
+        pending = deputy.signalfds.adopt(pending)
         preparation.send_late_files(deputy.mappings.files())
+        if deputy.stub is not None:
+            preparation.watch(deputy.stub.watched, {deputy.stub.program_tid(tid): mask for tid, mask in deputy.stub.kept.items()})
         phases.done("late files")
         source.send(
             "hop", address=list(preparation.target.address), secret=preparation.target.secret,

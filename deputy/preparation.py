@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -72,6 +72,10 @@ class Preparation:
         self._decider = Decider.MOVING
         self._pending: Pending = []
         self._parts: Sequence[Part] = ()
+        self.watched = 0
+        """signals that wait at home where the process blocks them, for it reads them by signalfds"""
+        self.blocked: dict[int, int] = {}
+        """of those, what each thread (the program's id) blocks"""
         self.stopped = False
         """it was when it was committed"""
         self.source: Channel | None = None
@@ -226,6 +230,14 @@ class Preparation:
         for file in now:
             file.let_go()
 
+    def watch(self, watched: int, blocked: Mapping[int, int]) -> None:
+        """These signals wait at home where threads (the program's ids), which stand still, block them. Errors: WireError, OSError."""
+        assert self.channel is not None
+        if watched:
+            self.channel.send("signals")
+            self.channel.expect("ready", timeout=30.0)
+            self.watched, self.blocked = watched, {tid: mask & watched for tid, mask in blocked.items()}
+
     def check(self) -> None:
         """Raises what went wrong in the worker."""
         if self._error is not None:
@@ -256,9 +268,11 @@ class Preparation:
         self.note(Word.COMMIT)
         self._pending, self.stopped, self._parts = pending, stopped, parts
 
-    @staticmethod
-    def _say_commit(talk: Channel, pending: Pending, stopped: bool, parts: Sequence[Part]) -> None:
-        talk.send("commit", pending=pending, stopped=stopped, parts=[astuple(part) for part in parts])
+    def _say_commit(self, talk: Channel, pending: Pending, stopped: bool, parts: Sequence[Part]) -> None:
+        talk.send(
+            "commit", pending=pending, stopped=stopped, parts=[astuple(part) for part in parts], watched=self.watched,
+            blocked=list(self.blocked.items()),
+        )  # fmt: skip
 
     def await_running(self, patience: float, goes_on: Callable[[], bool] = lambda: True) -> float:
         """When the target said that the process runs (time.monotonic()), or was last waited for. If it does not say so soon, commit is said

@@ -114,6 +114,9 @@ def _status(home: bytes, guest: bytes, used: Used, asks_itself: bool) -> bytes:
     """/proc/PID/status."""
     there, here = _fields(guest), _fields(home)
     changed = {name: there[name] for name in here if _OF_GUEST.fullmatch(name) and name in there}
+    for name in (b"SigPnd", b"ShdPnd"):  # those that wait at home are in a signalfd
+        if name in changed:
+            changed[name] = b"%016x" % (int(changed[name], 16) | int(here[name], 16))
     changed[b"State"] = _state(here.get(b"State", b""), there.get(b"State", b""), asks_itself)
     changed[b"TracerPid"] = b"0"
     for name, more in ((b"voluntary_ctxt_switches", used.voluntary), (b"nonvoluntary_ctxt_switches", used.involuntary)):

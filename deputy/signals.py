@@ -70,6 +70,8 @@ class StubSignals:
         """Handles whatever has happened to the stub's threads."""
         self._look()
         for tid, target in self._stub.link.signallers():
+            if self._deputy.signalfds.holds(tid):
+                continue
             # The program goes on when it has sent itself a signal, or stopped a timer; at home it would have got what came by then.
             begun, timer = time.monotonic(), self._timer_of(tid)
             if timer is not None:
@@ -244,6 +246,26 @@ class StubSignals:
         self._ticks.forget(timer)
         self._ticks.let_in()  # what came just now had its thread block it once more
         return sum(1 + overruns_of(info) for _, info in kept)
+
+    def await_own(self, tid: int) -> None:
+        """Until what may come to that thread (the program's id) has come."""
+        begun = time.monotonic()
+        self._look()
+        while self._stub.tids and self._stub.executed is None and self._may_come(tid, time.monotonic() - begun):
+            time.sleep(0.0001)  # as in poll()
+            self._look()
+        self._look()
+
+    def give_up(self, mask: int) -> Pending:
+        """What is kept of these signals, and is to wait in the kernel's queues."""
+
+        def is_wanted(one: tuple[int, bytes]) -> bool:
+            return bool(mask >> tracing.signal_number(one[1]) - 1 & 1)
+
+        held = self._held or []
+        if self._held is not None:
+            self._held = [one for one in held if not is_wanted(one)]
+        return [one for one in held if is_wanted(one)] + self._ticks.give_up(is_wanted)
 
     def _send_ticks(self, ticks: Pending) -> None:
         if self._held is not None:

@@ -45,6 +45,7 @@ _BATCH_AT = PAGE - 128
 _CALL_END_AT = 8  # of the blob: where the address after its `syscall` is told
 _WALL = 0x40000000
 _SIGNAL_ACTION = 32  # bytes of the kernel's struct sigaction
+_IGNORED = b"\1"  # the same, SIG_IGN, without zeros
 _RESTART = (-errno.EINTR, *syscalls.RESTART_CODES)
 _RESUMABLE = (SYS.nanosleep, SYS.clock_nanosleep, SYS.poll)
 
@@ -73,6 +74,10 @@ class Stub(Traced):
         self._blob = blob
         (self._call_end,) = struct.unpack_from("<Q", blob, _CALL_END_AT)
         self._frozen: Frozen | None = frozen
+        self.watched = 0
+        """signals that wait here where the guest's threads block them (deputy/signalfds.py)"""
+        self.kept: dict[int, int] = {}
+        """of those, what each thread of the stub blocks"""
 
     # -- becoming a stub -------------------------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class Stub(Traced):
         kept = [(tid, info) for tid, thread in frozen.threads.items() for info in thread.take_in_hand()]
         for tid, thread in frozen.threads.items():
             thread.registers = self._loop_registers(tid, thread.registers)
-            thread.signal_mask = 0
+            thread.signal_mask = self.kept.get(tid, 0)
         frozen.restore()
         for tid, info in kept:
             self.send_again(tid, info)
@@ -298,6 +303,33 @@ class Stub(Traced):
         if not was_detained:
             self.let_go(tid)
 
+    def watch(self, watched: int, blocked: Mapping[int, int]) -> None:
+        """These signals wait here from now on where the threads (the program's ids) block them: before the loop goes on."""
+        self.watched = watched
+        for tid in self.tids:
+            self._keep(tid, blocked.get(self.program_tid(tid), 0))
+
+    def keep(self, tid: int, mask: int) -> None:
+        """A thread between two calls of the guest blocks these of the watched signals from now on, and no others."""
+        self._keep(tid, mask)
+        if self._frozen is None and self.interrupt(tid, 5.0) is not None:
+            tracing.set_signal_mask(tid, self.kept.get(tid, 0))
+            self.let_go(tid)
+
+    def drop(self, program: int, number: int) -> None:
+        """None of that signal waits any more, as when a process comes to ignore it. program: a thread of it that makes no call. Errors:
+        OSError, TimeoutError."""
+        with self.injecting(program) as thread:
+            at = self._slot(thread.tid) + 1024  # see default_action()
+            inject.check(_write(self.pid, at, _IGNORED.ljust(_SIGNAL_ACTION, b"\0")), "writing the stub")
+            inject.check(thread.call(SYS.rt_sigaction, number, at, at + _SIGNAL_ACTION, 8), f"rt_sigaction in {self.pid}")
+            inject.check(thread.call(SYS.rt_sigaction, number, at + _SIGNAL_ACTION, 0, 8), f"rt_sigaction in {self.pid}")
+
+    def _keep(self, tid: int, mask: int) -> None:
+        if self.watched:
+            self.kept[tid] = mask & self.watched
+            self.link.keep(self.program_tid(tid), self.kept[tid])
+
     def _is_busy(self, program: int) -> bool:
         standing = self.link.standing(program)
         return bool(standing.busy) and not standing.done
@@ -313,6 +345,7 @@ class Stub(Traced):
             at = self._slot(thread.tid) + 1024
             inject.check(_write(self.pid, at, bytes(_SIGNAL_ACTION)), "writing the stub")
             inject.check(thread.call(SYS.rt_sigaction, number, at, 0, 8), f"rt_sigaction in {self.pid}")
+            thread.signal_mask &= ~(1 << number - 1)
 
     def add_thread(self, parent: int) -> int:
         """One thread more, in the loop; its id as the program sees it. The thread `parent` (the program's id) makes it, for it has that
@@ -338,7 +371,8 @@ class Stub(Traced):
         self._program[tid], self._index[tid] = program, index
         self.link.name_thread(index, program)
         thread.registers = self._loop_registers(tid, thread.registers)
-        thread.signal_mask = 0
+        self._keep(tid, self.kept.get(self.host(parent) or 0, 0))
+        thread.signal_mask = self.kept.get(tid, 0)
         thread.restore()
         tracing.proceed(tid)
         if thread.group_stop:  # the process is stopped: what we took from the newborn to put it into the loop
@@ -358,7 +392,7 @@ class Stub(Traced):
             tid, program = clone_task(thread, _Memory(self.pid), at, 0, known, listing, exit_signal=exit_signal)
             newborn = Thread.adopt(tid, tid)
             try:
-                return self._settle_child(newborn, program)
+                return self._settle_child(newborn, program, self.kept.get(host, 0))
             except BaseException:
                 with suppress(OSError):
                     os.kill(tid, signal.SIGKILL)
@@ -366,7 +400,7 @@ class Stub(Traced):
                     thread.call(SYS.wait4, program, 0, _WALL, 0)
                 raise
 
-    def _settle_child(self, newborn: Thread, program: int) -> Stub:
+    def _settle_child(self, newborn: Thread, program: int, kept: int) -> Stub:
         """What stub() and prepare() do, in a child that has the loop, but its parent's slots."""
         frozen = Frozen(newborn.pid, {newborn.tid: newborn}, instruction=self._code + self._call_end - 2)
         link = HomeLink([program])
@@ -381,6 +415,7 @@ class Stub(Traced):
             child.options = self.options
             newborn.set_options(self.options)
             child._frozen = None
+            child.watch(self.watched, {program: kept})
             child._enter_loop(frozen)
         except BaseException:
             link.close()
@@ -420,6 +455,7 @@ class Stub(Traced):
         """A thread was reported ended."""
         if tid in self.tids:
             super().thread_gone(tid)
+            self.kept.pop(tid, None)
             program = self.program_tid(tid)
             self.memory.expect_no_more(program)
             self._stood_in.pop(tid, None)

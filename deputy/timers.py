@@ -7,6 +7,7 @@ overruns. However fast a timer is, it costs a signal for each way there and back
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.pending import Pending
@@ -73,12 +74,19 @@ class Ticks:
         blocked, self._blocked = self._blocked, {}
         for tid, mask in blocked.items():
             if tid in self._stub.tids and self._stub.interrupt(tid, PATIENCE) is not None:
-                tracing.set_signal_mask(tid, tracing.signal_mask(tid) & ~mask)
+                tracing.set_signal_mask(tid, tracing.signal_mask(tid) & ~mask | self._stub.kept.get(tid, 0))
                 self._stub.let_go(tid)
 
     def kept(self) -> Pending:
         """What waits here."""
         return [kept for kept in self._under_way.values() if kept is not None]
+
+    def give_up(self, is_wanted: Callable[[tuple[int, bytes]], bool]) -> Pending:
+        """What waits here and is wanted elsewhere."""
+        found = [(timer, kept) for timer, kept in self._under_way.items() if kept is not None and is_wanted(kept)]
+        for timer, _ in found:
+            self.forget(timer)
+        return [kept for _, kept in found]
 
     def take_kept(self, timer: int | None = None) -> Pending:
         """What waits here, of that timer or of all; it is under way from here on."""

@@ -17,6 +17,7 @@ from engine.confinement import INSTRUCTION, TOO_LONG, Chain
 from engine.crowd import have_called
 from engine.handover import take_descriptor
 from engine.mappings import PAGE
+from kernel_helpers import filter as call_filter
 from kernel_helpers import many
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, check
@@ -113,6 +114,19 @@ def install_own(frozen: Frozen, wanted: Mapping[int, Chain]) -> None:
                 if result == -errno.ENOMEM:
                     raise FarhomeError(TOO_LONG)
                 check(result, f"a seccomp filter for {thread.tid}")
+
+
+def install_watch(frozen: Frozen) -> None:
+    """Puts all threads under the filter that stops what changes masks of signals, over all others. Needs no_new_privs, which counts for
+    nothing here. Errors: FarhomeError, OSError."""
+    program, threads = call_filter.watching(), list(frozen.threads.values())
+
+    def calls(_: int, address: int) -> list[tuple[int, ...]]:
+        return [(SYS.prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (SYS.seccomp, SECCOMP_SET_MODE_FILTER, 0, at)]
+
+    with seccomp_suspended(frozen), scratch_page(frozen) as at:
+        frozen.write(at, struct.pack("<HxxxxxxQ", len(program) // INSTRUCTION, at + 16) + program)
+        have_called(frozen, threads, calls)
 
 
 def notifications_work() -> bool:

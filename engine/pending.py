@@ -20,11 +20,11 @@ Pending = list[tuple[int, bytes]]
 _ALL = (1 << 64) - 1
 
 
-def take(frozen: Frozen) -> Pending:
+def take(frozen: Frozen, but: int = 0) -> Pending:
     """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
-    the freeze itself had caught on its way to a handler. Errors: OSError."""
+    the freeze itself had caught on its way to a handler. but: signals that stay there (a mask). Errors: OSError."""
     tids = inner_tids(frozen.pid, list(frozen.threads))
-    taken, wanted = _in_hand(frozen, tids, []), _ALL
+    taken, wanted = _in_hand(frozen, tids, []), _ALL & ~but
     shared = list(pending_signals(frozen.pid, True))
     threads = _with_some(frozen)
     _in_hand(frozen, tids, taken)

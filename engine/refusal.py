@@ -14,6 +14,7 @@ from engine.peculiar import CPU_TIMER, by_looking, lines
 from engine.permission import LINES, THREADS_DIFFER, Statuses, credentials
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
+from engine.signalfds import NAME as SIGNALFD
 from kernel_helpers import tasks
 from kernel_helpers.pages import has_guards
 from kernel_helpers.seizing import parent_of
@@ -21,7 +22,6 @@ from kernel_helpers.sharing import who_shares_memory
 
 _DESCRIPTORS = {
     "anon_inode:[io_uring]": "it uses io_uring",
-    "anon_inode:[signalfd]": "it receives signals through a signalfd",
     "anon_inode:[userfaultfd]": "it handles page faults with userfaultfd",
     "anon_inode:[perf_event]": "it holds performance counters",
     "anon_inode:kvm-vm": "it runs a virtual machine",
@@ -47,13 +47,15 @@ def statuses(pid: int) -> Statuses:
     return tasks.texts(pid, "status", [*LINES, *lines()])
 
 
-def why_not(pid: int, traced_by: int | None = None, lasting: bool = False, told: Statuses | None = None) -> str | None:
+def why_not(
+    pid: int, traced_by: int | None = None, lasting: bool = False, told: Statuses | None = None, signalfds: list[str] | None = None
+) -> str | None:
     """The first reason why the process cannot move, or None. `traced_by`: a tracer that is no reason (the deputy itself). lasting: leave
-    out what may have passed in a moment. told: its statuses(), if they have been read.
+    out what may have passed in a moment. told: its statuses(), if they have been read. signalfds: gets the numbers of those that it has.
 
     Errors: ProcessLookupError.
     """
-    return next((reason for reason in reasons(pid, traced_by, told) if not (lasting and passes(reason))), None)
+    return next((reason for reason in reasons(pid, traced_by, told, signalfds) if not (lasting and passes(reason))), None)
 
 
 def passes(reason: str) -> bool:
@@ -61,14 +63,16 @@ def passes(reason: str) -> bool:
     return reason.startswith((_ITSELF, _VFORK))
 
 
-def reasons(pid: int, traced_by: int | None = None, told: Statuses | None = None) -> Iterator[str]:
+def reasons(
+    pid: int, traced_by: int | None = None, told: Statuses | None = None, signalfds: list[str] | None = None
+) -> Iterator[str]:
     """Every reason, none twice, each looked for when it is asked for.
 
     Errors: ProcessLookupError.
     """
     said = set()
     try:
-        for reason in _all(pid, traced_by, told):
+        for reason in _all(pid, traced_by, told, signalfds):
             if reason not in said:
                 said.add(reason)
                 yield _printable(reason)
@@ -113,7 +117,7 @@ def only_poured(pid: int) -> Iterator[str]:
         return                                   # reasons() tells
 
 
-def _all(pid: int, traced_by: int | None, told: Statuses | None) -> Iterator[str]:
+def _all(pid: int, traced_by: int | None, told: Statuses | None, signalfds: list[str] | None) -> Iterator[str]:
     status = _status(pid)
     if status["State"][0] in "ZX":
         yield "it has ended" if status.get("Threads", "1") == "1" else "its main thread has ended"
@@ -130,7 +134,7 @@ def _all(pid: int, traced_by: int | None, told: Statuses | None) -> Iterator[str
         yield sharing
     yield from _by_namespaces(pid)
     yield from _by_program(pid)
-    yield from _by_descriptors(pid)
+    yield from _by_descriptors(pid, signalfds)
     yield from _by_mappings(pid)
     yield from _by_timers(pid)
     yield from by_looking(pid, told)
@@ -180,7 +184,7 @@ def _by_program(pid: int) -> Iterator[str]:
         yield "it is not a 64-bit x86 program"
 
 
-def _by_descriptors(pid: int) -> Iterator[str]:
+def _by_descriptors(pid: int, signalfds: list[str] | None) -> Iterator[str]:
     """One reason for each kind, with the first descriptor of it."""
     directory, told = f"/proc/{pid}/fd", set()
     for name in os.listdir(directory):
@@ -192,6 +196,8 @@ def _by_descriptors(pid: int) -> Iterator[str]:
             told.add(_ITSELF)
             yield f"{_ITSELF}{target.rpartition('/')[2]} (descriptor {name})"
         if target.startswith(("anon_inode:", "/secretmem")):
+            if signalfds is not None and target == SIGNALFD:
+                signalfds.append(name)
             reason = _DESCRIPTORS.get(target.removesuffix(" (deleted)"))
             if reason is not None and reason not in told:
                 told.add(reason)

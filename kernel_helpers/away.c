@@ -110,6 +110,14 @@ static void say_what_it_used(struct away *a, struct guest_thread *t) {
         marshal_attach(&t->m, &used, sizeof used);
 }
 
+/* Whether the mask of a call for its own time blocks other signals of those that wait at home than the thread does: there it does not. */
+static int differs(const struct guest_thread *t) {
+    struct signal_sets s;
+    if (!t->m.watched || !t->m.has_mask || t->m.call.number == SYS_rt_sigtimedwait || guest_signals(t->host_tid, &s))
+        return 0;
+    return ((s.blocked ^ t->m.signal_mask) & t->m.watched) != 0;
+}
+
 static void forward(struct away *a, struct guest_thread *t, const struct seccomp_notif *n,
                     const struct call_entry *entry) {
     uint64_t arguments[6];
@@ -117,7 +125,8 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
         arguments[i] = n->data.args[i];
     int sent = 0;
     t->renamed = 0;
-    if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments) && !opens_own_proc(a, t, entry)) {
+    t->m.watched = __atomic_load_n(&a->watched, __ATOMIC_ACQUIRE);
+    if (!marshal_call(&t->m, t->host_tid, entry, n->data.nr, arguments) && !opens_own_proc(a, t, entry) && !differs(t)) {
         if (t->asked)
             t->m.call.offsets |= blocks(t->host_tid);
         t->asked = 0;
@@ -129,7 +138,7 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
         pthread_mutex_unlock(&a->lock);
         sent = !away_send(a, t);
     }
-    if (!sent)                  /* too much for a slot, or a look at itself */
+    if (!sent)                  /* too much for a slot, a look at itself, or a mask that home does not know */
         hand_over(a, t, n);
     else if (lets_in(t)) {
         struct event event = {.kind = EVENT_LETS_IN, .tid = t->tid, .value = n->data.nr};
@@ -182,7 +191,7 @@ static void take(void *member, const struct seccomp_notif *n) {
     if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && away_takes_directly(a, t, n, arguments))
         return;
     if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE || entry->class == CLASS_RIGHTS ||
-        (entry->class == CLASS_BIND && read_limit(t, n->data.nr, arguments)))
+        entry->class == CLASS_WATCH || (entry->class == CLASS_BIND && read_limit(t, n->data.nr, arguments)))
         hand_over(a, t, n);
     else
         forward(a, t, n, entry);    /* an exit too: the stub's thread ends, and Python lets the guest's do so */

@@ -54,6 +54,7 @@ struct away {
     struct hub *hub;
     int listener;               /* the hub's */
     int pause;
+    uint64_t watched;           /* signals that wait at home where threads block them */
     unsigned count;             /* grows, also while other threads of ours go through the list */
     struct guest_thread **threads;
     pthread_mutex_t lock;       /* states and ledger */

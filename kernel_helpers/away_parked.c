@@ -113,6 +113,9 @@ int64_t away_part(struct away *a, int tid, int64_t *number) {
     return done;
 }
 
+/* These signals wait at home from now on where the guest's threads block them. */
+void away_watch(struct away *a, uint64_t mask) { __atomic_store_n(&a->watched, mask, __ATOMIC_RELEASE); }
+
 /* The guest will not make the suspended call of this thread again. */
 int away_abandon(struct away *a, int tid) {
     struct outgoing *o = outgoing_new(FRAME_ABANDON, tid, 0);

@@ -6,6 +6,7 @@ import functools
 import struct
 from collections.abc import Callable, Sequence
 
+from kernel_helpers.numbers import NUMBERS
 from kernel_helpers.table import Class, Row, by_number
 
 AUDIT_ARCH_X86_64 = 0xC000003E
@@ -95,6 +96,15 @@ def program(notify: int = RET_NOTIFY, has_fixed_ids: bool = False) -> bytes:
     code = instructions(notify, has_fixed_ids)
     if len(code) > 4096:
         raise ValueError(f"the filter has {len(code)} instructions")
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+
+
+def watching() -> bytes:
+    """Another program, over the first: it stops what changes or tells masks of signals (SECCOMP_RET_TRACE), and allows all else."""
+    calls = [NUMBERS[name] for name in ("rt_sigprocmask", "rt_sigreturn", "rt_sigsuspend", "rt_sigpending", "rt_sigaction")]
+    code: list[Instruction] = [(_LOAD, 0, 0, _OFFSET_NUMBER)]
+    code += [(_EQUAL, len(calls) - index, 0, number) for index, number in enumerate(calls)]
+    code += [(_RETURN, 0, 0, RET_ALLOW), (_RETURN, 0, 0, RET_TRACE)]
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
 
 

@@ -35,6 +35,7 @@ struct home_thread {
     int placed;                 /* the call's place is in use: the buffer is there and not in the slot */
     uint32_t placing;           /* bytes of the place that have been mapped or found mapped; PLACED: all */
     enum signalling signalling;
+    int looked_at;              /* what its call has received, if anything */
     int64_t deadline;           /* of the call, if it has one: CLOCK_MONOTONIC, nanoseconds */
     /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. Or one with a
      * deadline. */
@@ -99,6 +100,12 @@ int home_is_gone(struct home *h, uint32_t tid);
 
 /* For the call that a thread is about to make; with the lock held. */
 enum signalling home_signalling(struct home *h, struct home_thread *t);
+
+/* ---- home_received.c ---- */
+
+/* Whether the call of a thread, which has ended, has brought descriptors from elsewhere: one may be a signalfd, and the reply waits until our
+ * owner has seen to it. With the lock held. */
+int home_has_received(struct home *h, struct home_thread *t);
 
 /* Tells the loop what it has to know of a call that may be one for a terminal; with the lock held. */
 void home_face_terminal(struct home_thread *t);

@@ -37,6 +37,15 @@ int home_block(struct home *h, int tid, uint64_t mask) {
     return 0;
 }
 
+/* The thread, which is stopped or about to begin, blocks these from now on whatever call it makes. */
+int home_keep(struct home *h, int tid, uint64_t mask) {
+    struct home_thread *t = home_thread_of(h, tid);
+    if (!t)
+        return -ESRCH;
+    t->slot->keeps = mask;
+    return 0;
+}
+
 /* The call of a thread that is stopped has written so many bytes more, and the thread makes the rest of it. Returns how many in all. */
 uint64_t home_written(struct home *h, int tid, uint64_t more) {
     struct home_thread *t = home_thread_of(h, tid);

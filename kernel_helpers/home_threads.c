@@ -140,6 +140,7 @@ void home_name_thread(struct home *h, unsigned index, int tid) {
     t->sequence = t->answered = 0;
     t->placed = 0;
     t->rest.done = 0;
+    t->slot->keeps = 0;
     t->signalling = SIGNALS_NOBODY;
     __atomic_store_n(&t->slot->done, t->slot->request, __ATOMIC_RELAXED);
     __atomic_store_n(&t->slot->sleeping, 0, __ATOMIC_RELAXED);

@@ -69,7 +69,7 @@ struct reply {              /* followed by lengths[outs] and as many bytes */
 /* ---- the table ---- */
 
 enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE,
-                  CLASS_SUM, CLASS_EXECUTE, CLASS_BIND, CLASS_RIGHTS, CLASS_IDS };
+                  CLASS_SUM, CLASS_EXECUTE, CLASS_BIND, CLASS_RIGHTS, CLASS_IDS, CLASS_WATCH };
 enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
              SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
              SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS,
@@ -162,6 +162,7 @@ struct marshalled {         /* one per guest thread, reused */
     struct guest_room *room;    /* not ours; NULL: what is written to is not looked at */
     struct room_seen seen;
     uint64_t signal_mask; int has_mask;         /* what the call wants blocked: all but what it waits for */
+    uint64_t watched;           /* signals that wait at home where the guest's threads block them */
     int failed;
 };
 

@@ -140,6 +140,7 @@ def _native() -> ctypes.CDLL:
         ("away_expect_part", None, [pointer, i, ctypes.c_int64, ctypes.c_int64]), ("away_part", ctypes.c_int64, [pointer, i, pointer]),
         ("away_give_descriptor", i, [pointer, i, i, i]),
         ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
+        ("away_watch", None, [pointer, u64]), ("home_keep", i, [pointer, i, u64]),
         ("away_set_direct", None, [pointer, pointer]), ("away_make_direct", i, [pointer, i, i, ctypes.c_uint32, ctypes.c_int64]),
         ("away_direct_left", None, [pointer, i]), ("away_direct_awaited", unsigned, [pointer, pointer, unsigned]),
         ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
@@ -376,6 +377,10 @@ class HomeLink(SessionLink):
         """The thread, stopped in a call, has been made to block these signals: its loop lets go of them afterwards. Errors: OSError."""
         _check(_native().home_block(self.handle, tid, mask), f"thread {tid}")
 
+    def keep(self, tid: int, mask: int) -> None:
+        """The thread, stopped between two calls, has been made to block these signals until told otherwise. Errors: OSError."""
+        _check(_native().home_keep(self.handle, tid, mask), f"thread {tid}")
+
     def written(self, tid: int, more: int = 0) -> int:
         """How many bytes the thread's call has written, the rest of which it makes now; more: of late."""
         return int(_native().home_written(self.handle, tid, more))
@@ -567,6 +572,10 @@ class AwayLink(SessionLink):
     def abandon(self, tid: int) -> None:
         """The guest will not make the suspended call of this thread again (a handler ran), nor the rest of one that is half done."""
         _check(_native().away_abandon(self.handle, tid), "abandon")
+
+    def watch(self, mask: int) -> None:
+        """These signals wait at home from now on where the guest's threads block them: who waits for them, waits there."""
+        _native().away_watch(self.handle, mask)
 
     trace_options: int = 0
     """Options that the guest's threads need besides the tracer's own (those of remote.intercept_ptrace.PtraceLink do)."""

@@ -34,7 +34,8 @@ int link_class(long number, const uint64_t arguments[6]) { return link_entry(num
 
 static int at_home(int class) {
     return class == CLASS_FORWARD || class == CLASS_BOTH || class == CLASS_END || class == CLASS_SUM ||
-           class == CLASS_EXECUTE || class == CLASS_BIND || class == CLASS_RIGHTS || class == CLASS_IDS;
+           class == CLASS_EXECUTE || class == CLASS_BIND || class == CLASS_RIGHTS || class == CLASS_IDS ||
+           class == CLASS_WATCH;
 }
 
 int link_forwardable(long number) {
@@ -310,7 +311,7 @@ static void marshal_signals(struct marshalled *m, int tid, int i, const uint64_t
     set_offset(m, i, at);
     if (at < 0)
         return;
-    set_u64(m, at, 0);
+    set_u64(m, at, wanted & m->watched);
     m->signal_mask = ~wanted;
     m->has_mask = 1;
 }

@@ -72,13 +72,14 @@ static inline int asks(struct slot *slot) {
     return !raw(IOCTL, descriptor, TCGETS, (long)settings, 0, 0, 0) && settings[3] & TOSTOP;
 }
 
-/* The kernel decides some calls by what their caller blocks. Between calls a stub blocks nothing. */
+/* The kernel decides some calls by what their caller blocks. Between calls a stub blocks nothing but what it keeps. */
 static inline void block(struct slot *slot) {
     slot->blocking = slot->blocked;
     raw(RT_SIGPROCMASK, SIG_BLOCK, (long)&slot->blocking, 0, sizeof slot->blocking, 0, 0);
 }
 
 static inline void unblock(struct slot *slot) {
+    slot->blocking &= ~*(volatile uint64_t *)&slot->keeps;
     raw(RT_SIGPROCMASK, SIG_UNBLOCK, (long)&slot->blocking, 0, sizeof slot->blocking, 0, 0);
     slot->blocking = 0;
 }

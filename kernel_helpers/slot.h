@@ -36,5 +36,6 @@ struct slot {               /* followed, in the same page, by the loop's stack (
     uint64_t asks;          /* the call was not made: see terminal */
     uint64_t written;       /* by the call, whose rest the thread makes now: its value is that much more */
     uint64_t blocking;      /* those that it blocks now: the loop's own affair, and of who stops it in a call */
+    uint64_t keeps;         /* those that it blocks between calls as well */
 };
 #endif

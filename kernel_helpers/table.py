@@ -30,6 +30,7 @@ class Class(IntEnum):
     BIND = 8
     RIGHTS = 9
     IDS = 10
+    WATCH = 11
 
 
 class Shape(IntEnum):
@@ -326,6 +327,7 @@ def documentation() -> str:
              Class.EXECUTE: "by the stub at home, and the new program comes here",
              Class.BIND: "by the stub at home, and the guest is bound by it",
              Class.RIGHTS: "by the stub at home, where rights count",
+             Class.WATCH: "by the stub at home, where such signals wait from then on",
              Class.IDS: "natively on the node, if the process cannot have other ids; else by the stub at home"}
     always, sometimes = taken_home()
     lines = ["# System calls of a process that is away", "",

@@ -10,12 +10,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import criu, postcopy, precopy
-from engine.arrival import drop_capabilities, install_filter, install_own, notifications_work, wake
+from engine.arrival import drop_capabilities, install_filter, install_own, install_watch, notifications_work, wake
 from engine.capture import NO_LIMIT
 from engine.commit import Candidate, Do, Word, follow
 from engine.confinement import lets_sleeps_go_on
@@ -113,6 +113,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     taker: postcopy.Taker | None = None
     link: PtraceLink | AwayLink | None = None
     wanted = remote.options.interception
+    watches = False
     by_ptrace = wanted == "ptrace" or (wanted == "auto" and not notifications_work())
     try:
         shutil.rmtree(directory, ignore_errors=True)
@@ -144,6 +145,11 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
                 late = _fetch(talk, store, message)
                 files += late
                 sandbox.add_files(late)
+                talk.send("ready")
+            elif message["op"] == "signals":
+                if by_ptrace:
+                    raise FarhomeError("it reads signals by a signalfd, which the interceptor ptrace of that node cannot follow")
+                watches = True
                 talk.send("ready")
             elif message["op"] in ("precopy", "round", "stale"):
                 _go_ahead(vessel, source, message, may_follow=not by_ptrace)
@@ -187,6 +193,8 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             become(frozen, cargo.context.identity)
         else:
             drop_capabilities(frozen)
+        if watches:
+            install_watch(frozen)
         phases.done("capabilities")
         tids = inner_tids(frozen.pid, list(frozen.threads))
         link = PtraceLink(frozen.pid, tids) if by_ptrace else AwayLink(listener, frozen.pid, tids, counts=False)
@@ -238,6 +246,9 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         guest.objects = vessel.objects
         guest.waits.may_go_on = lets_sleeps_go_on(thread.filters for thread in cargo.context.threads)
         guest.marks.home_lets_lock = cargo.context.identity.limits.get(resource.RLIMIT_MEMLOCK, (NO_LIMIT, NO_LIMIT))[0]
+    if watches:
+        guest.masks.follow()
+        guest.masks.begin(decision.watched, decision.blocked)
     if request.get("trace"):
         guest.show_calls()
     remote.settle(guest)
@@ -270,6 +281,10 @@ class Decision:
     parts: list[Part]
     stopped: bool
     link: Connection | None
+    watched: int = 0
+    """signals that wait at home where the process blocks them"""
+    blocked: dict[int, int] = field(default_factory=dict)
+    """of those, what each thread (the program's id) blocks"""
 
 
 def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lambda: None) -> Decision:
@@ -293,7 +308,9 @@ def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lam
                     talks.remove(caller)
                     pending = [(int(tid), bytes(info)) for tid, info in message["pending"]]
                     parts = [Part(int(tid), int(number), int(done)) for tid, number, done in message.get("parts", [])]
-                    made, link = Decision(caller, pending, parts, message.get("stopped") is True, link or _late_link(remote)), None
+                    blocked = {int(tid): int(mask) for tid, mask in message.get("blocked", [])}
+                    watched, stopped = int(message.get("watched", 0)), message.get("stopped") is True
+                    made, link = Decision(caller, pending, parts, stopped, link or _late_link(remote), watched, blocked), None
                     return made
                 if action is Do.END:
                     raise WireError("the home keeps the process")
@@ -443,7 +460,7 @@ def _next(remote: Remote, talk: Channel, source: Channel) -> tuple[Channel, Mess
     caller = remote.next_caller(IMAGES_TIMEOUT, unless=[talk] if source is talk else [talk, source])
     if isinstance(caller, Channel):
         message = caller.next()
-        if caller is not source and message["op"] != "files":
+        if caller is not source and message["op"] not in ("files", "signals"):
             raise WireError(f"{message['op']!r} is out of turn")
         return source, message
     connection, role = caller

@@ -123,7 +123,7 @@ class Births:
                 guest.sandbox.set_next_pid(number)
                 newborn = birth.bear(parent, asked.wish, number, guest.sandbox.first)
                 phases.done("call")
-                self._begin(newborn, number, asked)
+                self._begin(newborn, number, asked, host)
                 has_begun = True
             except (FarhomeError, OSError, StopIteration) as error:
                 log.warning("nothing is born: %s", error)
@@ -153,14 +153,15 @@ class Births:
         for _, info in taken:
             guest.signals.queue(tracing.signal_number(info), info, host)
 
-    def _begin(self, newborn: Thread, number: int, asked: _Asked) -> None:
+    def _begin(self, newborn: Thread, number: int, asked: _Asked, maker: int) -> None:
         """The new task runs. Errors: OSError, FarhomeError: it has ended again."""
         guest = self._guest
         try:
             if asked.reception is not None:
-                self._begin_process(newborn, number, asked.reception, asked)
+                self._begin_process(newborn, number, asked.reception, asked, maker)
                 return
             guest.add_thread(newborn, number)
+            guest.masks.inherit(guest.masks, maker, newborn.tid)
         except (OSError, MemoryError) as error:
             with suppress(ProcessLookupError):
                 newborn.call(SYS.exit, 0)
@@ -170,7 +171,7 @@ class Births:
         guest.follow(newborn.tid)
         newborn.resume()
 
-    def _begin_process(self, newborn: Thread, number: int, reception: Reception, asked: _Asked) -> None:
+    def _begin_process(self, newborn: Thread, number: int, reception: Reception, asked: _Asked, maker: int) -> None:
         guest, remote = self._guest, self._remote
         assert isinstance(guest.link, AwayLink)
         link = AwayLink(guest.link, newborn.pid, {newborn.tid: number})
@@ -181,6 +182,7 @@ class Births:
             raise
         frozen = Frozen(newborn.pid, {newborn.tid: newborn})
         born = guest.child(child, frozen, link, asked.wish.shares_memory)
+        born.masks.inherit(guest.masks, maker, newborn.tid)
         child.patience.limit = remote.patience.limit
         child.settle(born)
         born.run()

@@ -49,7 +49,7 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
         if operation == "capture":
             assert guest.frozen is not None
             phases = Phases("departure")
-            context = capture(guest.frozen, objects=guest.objects, beneath=1)
+            context = guest.masks.without(capture(guest.frozen, objects=guest.objects, beneath=1))
             phases.done("capture")
             ahead = remote.ahead(talk) if message.get("ahead") else None
             precopy.send_context(guest.frozen, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
@@ -112,7 +112,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
     phases = Phases("departure")
     context, owed = None, 0
     if message.get("engine") != "criu":
-        context = capture(guest.frozen, objects=guest.objects, beneath=1)
+        context = guest.masks.without(capture(guest.frozen, objects=guest.objects, beneath=1))
         phases.done("capture")
         reason = obstacle(context, str(message.get("kernel")))
         if reason is not None:

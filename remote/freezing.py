@@ -40,7 +40,7 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
         return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
     threads: dict[int, Thread] = {}
     stopped: list[int] = []
-    halted = guest.take_halted()
+    halted = guest.take_halted() | guest.masks.take_waiting()
     taken: list[tuple[int, bytes]] = []
     try:
         guest.signals.ask_no_more()
@@ -80,7 +80,10 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
                     tracing.interrupt(thread.tid)
                 thread.resume()
         for stop in halted.values():
-            guest.halt(stop)
+            if stop.cause is Cause.OTHER:
+                guest.masks.again(stop.tid)
+            else:
+                guest.halt(stop)
         guest.link.unpause()
         return sentence(error) or "the guest did not freeze"
     return ""

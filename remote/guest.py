@@ -18,6 +18,7 @@ from engine.arrival import seccomp_suspended
 from engine.pending import Pending, put
 from engine.postcopy import Taker
 from kernel_helpers import account, many, tasks, tracing
+from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.inject import Thread
 from kernel_helpers.link import AwayLink, Event, Kind
 from kernel_helpers.numbers import NAMES
@@ -33,6 +34,7 @@ from remote.intercept_ptrace import PtraceLink
 from remote.later import Later
 from remote.mapping import Mappings
 from remote.marks import Marks
+from remote.masks import Masks
 from remote.proc import OwnProc
 from remote.signals import GuestSignals
 from remote.unchanged import Unchanged
@@ -101,6 +103,7 @@ class Guest:
         self._is_pausing = False
         self._mappings = Mappings(self, remote.tree.store)
         self.marks = Marks(self)
+        self.masks = Masks(self)
         self._executions = Executions(self)
         self._direct = DirectFiles(self, remote)
         self._cpu_before = _cpu_seconds(self.pid)
@@ -265,7 +268,7 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
                 self._executions.begin(event, waits=self._is_pausing)
-            elif not any(room.ask(event) for room in (self.unchanged, self.births, self._mappings, self.own_proc, self.marks)):
+            elif not any(room.ask(event) for room in (self.unchanged, self.masks, self.births, self._mappings, self.own_proc, self.marks)):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True
@@ -275,14 +278,15 @@ class Guest:
         elif event.kind == Control.QUIET:
             again = bool(self.births.awaited)
             error = "it waits for a child that has its memory (vfork)" if again else freezing.freeze(self)
+            blocked, error = ([], error) if error or not unpack(event.data).get("watch") else self._prepare_to_watch()
             pending, used = ([], []) if error else (freezing.pending(self), self.link.account.used())
             positions = [] if error else self._direct.positions()
             self.link.send(
                 Control.FROZEN, 0,
-                pack(error=error, again=again, pending=pending, used=used, positions=positions, own=self._direct.own()),
+                pack(error=error, again=again, pending=pending, used=used, positions=positions, own=self._direct.own(), blocked=blocked),
             )  # fmt: skip
         elif event.kind == Control.THAW:
-            self.thaw()
+            self.thaw(int(unpack(event.data).get("watched", 0)))
         elif event.kind == Control.EXECUTED:
             self._over()
         elif event.kind == Control.STOPPED:
@@ -304,6 +308,8 @@ class Guest:
             self.births.born(event.tid, int(born["thread"]), bool(born["again"]))
         elif event.kind == Control.SNAPSHOT:
             self.own_proc.answered(event)
+        elif event.kind == Control.MASKED:
+            self.masks.masked(event)
         elif event.kind == Control.OVERRUNS:
             self.signals.overruns(event.tid, int(unpack(event.data)["overruns"]))
         elif event.kind == Control.THREAD_EXITED:
@@ -381,7 +387,7 @@ class Guest:
     def handle_stop(self, stop: Stop) -> None:
         """A thread has stopped, or ended."""
         self._direct.stopped(stop.tid)
-        if self.link.stopped(stop) or self.dying.holds(stop):
+        if self.link.stopped(stop) or self.masks.stopped(stop) or self.dying.holds(stop):
             return
         if stop.cause in (Cause.EXITED, Cause.KILLED):
             self.thread_gone(stop)
@@ -449,8 +455,17 @@ class Guest:
         self._kill()
         self.remote.tree.released(self.remote)
 
-    def thaw(self) -> None:
-        """The move is off: the guest runs on, and takes calls again."""
+    def _prepare_to_watch(self) -> tuple[list[list[int]], str]:
+        """What its threads block, or why that cannot be told."""
+        assert self.frozen is not None
+        try:
+            return self.masks.prepare(self.frozen), ""
+        except (FarhomeError, OSError) as error:
+            log.warning("masks of the guest cannot be watched", exc_info=True)
+            return [], sentence(error)
+
+    def thaw(self, watched: int = 0) -> None:
+        """The move is off: the guest runs on, and takes calls again. watched: if not 0, what waits at home from now on."""
         self._is_pausing = False
         self.remote.keep_pages()
         if self.frozen is None:
@@ -461,6 +476,8 @@ class Guest:
             return
         self._executions.forget()
         self._direct.forget()
+        if watched:
+            self.masks.take(self.frozen, watched)
         self.run()
         self.link.unpause()
 

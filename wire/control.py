@@ -27,9 +27,10 @@ class Control(IntEnum):
     PAUSE = 35
     """take no more calls; answered by PAUSED"""
     QUIET = 36
-    """every call that was under way has been replied to or suspended: freeze; answered by FROZEN"""
+    """every call that was under way has been replied to or suspended: freeze; answered by FROZEN; watch:
+    signals that are to wait at home, or 0"""
     THAW = 37
-    """the move is off: run on"""
+    """the move is off: run on; watched: if not 0, the signals that wait at home from now on where they are blocked (remote/masks.py)"""
     KILL = 38
     """the process has ended at home: end the guest"""
     THREAD_EXITED = 39
@@ -54,6 +55,8 @@ class Control(IntEnum):
     """the answer to POSITION: number, serial; position; -1: it is not what it was"""
     OVERRUNS = 54
     """to tid, which is about to take a tick: overruns, how often that timer has expired since"""
+    MASKED = 55
+    """the answer to MASK, when what its thread lets in has been sent: pending, the signals that wait for it at home (a mask)"""
     EXECUTED = 42
     """the stub is another program, by the call of tid: the guest is over; answered by OVER"""
     # remote -> deputy
@@ -61,7 +64,7 @@ class Control(IntEnum):
     FROZEN = 65
     """error: empty when every thread of the guest stands still; again: that it cannot now, but soon may;
     pending: signals; used: in all, here and on nodes before; positions of its direct files: pairs (number, bytes); own: numbers of files
-    that it has opened away, and shares with nobody"""
+    that it has opened away, and shares with nobody; blocked, if QUIET was to watch: pairs of each thread and what it blocks"""
     GO_HOME = 66
     """a call that only home can make: tid, number, name"""
     CANCEL = 67
@@ -81,6 +84,11 @@ class Control(IntEnum):
     NEW_PROCESS = 73
     """tid is about to make a child: so shall the stub; answered by BORN. Where the child's deputy will find its remote: port, secret;
     exit_signal: what its parent gets at its end; shares: it has its parent's memory, who waits for it"""
+    WATCH = 93
+    """tid is about to make a signalfd: mask, the signals that are to wait at home where the guest blocks them; QUIET and THAW come"""
+    MASK = 94
+    """tid is about to block others of those signals, or wants to know what waits: mask, those that it will block; dropped: one that
+    the program comes to ignore, so that none of it waits any more; answered by MASKED"""
     ALL_HERE = 92
     """memory that followed the guest is here: it may be moved again, and what has it elsewhere need not"""
     TRACED = 91

@@ -75,7 +75,6 @@ def test_ordinary_programs_may_move(source: str) -> None:
         ("f = tempfile.TemporaryFile(); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096, prot=1, flags=2)", "which is open for writing"),
         ("i = check(libc.shmget(0, 4096, 0o1600)); libc.shmat.restype = ctypes.c_void_p; libc.shmat(i, None, 0); "
          "libc.shmctl(i, 0, None)", "System V shared memory"),
-        ("s = ctypes.create_string_buffer(128); s[0] = b'\\x00'; check(libc.signalfd(-1, s, 0))", "signalfd"),
         ("check(libc.syscall(323, 1))", "userfaultfd"),
         ("check(libc.syscall(206, 8, ctypes.byref(ctypes.c_ulong(0))))", "asynchronous I/O"),
         ("b = ctypes.create_string_buffer(120); check(libc.syscall(425, 4, b))", "io_uring"),

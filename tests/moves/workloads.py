@@ -112,7 +112,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
     Workload(
         "rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 8}, programs=("rare",),
-        refusals="share[ds]|System V|signalfd|counts its processor time", user=USER,
+        refusals="share[ds]|System V|counts its processor time", user=USER,
     ),
     Workload("appender", "$RUN ./appender lines $COUNT 200 > said; cat said", {"COUNT": 10000}, programs=("appender",)),
     Workload(

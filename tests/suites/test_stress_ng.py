@@ -24,7 +24,7 @@ CLASSES = ("os", "pipe", "interrupt", "filesystem", "scheduler")
 LEFT_OUT = {"oom-pipe", "bigheap"}
 """They take all memory that there is, and the machine may be somebody else's too."""
 REFUSALS = re.compile(
-    "shares anonymous memory|mapped shared|System V|signalfd|counts its processor time|kernel asynchronous I/O|userfaultfd"
+    "shares anonymous memory|mapped shared|System V|counts its processor time|kernel asynchronous I/O|userfaultfd"
     "|io_uring|seccomp|traced by|namespace|descriptor|secret memory"
 )
 SECONDS = 5

@@ -1,0 +1,170 @@
+"""Signals that a process which is away reads by signalfds wait at home where its threads block them: the stub's threads block the same.
+
+What is blocked there home's kernel keeps, for signalfd, poll, epoll, sigtimedwait and all that is sent, as for any process; what is not
+comes to the guest as ever. See remote/masks.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from deputy import freezing
+from deputy.freezing import MOMENT_PATIENCE, NotNow
+from deputy.guestlink import LinkLost
+from deputy.traced import Replaced
+from engine.pending import Pending, put, settled
+from engine.signalfds import NAME, UNCATCHABLE, read_by
+from engine.ticks import merged
+from kernel_helpers import tracing
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.link import Event
+from kernel_helpers.syscalls import SYS
+from wire.control import Control, unpack
+from wire.frames import WireError
+
+if TYPE_CHECKING:
+    from deputy.deputy import Deputy
+
+log = logging.getLogger("deputy")
+
+_ALL, _SIGNALS = (1 << 64) - 1, 64
+_RECEIVING = (SYS.recvmsg, SYS.recvmmsg, SYS.pidfd_getfd)
+"""Calls by which a process gets descriptors of others."""
+
+
+class Signalfds:
+    """Of one deputy."""
+
+    def __init__(self, deputy: Deputy) -> None:
+        self._deputy = deputy
+        self.forget()
+
+    def forget(self) -> None:
+        """Nobody asks for more: who did asks again."""
+        self._wanted, self._since = 0, 0.0
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a thread of the guest waits for grow()."""
+        return bool(self._wanted)
+
+    @property
+    def wanted(self) -> int:
+        """The signals that are to wait here, too, from when the guest next stands still (a mask)."""
+        return self._wanted
+
+    def adopt(self, pending: Pending) -> Pending:
+        """The guest stands still and is about to hop: from there on they wait here. Returns what is left for it of what waits. Errors:
+        FarhomeError, OSError."""
+        if not self._wanted:
+            return pending
+        watched = self._fetch(pending)
+        self.forget()
+        return [one for one in pending if not watched >> tracing.signal_number(one[1]) - 1 & 1]
+
+    def handle(self, event: Event) -> bool:
+        """Whether a frame from the remote is about this, and has been dealt with. Errors: WireError."""
+        if event.kind not in (Control.WATCH, Control.MASK):
+            return False
+        try:
+            fields = unpack(event.data)
+            mask, dropped = int(fields["mask"]) & _ALL & ~UNCATCHABLE, int(fields.get("dropped", 0))
+        except (KeyError, TypeError, ValueError):
+            raise WireError("a mask that is none") from None
+        if event.kind == Control.MASK:
+            self._set(event.tid, mask, dropped)
+        else:
+            self._ask(mask)
+        return True
+
+    def _ask(self, mask: int) -> None:
+        self._since = self._since if self._wanted else time.monotonic()
+        self._wanted |= mask
+
+    def holds(self, tid: int) -> bool:
+        """Whether the call of that thread (the program's id) has brought descriptors, and its reply waits until signals that they read wait
+        here: it goes when the guest stands still."""
+        link, stub = self._deputy.link, self._deputy.stub
+        assert link is not None and stub is not None
+        if stub.link.standing(tid).number not in _RECEIVING:
+            return False
+        if not self._wanted:
+            self._ask(self._read() & ~stub.watched)
+        return self.is_asked and not link.still
+
+    def _read(self) -> int:
+        """The signals that the process reads by any signalfd."""
+        directory, found = f"/proc/{self._deputy.pid}/fd", []
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for name in os.listdir(directory):
+                with suppress(FileNotFoundError):
+                    if os.readlink(f"{directory}/{name}") == NAME:
+                        found.append(name)
+            return read_by(self._deputy.pid, found)
+        return 0
+
+    def _set(self, tid: int, mask: int, dropped: int) -> None:
+        """The guest's thread (the program's id) is about to block that. dropped: a signal that the process comes to ignore, or 0."""
+        deputy = self._deputy
+        assert deputy.stub is not None and deputy.signals is not None and deputy.link is not None
+        stub, host, waiting = deputy.stub, deputy.stub.host(tid), 0
+        if host is not None:
+            stub.keep(host, mask)
+            if 0 < dropped <= _SIGNALS and stub.watched >> dropped - 1 & 1:
+                stub.drop(tid, dropped)
+            deputy.signals.await_own(tid)
+            try:
+                state = tracing.signal_state(stub.pid, host)
+                waiting = state.pending | state.shared_pending
+            except ProcessLookupError:
+                pass  # it has ended, and the guest hears of it
+        deputy.link.send(Control.MASKED, tid, pending=waiting)
+
+    def grow(self) -> None:
+        """More signals wait here: those that wait for the guest come, while it stands still."""
+        deputy = self._deputy
+        assert deputy.link is not None
+        try:
+            pending = freezing.freeze_guest(deputy, self._since)
+        except Replaced:
+            return
+        except LinkLost as lost:
+            deputy._lost(str(lost))
+            return
+        except (FarhomeError, WireError, OSError) as error:
+            if not isinstance(error, NotNow) or time.monotonic() - self._since > MOMENT_PATIENCE:
+                self._give_up(error)
+            return
+        try:
+            self._fetch(pending)
+        except (FarhomeError, OSError) as error:
+            self._give_up(error)
+        self.forget()
+        freezing.thaw(deputy)
+
+    def _give_up(self, error: Exception) -> None:
+        log.warning("signals of process %d cannot wait here while it is away: %s", self._deputy.pid, error)
+        self.forget()
+        self._deputy.go_home_reason = "signalfd"
+
+    def _fetch(self, pending: Pending) -> int:
+        """Returns which signals wait here from now on. Errors: FarhomeError, OSError."""
+        deputy = self._deputy
+        assert deputy.stub is not None and deputy.signals is not None and deputy.link is not None
+        stub, watched = deputy.stub, deputy.stub.watched | self._wanted
+        waiting = [one for one in pending if watched >> tracing.signal_number(one[1]) - 1 & 1] + deputy.signals.give_up(watched)
+        frozen = stub.stop()
+        try:
+            put(frozen, settled(merged(waiting)))
+            stub.watch(watched, deputy.link.blocked)
+        finally:
+            stub.resume_as_stub()
+        deputy.link.watched = watched
+        return watched
+
+
+__all__ = ["Signalfds"]

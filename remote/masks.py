@@ -1,0 +1,235 @@
+"""What the threads of a guest block of the signals that it reads by signalfds: home's threads block the same, and there such signals wait.
+
+A second seccomp filter, which only such guests have, stops a thread (SECCOMP_RET_TRACE) before a call that changes its mask or tells what
+waits. If home's thread blocks something else then, home is told, and the call is made once it has said that it does what it was told:
+
+    remote                                        deputy
+      |  signalfd waits
+      |--- WATCH (signals) ---------------------->|  the guest stands still for a moment, and what waits for it goes home
+      | <-- QUIET (watch), THAW (watched) --------|  the call is made again, at home
+      |  rt_sigprocmask, rt_sigreturn, rt_sigsuspend wait; rt_sigpending, to know what waits at home; rt_sigaction, which may drop it
+      |--- MASK (what the thread blocks) -------->|  its own thread blocks it; what that lets in comes first
+      | <-- MASKED (what waits at home) ----------|  the call is made
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ptrace import PtraceError
+
+from engine.arrival import install_watch
+from engine.signalfds import UNCATCHABLE
+from kernel_helpers import filter as call_filter
+from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers.link import AwayLink, Event
+from kernel_helpers.syscalls import SYS, U64, Registers, signed
+from kernel_helpers.table import Class, row_of
+from kernel_helpers.tracing import PTRACE_O_TRACESECCOMP, Cause, Stop
+from wire.control import Control, pack, unpack
+
+if TYPE_CHECKING:
+    from engine.context import Context
+    from kernel_helpers.seizing import Frozen
+    from remote.guest import Guest
+
+_BLOCK, _UNBLOCK, _SETMASK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK), int(signal.SIG_SETMASK)
+_DFL, _IGN, _SIGNALS = 0, 1, 64
+_SET = struct.Struct("<Q")
+_FRAMES_MASK = 296
+"""Where in a signal's frame, at which rt_sigreturn(2) finds the stack, the mask is: uc_sigmask of struct ucontext."""
+
+
+class Masks:
+    """Of one guest; threads are named by their ids as this process sees them. watched: signals that wait at home where they are blocked."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self.watched = 0
+        self._told: dict[int, int] = {}
+        """what home's thread blocks of them"""
+        self._waiting: dict[int, Stop] = {}
+        """threads that stand before a call until home has answered"""
+        self._is_filtered = False
+
+    # -- a new signalfd
+
+    def ask(self, event: Event) -> bool:
+        """Whether the call that the guest's thread waits in makes a signalfd, or changes one; it is taken care of then."""
+        guest, host = self._guest, self._guest.host_tid(event.tid)
+        if host is None or row_of(event.code).class_ is not Class.WATCH or not isinstance(guest.link, AwayLink):
+            return False
+        if guest.is_pausing:  # nothing more goes home now; the call is made again when it may
+            tracing.interrupt(host)
+            return guest.link.answer(event.tid, error=syscalls.ERESTARTNOINTR)
+        arguments = struct.unpack("<6Q", event.data)
+        wanted = self._set_at(arguments[1], arguments[2]) or 0
+        if wanted & ~self.watched:
+            guest.link.send(Control.WATCH, event.tid, pack(mask=wanted))
+            return True
+        try:
+            return guest.link.forward(event.tid, event.code, arguments)
+        except OSError:
+            return False
+
+    def prepare(self, frozen: Frozen) -> list[list[int]]:
+        """More is about to be watched. Returns what each thread (the program's id) blocks. Errors: OSError, FarhomeError."""
+        if not self._is_filtered:
+            install_watch(frozen)
+            self.follow()
+        return [[self._guest.program_tid(tid), thread.signal_mask] for tid, thread in frozen.threads.items()]
+
+    def take(self, frozen: Frozen, watched: int) -> None:
+        """Home has what waited of these signals, and blocks them as the guest does. Errors: OSError."""
+        self._watch(watched)
+        self._told = {tid: thread.signal_mask & watched for tid, thread in frozen.threads.items()}
+        with frozen.scratch(24 + inject.SIGINFO_SIZE) as address:
+            frozen.write(address, struct.pack("<QQQ", watched, 0, 0))
+            for thread in frozen.threads.values():
+                while thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8) > 0:
+                    self._guest.signals.claim(frozen.read(address + 24, inject.SIGINFO_SIZE))
+
+    # -- who watches
+
+    def without(self, context: Context) -> Context:
+        """The context of the guest without the filter, which is none of the program's."""
+        if not self._is_filtered:
+            return context
+        ours = call_filter.watching()
+        own = [replace(thread, filters=tuple(one for one in thread.filters if one != ours)) for thread in context.threads]
+        return replace(context, threads=tuple(own))
+
+    def follow(self) -> None:
+        """The guest has the filter, and has to run with the option for it."""
+        self._is_filtered = True
+        self._guest.link.trace_options |= PTRACE_O_TRACESECCOMP
+
+    def begin(self, watched: int, blocked: dict[int, int]) -> None:
+        """The guest has come with that; its threads are named by the program's ids."""
+        self._watch(watched)
+        for tid, mask in blocked.items():
+            host = self._guest.host_tid(tid)
+            if host is not None:
+                self._told[host] = mask & watched
+
+    def inherit(self, parent: Masks, maker: int, tid: int) -> None:
+        """A thread was born of another, here or of the guest that this one is born of."""
+        if parent is not self and parent._is_filtered:
+            self.follow()
+            self._watch(parent.watched)
+        if maker in parent._told:
+            self._told[tid] = parent._told[maker]
+
+    def _watch(self, watched: int) -> None:
+        self.watched = watched
+        if isinstance(self._guest.link, AwayLink):
+            self._guest.link.watch(watched)
+
+    # -- calls
+
+    def stopped(self, stop: Stop) -> bool:
+        """Whether a thread stands before such a call; it is taken care of then."""
+        tid = stop.tid
+        if stop.cause in (Cause.EXITED, Cause.KILLED):
+            self._told.pop(tid, None)
+            self._waiting.pop(tid, None)
+            return False
+        if stop.cause is not Cause.OTHER or not self._is_filtered:
+            return False
+        try:
+            registers = tracing.registers(tid)
+            wanted = self._wanted(tid, registers)
+            if wanted is None:
+                tracing.proceed(tid)
+            elif self._guest.is_stopped:
+                self.again(tid)
+            else:
+                self._told[tid], self._waiting[tid] = wanted, stop
+                dropped = registers.rdi if signed(registers.orig_rax) == SYS.rt_sigaction else 0
+                self._guest.link.send(Control.MASK, self._guest.program_tid(tid), pack(mask=wanted, dropped=dropped))
+        except (PtraceError, ProcessLookupError):
+            pass  # it has been killed
+        return True
+
+    def masked(self, event: Event) -> None:
+        """Home's thread blocks what it was told."""
+        host = self._guest.host_tid(event.tid)
+        if host is None or self._waiting.pop(host, None) is None:
+            return
+        try:
+            registers = tracing.registers(host)
+            if signed(registers.orig_rax) == SYS.rt_sigpending:
+                self._tell_pending(host, registers, int(unpack(event.data)["pending"]))
+            elif signed(registers.orig_rax) == SYS.rt_sigaction:
+                self._go_on(host)
+            else:
+                self.again(host)  # with what has come in first
+        except (PtraceError, ProcessLookupError):
+            pass  # it has been killed
+
+    def take_waiting(self) -> dict[int, Stop]:
+        """Those that stand before such a call, which is made again."""
+        waiting, self._waiting = self._waiting, {}
+        return waiting
+
+    def again(self, tid: int) -> None:
+        """A thread that stands before such a call makes it again."""
+        registers = tracing.registers(tid)
+        registers.rax, registers.orig_rax = registers.orig_rax, U64
+        registers.rip -= 2
+        tracing.set_registers(tid, registers)
+        self._go_on(tid)
+
+    def _go_on(self, tid: int) -> None:
+        if self._guest.is_stopped:
+            tracing.interrupt(tid)
+        tracing.proceed(tid)
+
+    def _wanted(self, tid: int, registers: Registers) -> int | None:
+        """What home's thread shall block before the call is made; None: what it does. Errors: PtraceError, ProcessLookupError."""
+        number, told = signed(registers.orig_rax), self._told.get(tid, 0)
+        if number == SYS.rt_sigpending:
+            return told if registers.rsi <= _SET.size else None
+        if number == SYS.rt_sigaction:
+            return told if self._drops(registers) else None
+        if number == SYS.rt_sigprocmask:
+            given = self._set_at(registers.rsi, registers.r10)
+            if given is None:
+                return None
+            blocked, how = tracing.signal_mask(tid), signed(registers.rdi)
+            mask = {_BLOCK: blocked | given, _UNBLOCK: blocked & ~given, _SETMASK: given}.get(how)
+        elif number == SYS.rt_sigreturn:
+            mask = self._set_at(registers.rsp + _FRAMES_MASK, _SET.size)
+        else:
+            mask = self._set_at(registers.rdi, registers.rsi)
+        return None if mask is None or mask & self.watched == told else mask & self.watched
+
+    def _drops(self, registers: Registers) -> bool:
+        """Whether signals that wait at home are dropped by an rt_sigaction(2), for they are ignored from then on."""
+        number, handler = registers.rdi, inject.read_memory(self._guest.pid, registers.rsi, 8) if registers.rsi else None
+        if handler is None or registers.r10 != _SET.size or not 0 < number <= _SIGNALS or not self.watched >> number - 1 & 1:
+            return False
+        return handler == _SET.pack(_IGN) or (handler == _SET.pack(_DFL) and number in tracing.IGNORED_BY_DEFAULT)
+
+    def _set_at(self, address: int, size: int) -> int | None:
+        """A set of signals in the guest's memory; None: it is none."""
+        if size != _SET.size or not address:
+            return None
+        data = inject.read_memory(self._guest.pid, address, _SET.size)
+        return None if data is None else int(_SET.unpack(data)[0]) & ~UNCATCHABLE
+
+    def _tell_pending(self, tid: int, registers: Registers, at_home: int) -> None:
+        guest = self._guest
+        state = tracing.signal_state(guest.pid, tid)
+        told = _SET.pack((at_home & self.watched | state.pending | state.shared_pending) & state.blocked)[: registers.rsi]
+        fails = inject.functions().inject_write(guest.pid, registers.rdi, told, len(told)) != len(told)
+        registers.rax, registers.orig_rax = -errno.EFAULT & U64 if fails else 0, U64
+        tracing.set_registers(tid, registers)
+        self._go_on(tid)
+
+
+__all__ = ["Masks"]
