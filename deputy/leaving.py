@@ -107,7 +107,8 @@ def leave(
         mappings = Mappings.of(deputy.pid, preparation.files, leases)
         phases.done("late files")
         names = inner_tids(deputy.pid, list(frozen.threads))
-        preparation.watch(read_by(deputy.pid, signalfds), {names[tid]: thread.signal_mask for tid, thread in frozen.threads.items()})
+        if signalfds:
+            preparation.watch(read_by(deputy.pid, signalfds), {names[tid]: thread.signal_mask for tid, thread in frozen.threads.items()})
         engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
         link = HomeLink(list(names.values()))
         link.used_away = used or []

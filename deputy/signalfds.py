@@ -16,7 +16,7 @@ from deputy import freezing
 from deputy.freezing import MOMENT_PATIENCE, NotNow
 from deputy.guestlink import LinkLost
 from deputy.traced import Replaced
-from engine.pending import Pending, put, settled
+from engine.pending import Pending, put, settled, take
 from engine.signalfds import NAME, UNCATCHABLE, read_by
 from engine.ticks import merged
 from kernel_helpers import tracing
@@ -34,6 +34,16 @@ log = logging.getLogger("deputy")
 _ALL, _SIGNALS = (1 << 64) - 1, 64
 _RECEIVING = (SYS.recvmsg, SYS.recvmmsg, SYS.pidfd_getfd)
 """Calls by which a process gets descriptors of others."""
+
+
+def told(data: bytes) -> tuple[int, int]:
+    """What WATCH or MASK says: a mask, and the signal that is dropped or 0. Errors: WireError."""
+    fields = unpack(data)
+    try:
+        mask, dropped = int(fields["mask"]), int(fields.get("dropped", 0))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise WireError("a mask of signals that is none") from None
+    return mask & _ALL & ~UNCATCHABLE, dropped if 0 < dropped <= _SIGNALS else 0
 
 
 class Signalfds:
@@ -70,11 +80,7 @@ class Signalfds:
         """Whether a frame from the remote is about this, and has been dealt with. Errors: WireError."""
         if event.kind not in (Control.WATCH, Control.MASK):
             return False
-        try:
-            fields = unpack(event.data)
-            mask, dropped = int(fields["mask"]) & _ALL & ~UNCATCHABLE, int(fields.get("dropped", 0))
-        except (KeyError, TypeError, ValueError):
-            raise WireError("a mask that is none") from None
+        mask, dropped = told(event.data)
         if event.kind == Control.MASK:
             self._set(event.tid, mask, dropped)
         else:
@@ -108,20 +114,23 @@ class Signalfds:
         return 0
 
     def _set(self, tid: int, mask: int, dropped: int) -> None:
-        """The guest's thread (the program's id) is about to block that. dropped: a signal that the process comes to ignore, or 0."""
+        """The guest's thread (the program's id) is about to block that. dropped: a signal that the process comes to ignore, or 0. Answered
+        in any case, or the thread would wait for good."""
         deputy = self._deputy
         assert deputy.stub is not None and deputy.signals is not None and deputy.link is not None
         stub, host, waiting = deputy.stub, deputy.stub.host(tid), 0
         if host is not None:
-            stub.keep(host, mask)
-            if 0 < dropped <= _SIGNALS and stub.watched >> dropped - 1 & 1:
-                stub.drop(tid, dropped)
-            deputy.signals.await_own(tid)
             try:
+                stub.keep(host, mask)
+                if dropped and stub.watched >> dropped - 1 & 1:
+                    stub.drop(tid, dropped)
+                deputy.signals.await_own(tid)
                 state = tracing.signal_state(stub.pid, host)
                 waiting = state.pending | state.shared_pending
-            except ProcessLookupError:
+            except (Replaced, ProcessLookupError):
                 pass  # it has ended, and the guest hears of it
+            except OSError as error:
+                self._give_up(error)
         deputy.link.send(Control.MASKED, tid, pending=waiting)
 
     def grow(self) -> None:
@@ -156,10 +165,17 @@ class Signalfds:
         deputy = self._deputy
         assert deputy.stub is not None and deputy.signals is not None and deputy.link is not None
         stub, watched = deputy.stub, deputy.stub.watched | self._wanted
-        waiting = [one for one in pending if watched >> tracing.signal_number(one[1]) - 1 & 1] + deputy.signals.give_up(watched)
+        held = deputy.signals.give_up(watched)
+        waiting = settled(merged([one for one in pending if watched >> tracing.signal_number(one[1]) - 1 & 1] + held))
         frozen = stub.stop()
         try:
-            put(frozen, settled(merged(waiting)))
+            try:
+                put(frozen, waiting)
+            except OSError:
+                deputy.signals.hold_again(held)
+                with suppress(OSError):  # those that came before wait for the guest where it is
+                    put(frozen, [one for one in take(frozen, but=~watched) if one not in waiting])
+                raise
             stub.watch(watched, deputy.link.blocked)
         finally:
             stub.resume_as_stub()
@@ -167,4 +183,4 @@ class Signalfds:
         return watched
 
 
-__all__ = ["Signalfds"]
+__all__ = ["Signalfds", "told"]

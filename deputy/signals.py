@@ -267,6 +267,11 @@ class StubSignals:
             self._held = [one for one in held if not is_wanted(one)]
         return [one for one in held if is_wanted(one)] + self._ticks.give_up(is_wanted)
 
+    def hold_again(self, given: Pending) -> None:
+        """What was given up waits here after all."""
+        if self._held is not None:
+            self._held = given + self._held
+
     def _send_ticks(self, ticks: Pending) -> None:
         if self._held is not None:
             self._held += ticks

@@ -306,15 +306,32 @@ class Stub(Traced):
     def watch(self, watched: int, blocked: Mapping[int, int]) -> None:
         """These signals wait here from now on where the threads (the program's ids) block them: before the loop goes on."""
         self.watched = watched
-        for tid in self.tids:
+        for tid in self.tids if watched else ():
             self._keep(tid, blocked.get(self.program_tid(tid), 0))
 
     def keep(self, tid: int, mask: int) -> None:
-        """A thread between two calls of the guest blocks these of the watched signals from now on, and no others."""
+        """A thread between two calls of the guest blocks these of the watched signals from now on, and no others. Errors: OSError,
+        TimeoutError."""
+        newly = mask & self.watched & ~self.kept.get(tid, 0)
         self._keep(tid, mask)
-        if self._frozen is None and self.interrupt(tid, 5.0) is not None:
-            tracing.set_signal_mask(tid, self.kept.get(tid, 0))
-            self.let_go(tid)
+        if self._frozen is not None or tid not in self.tids:
+            return
+        if self.interrupt(tid, 5.0) is None:
+            if tid in self.tids and self.executed is None and not tracing.is_dead(tid):
+                raise TimeoutError(f"thread {tid} of the stub does not stop")
+            return
+        tracing.set_signal_mask(tid, self.kept.get(tid, 0))
+        self.let_go(tid)
+        if newly and len(self.tids) > 1:
+            self._retarget(tid, newly)
+
+    def _retarget(self, former: int, mask: int) -> None:
+        """Has threads look for signals of their process that the kernel may have woken another thread for, which blocks them now: it does
+        not look for others then, as it would if the thread had blocked them itself (signal.c, retarget_shared_pending)."""
+        waiting = mask & tracing.signal_state(self.pid, former).shared_pending
+        for tid in list(self.tids) if waiting else ():
+            if tid != former and waiting & ~self.kept.get(tid, 0) and self.interrupt(tid, 5.0) is not None:
+                self.let_go(tid)
 
     def drop(self, program: int, number: int) -> None:
         """None of that signal waits any more, as when a process comes to ignore it. program: a thread of it that makes no call. Errors:

@@ -168,8 +168,8 @@ static int finish(struct home *h, struct home_thread *t) {
         launch(h, t, WATCHED_AT_CONTROL);
         ended = 0;
     }
-    if (ended && !t->signalling && !t->looked_at && home_has_received(h, t))
-        t->signalling = SIGNALS;
+    if (ended && t->signalling == RECEIVES)
+        t->signalling = home_has_received(h, t) ? SIGNALS : SIGNALS_NOBODY;
     if (ended && t->signalling) {
         if (t->signalling == SIGNALS)
             eventfd_write(h->event_fd, 1);
@@ -276,7 +276,6 @@ static void start(struct home *h, struct home_thread *t) {
     if (!place)
         t->call.place_length = 0;
     t->signalling = home_signalling(h, t);
-    t->looked_at = 0;
     t->resuming = home_resumes(t);
     if (t->rest.done && !home_has_rest(t))
         t->rest.done = 0;       /* it makes another call: that one is over */
@@ -407,7 +406,6 @@ void home_told(struct home *h, int tid) {
         return;
     pthread_mutex_lock(&h->lock);
     t->signalling = SIGNALS_NOBODY;
-    t->looked_at = 1;
     pthread_mutex_unlock(&h->lock);
     finish(h, t);
 }

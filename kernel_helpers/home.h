@@ -11,8 +11,8 @@
 
 enum state { IDLE, BUSY };
 /* Of a call by which the process may have sent itself a signal, or after which a timer's does not come any more: its reply waits until
- * our owner has told the guest of what has come. */
-enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED };
+ * our owner has told the guest of what has come. RECEIVES: the same if it has brought a signalfd. */
+enum signalling { SIGNALS_NOBODY, SIGNALS, SIGNALLED, RECEIVES };
 
 /* Of a call of which a part is done, when the guest makes it again (rests.c). done: bytes; 0: there is none. */
 struct rest {
@@ -35,7 +35,6 @@ struct home_thread {
     int placed;                 /* the call's place is in use: the buffer is there and not in the slot */
     uint32_t placing;           /* bytes of the place that have been mapped or found mapped; PLACED: all */
     enum signalling signalling;
-    int looked_at;              /* what its call has received, if anything */
     int64_t deadline;           /* of the call, if it has one: CLOCK_MONOTONIC, nanoseconds */
     /* A call that was suspended with ERESTART_RESTARTBLOCK: the thread's kernel goes on with it when it is made again. Or one with a
      * deadline. */
@@ -103,8 +102,7 @@ enum signalling home_signalling(struct home *h, struct home_thread *t);
 
 /* ---- home_received.c ---- */
 
-/* Whether the call of a thread, which has ended, has brought descriptors from elsewhere: one may be a signalfd, and the reply waits until our
- * owner has seen to it. With the lock held. */
+/* Whether the call of a thread, which RECEIVES and has ended, has brought a signalfd from elsewhere. With the lock held. */
 int home_has_received(struct home *h, struct home_thread *t);
 
 /* Tells the loop what it has to know of a call that may be one for a terminal; with the lock held. */

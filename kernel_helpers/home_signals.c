@@ -66,6 +66,8 @@ enum signalling home_signalling(struct home *h, struct home_thread *t) {
     case SYS_timer_delete: case SYS_timer_settime:
     case SYS_kill: case SYS_tgkill: case SYS_tkill: case SYS_rt_sigqueueinfo: case SYS_rt_tgsigqueueinfo: case SYS_pidfd_send_signal:
         return SIGNALS;
+    case SYS_recvmsg: case SYS_recvmmsg: case SYS_pidfd_getfd:
+        return RECEIVES;
     default:
         return SIGNALS_NOBODY;
     }

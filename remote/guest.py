@@ -268,7 +268,7 @@ class Guest:
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
                 self._executions.begin(event, waits=self._is_pausing)
-            elif not any(room.ask(event) for room in (self.unchanged, self.masks, self.births, self._mappings, self.own_proc, self.marks)):
+            elif not any(room.ask(event) for room in (self.unchanged, self.births, self._mappings, self.own_proc, self.marks, self.masks)):
                 self.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
             self._is_pausing = True

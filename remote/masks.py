@@ -26,6 +26,7 @@ from engine.arrival import install_watch
 from engine.signalfds import UNCATCHABLE
 from kernel_helpers import filter as call_filter
 from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link import AwayLink, Event
 from kernel_helpers.syscalls import SYS, U64, Registers, signed
 from kernel_helpers.table import Class, row_of
@@ -55,6 +56,9 @@ class Masks:
         self._waiting: dict[int, Stop] = {}
         """threads that stand before a call until home has answered"""
         self._is_filtered = False
+        """threads may have the second filter"""
+        self._is_whole = False
+        """all have it"""
 
     # -- a new signalfd
 
@@ -78,17 +82,20 @@ class Masks:
 
     def prepare(self, frozen: Frozen) -> list[list[int]]:
         """More is about to be watched. Returns what each thread (the program's id) blocks. Errors: OSError, FarhomeError."""
-        if not self._is_filtered:
+        if not isinstance(self._guest.link, AwayLink):
+            raise FarhomeError("the interceptor ptrace cannot follow what it blocks")
+        if not self._is_whole:
+            self.follow()  # some threads have the filter, should it fail
             install_watch(frozen)
-            self.follow()
+            self._is_whole = True
         return [[self._guest.program_tid(tid), thread.signal_mask] for tid, thread in frozen.threads.items()]
 
     def take(self, frozen: Frozen, watched: int) -> None:
         """Home has what waited of these signals, and blocks them as the guest does. Errors: OSError."""
         self._watch(watched)
-        self._told = {tid: thread.signal_mask & watched for tid, thread in frozen.threads.items()}
+        self._told = {tid: thread.signal_mask & self.watched for tid, thread in frozen.threads.items()}
         with frozen.scratch(24 + inject.SIGINFO_SIZE) as address:
-            frozen.write(address, struct.pack("<QQQ", watched, 0, 0))
+            frozen.write(address, struct.pack("<QQQ", self.watched, 0, 0))
             for thread in frozen.threads.values():
                 while thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8) > 0:
                     self._guest.signals.claim(frozen.read(address + 24, inject.SIGINFO_SIZE))
@@ -110,24 +117,26 @@ class Masks:
 
     def begin(self, watched: int, blocked: dict[int, int]) -> None:
         """The guest has come with that; its threads are named by the program's ids."""
+        self._is_whole = True
         self._watch(watched)
         for tid, mask in blocked.items():
             host = self._guest.host_tid(tid)
             if host is not None:
-                self._told[host] = mask & watched
+                self._told[host] = mask & self.watched
 
     def inherit(self, parent: Masks, maker: int, tid: int) -> None:
         """A thread was born of another, here or of the guest that this one is born of."""
         if parent is not self and parent._is_filtered:
             self.follow()
+            self._is_whole = parent._is_whole
             self._watch(parent.watched)
         if maker in parent._told:
             self._told[tid] = parent._told[maker]
 
     def _watch(self, watched: int) -> None:
-        self.watched = watched
+        self.watched = watched & U64 & ~UNCATCHABLE
         if isinstance(self._guest.link, AwayLink):
-            self._guest.link.watch(watched)
+            self._guest.link.watch(self.watched)
 
     # -- calls
 

@@ -25,6 +25,7 @@ from balancer.datagram import Call, Card, Datagram, Probe, Update, Urgent, Word
 from checkpoint import context as saved
 from checkpoint.directory import Opened
 from checkpoint.record import MOST, NAME, Record
+from deputy import signalfds
 from engine import images
 from engine.capture import capture
 from engine.context import BadContext, Context
@@ -110,6 +111,11 @@ def _controls() -> Parser:
     return Parser(control.unpack, (WireError,), inputs)
 
 
+def _masks() -> Parser:
+    inputs = [control.pack(mask=1 << 33, dropped=0), control.pack(mask=(1 << 64) - 1, dropped=17), control.pack(mask=-1.5, dropped=1e300)]
+    return Parser(signalfds.told, (WireError,), inputs)
+
+
 def _saved(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
 
@@ -163,7 +169,7 @@ def _checkpoint(directory: Path, place: Path) -> Parser:
 def parser(name: str, directory: Path, place: Path) -> Parser:
     """The parser of that name; directory: a checkpoint; place: an empty directory."""
     makers: dict[str, Callable[[], Parser]] = {
-        "datagram": _datagrams, "context": _context, "messages": _messages, "control": _controls, "values": _values,
+        "datagram": _datagrams, "context": _context, "messages": _messages, "control": _controls, "masks": _masks, "values": _values,
         "images": lambda: _images(directory), "checkpoint": lambda: _checkpoint(directory, place),
     }  # fmt: skip
     return makers[name]()

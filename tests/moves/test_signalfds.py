@@ -12,14 +12,22 @@ from tests.moves.cluster import Cluster
 pytestmark = pytest.mark.timeout(120)
 
 MOVES = 8
+ROUND = ("n2", "n3", HOME, "n2")
 
 
-@pytest.mark.parametrize("when", ["", "early", "held"])
-def test_a_process_with_signalfds_is_away_and_stays_there(cluster: Cluster, when: str) -> None:
+@pytest.mark.parametrize(
+    ("when", "targets"),
+    [
+        ("", ROUND), ("held", ("n2", HOME)),
+        pytest.param("early", ROUND, marks=pytest.mark.soak), pytest.param("held", ROUND, marks=pytest.mark.soak),
+    ],
+    ids=["made away", "held", "held from the beginning", "held everywhere"],
+)  # fmt: skip
+def test_a_process_with_signalfds_is_away_and_stays_there(cluster: Cluster, when: str, targets: tuple[str, ...]) -> None:
     """Whether it makes them there or has one as it leaves; hops with them, comes home, and leaves once more. held: executes with one."""
     with Running(cluster, "signalfds", when) as running:
         running.works(30)
-        for target in ("n2", "n3", HOME, "n2"):
+        for target in targets:
             running.moved(target)
             running.works(30)
             running.works(30)
