@@ -91,12 +91,11 @@ class Signalfds:
         self._since = self._since if self._wanted else time.monotonic()
         self._wanted |= mask
 
-    def holds(self, tid: int) -> bool:
-        """Whether the call of that thread (the program's id) has brought descriptors, and its reply waits until signals that they read wait
-        here: it goes when the guest stands still."""
+    def holds(self, number: int) -> bool:
+        """Whether a call that has ended, of that number, has brought a signalfd, and its reply waits until signals that it reads wait here:
+        it goes when the guest stands still."""
         link, stub = self._deputy.link, self._deputy.stub
-        assert link is not None and stub is not None
-        if stub.link.standing(tid).number not in _RECEIVING:
+        if number not in _RECEIVING or link is None or stub is None:
             return False
         if not self._wanted:
             self._ask(self._read() & ~stub.watched)

@@ -20,6 +20,7 @@ from deputy.timers import Ticks
 from engine.pending import Pending
 from engine.ticks import ALARM, overruns_of
 from kernel_helpers import account, children, tracing
+from kernel_helpers.link import Standing
 from kernel_helpers.syscalls import SYS
 from kernel_helpers.tracing import Cause, Stop
 from wire.control import Control
@@ -70,10 +71,11 @@ class StubSignals:
         """Handles whatever has happened to the stub's threads."""
         self._look()
         for tid, target in self._stub.link.signallers():
-            if self._deputy.signalfds.holds(tid):
+            standing = self._stub.link.standing(tid)
+            if self._deputy.signalfds.holds(standing.number):
                 continue
             # The program goes on when it has sent itself a signal, or stopped a timer; at home it would have got what came by then.
-            begun, timer = time.monotonic(), self._timer_of(tid)
+            begun, timer = time.monotonic(), _timer_of(standing)
             if timer is not None:
                 self._ticks.let_in()
             while self._stub.tids and self._stub.executed is None and self._may_come(target, time.monotonic() - begun):
@@ -83,13 +85,6 @@ class StubSignals:
             if timer is not None:
                 self._send_ticks(self._ticks.take_kept(timer))
             self._stub.link.told(tid)
-
-    def _timer_of(self, tid: int) -> int | None:
-        """Which timer the call of a thread (the program's id) sets or stops."""
-        standing = self._stub.link.standing(tid)
-        if standing.number in (SYS.timer_settime, SYS.timer_delete):
-            return int(standing.first) & 0xFFFFFFFF
-        return ALARM if standing.number in (SYS.alarm, SYS.setitimer) else None
 
     def _look(self) -> None:
         if self._stub.executed is None:
@@ -352,3 +347,10 @@ class StubSignals:
         link = self._deputy.link
         if link is not None:
             link.send(control, tid, barrier, **fields)
+
+
+def _timer_of(standing: Standing) -> int | None:
+    """Which timer a call sets or stops."""
+    if standing.number in (SYS.timer_settime, SYS.timer_delete):
+        return int(standing.first) & 0xFFFFFFFF
+    return ALARM if standing.number in (SYS.alarm, SYS.setitimer) else None

@@ -53,6 +53,8 @@ class Masks:
         self.watched = 0
         self._told: dict[int, int] = {}
         """what home's thread blocks of them"""
+        self._unsure: set[int] = set()
+        """threads that may be about to make a call of which home was told, and what that lets in has not come: home is told again"""
         self._waiting: dict[int, Stop] = {}
         """threads that stand before a call until home has answered"""
         self._is_filtered = False
@@ -123,6 +125,7 @@ class Masks:
             host = self._guest.host_tid(tid)
             if host is not None:
                 self._told[host] = mask & self.watched
+                self._unsure.add(host)
 
     def inherit(self, parent: Masks, maker: int, tid: int) -> None:
         """A thread was born of another, here or of the guest that this one is born of."""
@@ -146,6 +149,7 @@ class Masks:
         if stop.cause in (Cause.EXITED, Cause.KILLED):
             self._told.pop(tid, None)
             self._waiting.pop(tid, None)
+            self._unsure.discard(tid)
             return False
         if stop.cause is not Cause.OTHER or not self._is_filtered:
             return False
@@ -158,6 +162,7 @@ class Masks:
                 self.again(tid)
             else:
                 self._told[tid], self._waiting[tid] = wanted, stop
+                self._unsure.discard(tid)
                 dropped = registers.rdi if signed(registers.orig_rax) == SYS.rt_sigaction else 0
                 self._guest.link.send(Control.MASK, self._guest.program_tid(tid), pack(mask=wanted, dropped=dropped))
         except (PtraceError, ProcessLookupError):
@@ -183,6 +188,7 @@ class Masks:
     def take_waiting(self) -> dict[int, Stop]:
         """Those that stand before such a call, which is made again."""
         waiting, self._waiting = self._waiting, {}
+        self._unsure |= set(waiting)  # signals that come while the guest stands still are held, and sent after it goes on
         return waiting
 
     def again(self, tid: int) -> None:
@@ -215,7 +221,7 @@ class Masks:
             mask = self._set_at(registers.rsp + _FRAMES_MASK, _SET.size)
         else:
             mask = self._set_at(registers.rdi, registers.rsi)
-        return None if mask is None or mask & self.watched == told else mask & self.watched
+        return None if mask is None or (mask & self.watched == told and tid not in self._unsure) else mask & self.watched
 
     def _drops(self, registers: Registers) -> bool:
         """Whether signals that wait at home are dropped by an rt_sigaction(2), for they are ignored from then on."""

@@ -18,7 +18,7 @@ ROUND = ("n2", "n3", HOME, "n2")
 @pytest.mark.parametrize(
     ("when", "targets"),
     [
-        ("", ROUND), ("held", ("n2", HOME)),
+        ("", ("n2", "n3", HOME)), ("held", ("n2", HOME)),
         pytest.param("early", ROUND, marks=pytest.mark.soak), pytest.param("held", ROUND, marks=pytest.mark.soak),
     ],
     ids=["made away", "held", "held from the beginning", "held everywhere"],

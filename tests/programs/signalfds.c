@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,6 +225,25 @@ static void is_passed(void)
     EXPECT(waitpid(child, NULL, 0) == child && nothing(fd) && !close(fd) && !close(sockets[0]) && !close(sockets[1]));
 }
 
+/* By children that have our memory (vfork), and change their own masks and actions there. */
+static void are_of_programs(int fd)
+{
+    char *argv[] = {"true", NULL}, *environment[] = {NULL};
+    sigset_t all, none = set_of(0);
+    struct signalfd_siginfo info;
+    posix_spawnattr_t how;
+    pid_t child;
+    sigfillset(&all);
+    EXPECT(!posix_spawnattr_init(&how) && !posix_spawnattr_setsigdefault(&how, &all) && !posix_spawnattr_setsigmask(&how, &none));
+    EXPECT(!posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK));
+    EXPECT(!kill(getpid(), SIGUSR1) && !kill(getpid(), SIGWINCH));
+    EXPECT(!posix_spawn(&child, "/bin/true", NULL, &how, argv, environment) && !posix_spawnattr_destroy(&how));
+    EXPECT(waitpid(child, NULL, 0) == child && next(fd, &info) == SIGUSR1);
+    EXPECT(next(fd, &info) == SIGCHLD && info.ssi_pid == (unsigned)child && info.ssi_status == 0 && next(fd, &info) == SIGWINCH);
+    int status = system("exit 3");
+    EXPECT(WEXITSTATUS(status) == 3 && next(fd, &info) == SIGCHLD && nothing(fd));
+}
+
 static void are_ticks(int fd)
 {
     timer_t timer;
@@ -273,6 +293,7 @@ int main(int argc, char **argv)
         are_waited_for(fd);
         are_let_in(fd);
         are_ignored(fd);
+        are_of_programs(fd);
         are_ticks(fd);
         if (early < 0)
             close(fd);
