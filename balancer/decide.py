@@ -36,9 +36,7 @@ class _Candidate:
     """seconds that it costs those that run there, who are taken for as old as it is"""
 
 
-def decide(
-    view: View, mine: Sequence[Process], now: float, rng: random.Random, settings: Settings | None = None
-) -> list[Decision]:
+def decide(view: View, mine: Sequence[Process], now: float, rng: random.Random, settings: Settings | None = None) -> list[Decision]:
     """Return one Decision for each process: at most one of them is a move that leaves or hops, the others say why not.
 
     A process that wants a node goes first, then one that leaves a place where memory is short, then the one whose move saves
@@ -87,9 +85,7 @@ def _wish(view: View, process: Process, settings: Settings) -> Decision:
     if wanted == view.name:
         return Decision(process.pid, HOME, f"it is wanted on {wanted}, its home")
     entry = view.entries.get(wanted)
-    refusal = (
-        why_not_there(entry, process, settings) if entry else f"it is wanted on {wanted}, of which nothing is known"
-    )
+    refusal = why_not_there(entry, process, settings) if entry else f"it is wanted on {wanted}, of which nothing is known"
     if refusal:
         return Decision(process.pid, None, refusal)
     return Decision(process.pid, wanted, f"it is wanted on {wanted}")

@@ -192,7 +192,7 @@ def make_room(present: Sequence[Present], priority: int, is_room: Callable[[Sequ
         gone.append(one)
     if not is_room(staying):
         return None
-    for one in list(gone):                       # who went first may have been too small to matter
+    for one in list(gone):  # who went first may have been too small to matter
         if is_room([*staying, one]):
             staying.append(one)
             gone.remove(one)

@@ -248,7 +248,7 @@ class LoadEstimator:
 
     def _take_off(self, of: Hashable, weight: float, sure_for: float) -> None:
         now = self._clock()
-        unknown = sum(one.at(now) for one in self._corrections if one.of == of and one.weight > 0)    # to the average
+        unknown = sum(one.at(now) for one in self._corrections if one.of == of and one.weight > 0)  # to the average
         self._corrections = [one for one in self._corrections if one.of != of or one.weight <= 0]
         self._corrections.append(_Correction(of, unknown - weight, now, FALL_SECONDS, now + sure_for))
 

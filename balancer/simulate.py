@@ -340,9 +340,7 @@ class Simulation:
             bound=max(sum(job.work for job in self.jobs) / speed, max(job.work for job in self.jobs) / fastest),
             responses=tuple(end - job.born for job, end in ended),
             moves=tuple(len(job.moved) for job in self.jobs),
-            moved_again=sum(
-                sum(1 for a, b in zip(job.moved, job.moved[1:], strict=False) if b - a < 10) for job in self.jobs
-            ),
+            moved_again=sum(sum(1 for a, b in zip(job.moved, job.moved[1:], strict=False) if b - a < 10) for job in self.jobs),
             refused=self.refused,
             average_age=sum(self._ages) / len(self._ages) if self._ages else 0.0,
             vacated=tuple(self._vacated),

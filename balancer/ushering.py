@@ -28,9 +28,7 @@ def usher(view: View, own: LoadVector, mine: Sequence[Process], now: float, sett
     return found
 
 
-def _one(
-    view: View, own: LoadVector, place: str, vector: LoadVector, processes: Sequence[Process], settings: Settings
-) -> list[Decision]:
+def _one(view: View, own: LoadVector, place: str, vector: LoadVector, processes: Sequence[Process], settings: Settings) -> list[Decision]:
     deficit = settings.memory_relief * MEMORY_SHORT * vector.memory_total - vector.memory_free
     # The smallest that is enough, or else the greatest.
     for process in sorted(processes, key=lambda p: (p.memory < deficit, p.memory if p.memory >= deficit else -p.memory)):

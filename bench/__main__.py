@@ -57,9 +57,7 @@ def _table(results: Sequence[Result]) -> str:
     width = max([4, *(len(result.case) for result in results)])
     lines = [f"{'CASE':{width}} {'OURS':>12} {'BASELINE':>12} {'UNIT':<6} {'RATIO':>8} {'N':>6}  AGAINST"]
     for r in results:
-        lines.append(
-            f"{r.case:{width}} {r.ours:12.4g} {r.baseline:12.4g} {r.unit:<6} {r.ratio:8.3f} {r.n:6d}  {r.baseline_name}"
-        )
+        lines.append(f"{r.case:{width}} {r.ours:12.4g} {r.baseline:12.4g} {r.unit:<6} {r.ratio:8.3f} {r.n:6d}  {r.baseline_name}")
     return "\n".join(lines)
 
 

@@ -34,9 +34,12 @@ class Times:
 
 def run() -> list[Result]:
     """Measure in a fresh lab of two equal nodes. Errors: BenchFailed."""
-    with bench_lab(2) as lab, lab.node("n1").popen(
-        ["mosrun", "-L", "-J", "bench-births", build("births")], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
-    ) as process:
+    with (
+        bench_lab(2) as lab,
+        lab.node("n1").popen(
+            ["mosrun", "-L", "-J", "bench-births", build("births")], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             times = Times(process.stdout)

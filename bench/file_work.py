@@ -34,7 +34,7 @@ BOUND = 200
 
 def _seconds(lab: Lab, program: str, name: str, job: str, target: str) -> float:
     """Runs a program at home or on the target. Errors: BenchFailed."""
-    waiting = f"cd {BASE} && read -r word && exec {program} run sh -c \"$1\""
+    waiting = f'cd {BASE} && read -r word && exec {program} run sh -c "$1"'
     argv = ["mosrun", "-L", "-J", job, "sh", "-c", waiting, "sh", PROGRAMS[name]]
     with lab.node("n1").popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -36,8 +36,13 @@ static void serve(const struct fuse_in_header *in)
 {
 	const void *asked = in + 1;
 	struct fuse_init_out agreed = {
-		.major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION, .max_write = MOST, .max_pages = MOST / 4096, .time_gran = 1,
-		.flags = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_MAX_PAGES, .max_background = 16,
+		.major = FUSE_KERNEL_VERSION,
+		.minor = FUSE_KERNEL_MINOR_VERSION,
+		.max_write = MOST,
+		.max_pages = MOST / 4096,
+		.time_gran = 1,
+		.flags = FUSE_ASYNC_READ | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_MAX_PAGES,
+		.max_background = 16,
 	};
 	struct fuse_entry_out entry = {.nodeid = LARGE, .entry_valid = 60, .attr_valid = 60, .attr = attributes(LARGE)};
 	struct fuse_attr_out attr = {.attr_valid = 60, .attr = attributes(in->nodeid)};
@@ -46,23 +51,39 @@ static void serve(const struct fuse_in_header *in)
 	struct fuse_write_out written;
 
 	switch (in->opcode) {
-	case FUSE_INIT: answer(in, 0, &agreed, sizeof agreed); break;
+	case FUSE_INIT:
+		answer(in, 0, &agreed, sizeof agreed);
+		break;
 	case FUSE_LOOKUP:
 		if (strcmp(asked, "large"))
 			answer(in, -ENOENT, NULL, 0);
 		else
 			answer(in, 0, &entry, sizeof entry);
 		break;
-	case FUSE_GETATTR: answer(in, 0, &attr, sizeof attr); break;
-	case FUSE_STATFS: answer(in, 0, &room, sizeof room); break;
-	case FUSE_OPEN: answer(in, 0, &open, sizeof open); break;
+	case FUSE_GETATTR:
+		answer(in, 0, &attr, sizeof attr);
+		break;
+	case FUSE_STATFS:
+		answer(in, 0, &room, sizeof room);
+		break;
+	case FUSE_OPEN:
+		answer(in, 0, &open, sizeof open);
+		break;
 	case FUSE_WRITE:
 		written = (struct fuse_write_out){.size = ((const struct fuse_write_in *)asked)->size};
 		answer(in, 0, &written, sizeof written);
 		break;
-	case FUSE_RELEASE: case FUSE_FLUSH: case FUSE_FSYNC: answer(in, 0, NULL, 0); break;
-	case FUSE_FORGET: case FUSE_BATCH_FORGET: case FUSE_INTERRUPT: break;
-	default: answer(in, -ENOSYS, NULL, 0);
+	case FUSE_RELEASE:
+	case FUSE_FLUSH:
+	case FUSE_FSYNC:
+		answer(in, 0, NULL, 0);
+		break;
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+	case FUSE_INTERRUPT:
+		break;
+	default:
+		answer(in, -ENOSYS, NULL, 0);
 	}
 }
 

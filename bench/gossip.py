@@ -46,9 +46,7 @@ def vector(number: int, runnable: float) -> LoadVector:
     """Return a load vector of node `n<number>`."""
     address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
     load = runnable / 4
-    return LoadVector(
-        f"n{number}", 1, 0, address, 7226, runnable, load, 4.0, 1.0, 8 * GIB, 16 * GIB, 2, True, False, 1
-    )
+    return LoadVector(f"n{number}", 1, 0, address, 7226, runnable, load, 4.0, 1.0, 8 * GIB, 16 * GIB, 2, True, False, 1)
 
 
 def watch(count: int, seed: int, loss: float = 0.0, known: int | None = None, settle: float | None = None) -> Picture:

@@ -62,7 +62,10 @@ static void processor(void)
 	compute(NULL);
 }
 
-static void take(int number) { (void)number; }
+static void take(int number)
+{
+	(void)number;
+}
 
 static void signals(void)
 {
@@ -81,8 +84,10 @@ static void signals(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*act)(void); } kinds[] = {
-		{"forks", forks}, {"memory", memory}, {"descriptors", descriptors}, {"processor", processor}, {"signals", signals}};
+	static const struct {
+		const char *name;
+		void (*act)(void);
+	} kinds[] = {{"forks", forks}, {"memory", memory}, {"descriptors", descriptors}, {"processor", processor}, {"signals", signals}};
 	if (argc != 4)
 		return 64;
 	close(open(argv[2], O_CREAT | O_WRONLY, 0644));

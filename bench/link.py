@@ -53,13 +53,16 @@ class Row:
 
 def run() -> list[Result]:
     """Measures in two fresh network namespaces. Errors: BenchFailed."""
-    done = subprocess.run(["unshare", "--net", sys.executable, "-m", "bench.link"], cwd=ROOT, capture_output=True,
-                          text=True, timeout=600, check=False)
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-m", "bench.link"], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
     if done.returncode:
         raise BenchFailed(f"bench link: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
     rows = [Row(**row) for row in json.loads(done.stdout)]
-    return [Result.of(row.case, [t / 1000 for t in row.ours], [t / 1000 for t in row.baseline], unit="us",
-                      baseline_name=row.baseline_name) for row in rows]
+    return [
+        Result.of(row.case, [t / 1000 for t in row.ours], [t / 1000 for t in row.baseline], unit="us", baseline_name=row.baseline_name)
+        for row in rows
+    ]
 
 
 def _ip(*words: str) -> None:
@@ -115,8 +118,10 @@ class Bench:
         """As it is shipped, against the same over a bare connection, and over one that both sides say need not be secret."""
         kind, _, _ = FORWARDED[case]
         bare, mac, ours = self._by_turns(
-            lambda: self._away(kind, COUNT, prefix, encrypted=False), lambda: self._away(kind, COUNT, prefix, willing=True),
-            lambda: self._away(kind, COUNT, prefix))
+            lambda: self._away(kind, COUNT, prefix, encrypted=False),
+            lambda: self._away(kind, COUNT, prefix, willing=True),
+            lambda: self._away(kind, COUNT, prefix),
+        )
         return [Row(f"{case}, encrypted", ours, bare, "not encrypted"), Row(f"{case}, encrypted", ours, mac, "a MAC alone")]
 
     def against_native(self, case: str, prefix: list[str]) -> Row:

@@ -78,12 +78,23 @@ class Pair:
     too, its records have a MAC alone.
     """
 
-    def __init__(self, argv: Sequence[str], threads: int = 1, away_prefix: Sequence[str] = (), host: str = "127.0.0.1",
-                 directory: str | None = None, stdin: int = subprocess.DEVNULL,
-                 ready: Callable[[], object] = lambda: True, interception: str = "notify", encrypted: bool = True,
-                 willing: bool = False, through: Callable[[tuple[str, int]], tuple[str, int]] = lambda address: address) -> None:
-        self.process = subprocess.Popen(argv, env=os.environ | {"FARHOME_SPLIT": str(threads)}, cwd=directory,
-                                        stdin=stdin, stdout=subprocess.PIPE)
+    def __init__(
+        self,
+        argv: Sequence[str],
+        threads: int = 1,
+        away_prefix: Sequence[str] = (),
+        host: str = "127.0.0.1",
+        directory: str | None = None,
+        stdin: int = subprocess.DEVNULL,
+        ready: Callable[[], object] = lambda: True,
+        interception: str = "notify",
+        encrypted: bool = True,
+        willing: bool = False,
+        through: Callable[[tuple[str, int]], tuple[str, int]] = lambda address: address,
+    ) -> None:
+        self.process = subprocess.Popen(
+            argv, env=os.environ | {"FARHOME_SPLIT": str(threads)}, cwd=directory, stdin=stdin, stdout=subprocess.PIPE
+        )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         self.output = b""
@@ -117,9 +128,21 @@ class Pair:
         self.listener = channel.listen(host)
         host, port = self._through(self.listener.getsockname()[:2])
         self.away = subprocess.Popen(
-            [*away_prefix, sys.executable, "-m", "bench.link_pair", host, str(port), str(self.guest), self.interception,
-             self._secret.hex(), *(["willing"] if self._willing else [])], cwd=ROOT,
-            stdin=subprocess.PIPE)
+            [
+                *away_prefix,
+                sys.executable,
+                "-m",
+                "bench.link_pair",
+                host,
+                str(port),
+                str(self.guest),
+                self.interception,
+                self._secret.hex(),
+                *(["willing"] if self._willing else []),
+            ],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+        )
         self.attach()
 
     def attach(self) -> None:
@@ -189,8 +212,7 @@ class Pair:
     def __enter__(self) -> Pair:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:

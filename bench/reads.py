@@ -34,7 +34,7 @@ COMMANDS = {
     "cat": "cat big",
     "cat again": "cat big",
     "grep": "grep -c zzzz big",
-    "python, 64 KiB": "python3 -c 'f = open(\"big\", \"rb\", 0)\nwhile f.read(65536): pass'",
+    "python, 64 KiB": 'python3 -c \'f = open("big", "rb", 0)\nwhile f.read(65536): pass\'',
     "4 KiB at random": "python3 -c '" + AT_RANDOM + "'",
     "tar of a tree": "tar cf - tree",
     "grep -r": "grep -r zzzz tree",

@@ -26,9 +26,7 @@ class Result:
     n: int
 
     @classmethod
-    def of(
-        cls, case: str, ours: Sequence[float], baseline: Sequence[float], *, unit: str, baseline_name: str
-    ) -> Result:
+    def of(cls, case: str, ours: Sequence[float], baseline: Sequence[float], *, unit: str, baseline_name: str) -> Result:
         """Return the result of samples. Errors: BenchFailed if there are none, or the baseline is zero."""
         if not ours or not baseline or median(baseline) <= 0:
             raise BenchFailed(f"case {case} has nothing to compare")

@@ -58,7 +58,7 @@ def _configuration(lab: Lab) -> str:
     fastest = max(one.cpus * one.speed for one in states)
     lines = [CONFIGURATION, f"SlurmctldHost={states[0].name}({states[0].address})"]
     for one in states:
-        weight = round(10 * fastest / (one.cpus * one.speed))       # the least is taken first
+        weight = round(10 * fastest / (one.cpus * one.speed))  # the least is taken first
         lines.append(f"NodeName={one.name} NodeAddr={one.address} CPUs=1 Weight={weight} State=UNKNOWN")
     names = ",".join(one.name for one in states)
     return "\n".join([*lines, f"PartitionName=lab Nodes={names} Default=YES MaxTime=INFINITE State=UP", ""])

@@ -260,9 +260,7 @@ def _extended_state(told: Any) -> bytes:
     """What XSAVE would write, in the layout of this processor, which the images do not have. Errors: FarhomeError."""
     processor = own_processor()
     area = bytearray(max(processor.xsave, _LEGACY))
-    struct.pack_into(
-        "<HHHHQQII", area, 0, told.cwd, told.swd, told.twd, told.fop, told.rip, told.rdp, told.mxcsr, told.mxcsr_mask
-    )
+    struct.pack_into("<HHHHQQII", area, 0, told.cwd, told.swd, told.twd, told.fop, told.rip, told.rdp, told.mxcsr, told.mxcsr_mask)
     struct.pack_into("<32I", area, 32, *told.st_space)
     struct.pack_into("<64I", area, 160, *told.xmm_space)
     struct.pack_into("<Q", area, 464, processor.xcr0)

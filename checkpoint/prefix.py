@@ -67,5 +67,3 @@ def _add(digest: hashlib._Hash, file: int, offset: int, size: int) -> int:
         digest.update(data)
         done += len(data)
     return done
-
-

@@ -17,9 +17,7 @@ from checkpoint.rights import User, rights_of
 from kernel_helpers.seizing import Frozen
 from kernel_helpers.syscalls import SYS, U64
 
-_KEPT_FLAGS = (
-    os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC | os.O_DIRECT | os.O_NOATIME | os.O_DIRECTORY | os.O_PATH
-)
+_KEPT_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC | os.O_DIRECT | os.O_NOATIME | os.O_DIRECTORY | os.O_PATH
 _SETTABLE = os.O_APPEND | os.O_NONBLOCK | os.O_DIRECT | os.O_NOATIME
 _AT_FDCWD = U64 - 99
 _PATH_ROOM = 4096

@@ -180,7 +180,7 @@ def _next_id(number: int) -> Iterator[None]:
     for _ in range(ATTEMPTS):
         if not Path(f"/proc/{number}").exists():
             break
-        time.sleep(PAUSE)                                  # it was free a moment ago; whoever came in between may be short
+        time.sleep(PAUSE)  # it was free a moment ago; whoever came in between may be short
     last = LAST_PID.read_text(encoding="ascii")
     LAST_PID.write_text(str(number - 1), encoding="ascii")
     try:
@@ -226,14 +226,12 @@ class _Restarted(Vessel):
         raise RestartRefused(f"its thread id {wanted} cannot be had")
 
 
-def _become(
-    child: Frozen, caller: User, user: User, record: Record, context: Context, pages: contexts.Pages, opened: Opened
-) -> list[str]:
+def _become(child: Frozen, caller: User, user: User, record: Record, context: Context, pages: contexts.Pages, opened: Opened) -> list[str]:
     """The child is the process then, and stands still. Returns what there is to say. Errors: FarhomeError, OSError."""
     if caller.uid != user.uid:
         _change_user(child, user)
     phases = Phases("restart")
-    _set_limit(child, 7, None)                             # RLIMIT_NOFILE, as high as it may be, until all is open
+    _set_limit(child, 7, None)  # RLIMIT_NOFILE, as high as it may be, until all is open
     _execute(child, record)
     phases.done("execute")
     reopened = _settle(child, user, record)
@@ -264,7 +262,7 @@ def _execute(child: Frozen, record: Record) -> None:
     """The child executes the program of the checkpoint, which is of use for what the kernel then knows it by. Errors: RestartRefused."""
     before = _rights(child.pid)
     path = os.fsencode(record.program) + b"\0"
-    at = (child.leader.registers.rsp - RED_ZONE - _ROOM) & ~63        # its memory is lost anyway
+    at = (child.leader.registers.rsp - RED_ZONE - _ROOM) & ~63  # its memory is lost anyway
     child.write(at, path.ljust(4096, b"\0") + struct.pack("<QQ", at, 0))
     try:
         child.leader.execute(at, at + 4096, at + 4096 + 8)
@@ -324,7 +322,7 @@ def _set_rest(child: Frozen, record: Record) -> None:
                 child.write(scratch, struct.pack("<4q", *divmod(every, 1_000_000), *divmod(left, 1_000_000)))
                 child.call(SYS.setitimer, which, scratch, 0)
     for thread in child.threads.values():
-        thread.call(SYS.setpriority, _PRIO_PROCESS, 0, record.nice)      # a better one than its parent's takes a right: then it has that
+        thread.call(SYS.setpriority, _PRIO_PROCESS, 0, record.nice)  # a better one than its parent's takes a right: then it has that
         if record.no_new_privileges:
             check(thread.call(SYS.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 

@@ -141,7 +141,7 @@ def _prefixes(pid: int) -> Iterator[dict[int, prefix.Prefix]]:
     try:
         for file in descriptors.read(pid):
             if file.is_written and file.file.inode not in found:
-                with suppress(FileNotFoundError):        # closed meanwhile
+                with suppress(FileNotFoundError):  # closed meanwhile
                     found[file.file.inode] = prefix.Prefix(f"/proc/{pid}/fd/{file.numbers[0].number}")
         yield found
     finally:
@@ -208,7 +208,7 @@ def _copy_and_dump(
     pid: int, user: User, images: Path, prefixes: dict[int, prefix.Prefix], journal: Journal
 ) -> tuple[Record, float]:  # fmt: skip
     """What is written, and for how many milliseconds the process stood still. Errors: FarhomeError, OSError."""
-    read_mappings_quickly(pid)                             # what it learns of the kernel, it knows then
+    read_mappings_quickly(pid)  # what it learns of the kernel, it knows then
     wiped = wiped_ranges(pid)
     if _waits_for_memory(pid):
         raise CheckpointRefused(pid, "its memory has not all come home yet")

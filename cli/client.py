@@ -50,7 +50,7 @@ class Client:
         """The daemon's answer. Errors: CommandError with its sentence, or that it went away."""
         try:
             body = msgpack.packb({"op": operation, **fields})
-        except ValueError:                       # UnicodeEncodeError is one
+        except ValueError:  # UnicodeEncodeError is one
             raise CommandError("an argument is no text in this character set", exit_codes.USAGE) from None
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)

@@ -85,7 +85,7 @@ def run(prog: str, body: Callable[[Sequence[str] | None], int], arguments: Seque
         print(f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        _abandon_output()                    # the reader of a pipe went away, as readers do
+        _abandon_output()  # the reader of a pipe went away, as readers do
         return exit_codes.OK
     except OSError as error:
         print(f"{prog}: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)

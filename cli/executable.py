@@ -68,7 +68,7 @@ def find(name: str) -> str | None:
     if "/" in name:
         return name if os.path.exists(name) else None
     found = shutil.which(name)
-    if found is None:                            # what is there and cannot be executed has a reason of its own
+    if found is None:  # what is there and cannot be executed has a reason of its own
         found = next((path for place in os.get_exec_path() if os.path.isfile(path := os.path.join(place, name))), None)
     return found
 
@@ -171,7 +171,7 @@ def _by_env(words: str, finding: Finding, left: int) -> None:
     if found is None:
         finding.reasons.append(f"its interpreter {name} is not found")
     elif left > 0:
-        finding.notes.clear()                    # those of env itself
+        finding.notes.clear()  # those of env itself
         _examine(found, finding, left)
 
 

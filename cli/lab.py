@@ -154,7 +154,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _shell(lab: Lab, name: str, user: str | None, command: list[str]) -> int:
     """Become the command on the node; never returns unless it cannot be started."""
-    if command[:1] == ["--user"]:                           # after the node too, as people write it
+    if command[:1] == ["--user"]:  # after the node too, as people write it
         if len(command) < 2:
             raise LabError("--user needs the name of a user.")
         user, command = command[1], command[2:]
@@ -188,9 +188,9 @@ def _status(lab: Lab, as_json: bool) -> None:
 def _storm(lab: Lab, arguments: argparse.Namespace) -> int:
     from lab.storm import storm  # only here: the other verbs start faster without it
 
-    lab.node(arguments.home)    # a mistake is told before anything else
+    lab.node(arguments.home)  # a mistake is told before anything else
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
-    print(f"storm with seed {seed} begins", flush=True)    # first of all: it may never come to its end
+    print(f"storm with seed {seed} begins", flush=True)  # first of all: it may never come to its end
     result = storm(
         lab,
         arguments.job,

@@ -118,7 +118,7 @@ def _watch(pid: int, over: threading.Event) -> None:
                 sys.stderr.flush()
                 shown = True
     except CommandError:
-        pass                                     # who asked for the move is told why
+        pass  # who asked for the move is told why
     finally:
         if shown:
             sys.stderr.write("\r\x1b[K")

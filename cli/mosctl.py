@@ -365,7 +365,7 @@ def _cluster(options: argparse.Namespace) -> int:
     try:
         _ask("reload")
     except CommandError:
-        pass                                             # no daemon yet: it will find the keys when it starts
+        pass  # no daemon yet: it will find the keys when it starts
     return OK
 
 

@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 def body(arguments: Sequence[str] | None) -> int:
     """Errors: FarhomeError, OSError."""
     options = parser().parse_args(arguments)
-    gc.disable()                                 # all that is made until it runs stays
+    gc.disable()  # all that is made until it runs stays
     # Before there is anything that is not for programs to have.
     programs = forked.begin() if not options.check and os.geteuid() == 0 else None
 
@@ -83,7 +83,7 @@ def main() -> int:
     code = run("mosd", body, words)
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(code)                               # the kernel frees what is left faster than Python
+    os._exit(code)  # the kernel frees what is left faster than Python
 
 
 if __name__ == "__main__":

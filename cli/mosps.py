@@ -43,9 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 def process_table(processes: Sequence[dict[str, Any]]) -> str:
     """The table that a person reads."""
-    rows = [
-        (p["pid"], p["user"], where(p), format_age(p["seconds"]), p["moves"], why(p) or "-", p["command"]) for p in processes
-    ]
+    rows = [(p["pid"], p["user"], where(p), format_age(p["seconds"]), p["moves"], why(p) or "-", p["command"]) for p in processes]
     return table(("PID", "USER", "WHERE", "SINCE", "MOVES", "WHY", "COMMAND"), rows, frozenset({0, 4}))
 
 

@@ -35,276 +35,277 @@ enum { PATIENCE = 5, NODE_PATIENCE = 40, RESTART_PATIENCE = 700 /* seconds */, A
 enum { PRIVATE_MOST = 10 /* directories of -X */ };
 
 static struct {
-    bool home, best, locked;
-    const char *node, *memory, *job, *trace, *every, *checkpoint, *restart, *private, *trust;
-    const char *privates[PRIVATE_MOST];
-    int private_count;
-} options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = "", .private = "",
-             .trust = ""};
+	bool home, best, locked;
+	const char *node, *memory, *job, *trace, *every, *checkpoint, *restart, *private, *trust;
+	const char *privates[PRIVATE_MOST];
+	int private_count;
+} options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = "", .private = "", .trust = ""};
 
 void say(const char *format, ...)
 {
-    char line[PATH_MAX + 256] = "mosrun: ";
-    va_list values;
-    va_start(values, format);
-    vsnprintf(line + 8, sizeof line - 9, format, values);
-    va_end(values);
-    strcat(line, "\n");
-    if (write(STDERR_FILENO, line, strlen(line)) < 0)
-        return;
+	char line[PATH_MAX + 256] = "mosrun: ";
+	va_list values;
+	va_start(values, format);
+	vsnprintf(line + 8, sizeof line - 9, format, values);
+	va_end(values);
+	strcat(line, "\n");
+	if (write(STDERR_FILENO, line, strlen(line)) < 0)
+		return;
 }
 
 static _Noreturn void bad_usage(const char *format, const char *word)
 {
-    say(format, word);
-    _exit(USAGE);
+	say(format, word);
+	_exit(USAGE);
 }
 
 /* -- the command line -- */
 
 static const struct {
-    char letter;
-    const char *name;
-    bool *flag;
-    const char **value;
+	char letter;
+	const char *name;
+	bool *flag;
+	const char **value;
 } known[] = {
-    {'h', "--home", &options.home, NULL},     {'b', "--best", &options.best, NULL},   {'L', "--locked", &options.locked, NULL},
-    {'r', "--node", NULL, &options.node},     {'m', "--memory", NULL, &options.memory}, {'J', "--job", NULL, &options.job},
-    {'A', "--every", NULL, &options.every}, {'C', "--checkpoint", NULL, &options.checkpoint}, {'R', "--restart", NULL, &options.restart},
-    {'X', "--private", NULL, &options.private}, {'T', "--trust", NULL, &options.trust},
+	{'h', "--home", &options.home, NULL},       {'b', "--best", &options.best, NULL},
+	{'L', "--locked", &options.locked, NULL},   {'r', "--node", NULL, &options.node},
+	{'m', "--memory", NULL, &options.memory},   {'J', "--job", NULL, &options.job},
+	{'A', "--every", NULL, &options.every},     {'C', "--checkpoint", NULL, &options.checkpoint},
+	{'R', "--restart", NULL, &options.restart}, {'X', "--private", NULL, &options.private},
+	{'T', "--trust", NULL, &options.trust},
 };
 enum { KNOWN = sizeof known / sizeof known[0] };
 
 static void give(int option, const char *value)
 {
-    struct stat status;
-    *known[option].value = value;
-    if (known[option].value == &options.trust && !*value)
-        bad_usage("--trust needs the names of nodes, with commas between them, not '%s' (-h keeps a program at home)", value);
-    if (!*value)
-        bad_usage("%s needs a value, and it is empty (mosrun --help tells how)", known[option].name);
-    if (known[option].value != &options.private)
-        return;
-    if (*value != '/' || stat(value, &status) || !S_ISDIR(status.st_mode))
-        bad_usage("-X needs a directory that is there, by its whole path, not '%s'", value);
-    if (options.private_count == PRIVATE_MOST)
-        bad_usage("-X may be given ten times at most, and %s is one more", value);
-    options.privates[options.private_count++] = value;
+	struct stat status;
+	*known[option].value = value;
+	if (known[option].value == &options.trust && !*value)
+		bad_usage("--trust needs the names of nodes, with commas between them, not '%s' (-h keeps a program at home)", value);
+	if (!*value)
+		bad_usage("%s needs a value, and it is empty (mosrun --help tells how)", known[option].name);
+	if (known[option].value != &options.private)
+		return;
+	if (*value != '/' || stat(value, &status) || !S_ISDIR(status.st_mode))
+		bad_usage("-X needs a directory that is there, by its whole path, not '%s'", value);
+	if (options.private_count == PRIVATE_MOST)
+		bad_usage("-X may be given ten times at most, and %s is one more", value);
+	options.privates[options.private_count++] = value;
 }
 
 const char *above(int levels)
 {
-    static char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    for (int up = 0; up < levels && length > 0; up++)
-        while (length > 0 && self[--length] != '/')
-            ;
-    self[length > 0 ? length : 0] = 0;
-    return self;
+	static char self[PATH_MAX];
+	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+	for (int up = 0; up < levels && length > 0; up++)
+		while (length > 0 && self[--length] != '/')
+			;
+	self[length > 0 ? length : 0] = 0;
+	return self;
 }
 
 /* Becomes Python, which prints the help that the parser makes. */
 static _Noreturn void help(void)
 {
-    char python[PATH_MAX + 32];
-    snprintf(python, sizeof python, "%s/.venv/bin/python", above(2));
-    execl(python, python, "-I", "-m", "cli.mosrun", "--help", (char *)NULL);
-    say("%s: %s", python, strerror(errno));
-    _exit(NOT_EXECUTABLE);
+	char python[PATH_MAX + 32];
+	snprintf(python, sizeof python, "%s/.venv/bin/python", above(2));
+	execl(python, python, "-I", "-m", "cli.mosrun", "--help", (char *)NULL);
+	say("%s: %s", python, strerror(errno));
+	_exit(NOT_EXECUTABLE);
 }
 
 /* Takes --name, --name=value or --name value. Returns how many words that were. */
 static int long_option(char **words)
 {
-    size_t length = strcspn(words[0], "=");
-    for (int i = 0; i < KNOWN; i++) {
-        if (strlen(known[i].name) != length || strncmp(words[0], known[i].name, length))
-            continue;
-        if (known[i].flag && words[0][length])
-            break;
-        if (known[i].flag)
-            return *known[i].flag = true, 1;
-        if (words[0][length])
-            return give(i, words[0] + length + 1), 1;
-        if (!words[1])
-            bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
-        return give(i, words[1]), 2;
-    }
-    if (length == 7 && !strncmp(words[0], "--trace=", 9)) /* '' is no file */
-        bad_usage("--trace= needs a file, and its name is empty (mosrun --help tells how)", "");
-    if (length == 7 && !strncmp(words[0], "--trace", length)) /* its value, if any, is in the same word */
-        return options.trace = words[0][length] ? words[0] + length + 1 : "-", 1;
-    if (!strcmp(words[0], "--help"))
-        help();
-    bad_usage("%s is no option of mosrun (mosrun --help tells how)", words[0]);
+	size_t length = strcspn(words[0], "=");
+	for (int i = 0; i < KNOWN; i++) {
+		if (strlen(known[i].name) != length || strncmp(words[0], known[i].name, length))
+			continue;
+		if (known[i].flag && words[0][length])
+			break;
+		if (known[i].flag)
+			return *known[i].flag = true, 1;
+		if (words[0][length])
+			return give(i, words[0] + length + 1), 1;
+		if (!words[1])
+			bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
+		return give(i, words[1]), 2;
+	}
+	if (length == 7 && !strncmp(words[0], "--trace=", 9)) /* '' is no file */
+		bad_usage("--trace= needs a file, and its name is empty (mosrun --help tells how)", "");
+	if (length == 7 && !strncmp(words[0], "--trace", length)) /* its value, if any, is in the same word */
+		return options.trace = words[0][length] ? words[0] + length + 1 : "-", 1;
+	if (!strcmp(words[0], "--help"))
+		help();
+	bad_usage("%s is no option of mosrun (mosrun --help tells how)", words[0]);
 }
 
 /* Takes -Lb, -JNAME or -J NAME. Returns how many words that were. */
 static int short_options(char **words)
 {
-    for (const char *letter = words[0] + 1; *letter; letter++) {
-        int i = 0;
-        while (i < KNOWN && known[i].letter != *letter)
-            i++;
-        if (i == KNOWN)
-            bad_usage("%s is no option of mosrun (mosrun --help tells how)", words[0]);
-        if (known[i].flag) {
-            *known[i].flag = true;
-            continue;
-        }
-        if (letter[1])
-            return give(i, letter + 1), 1;
-        if (!words[1])
-            bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
-        return give(i, words[1]), 2;
-    }
-    return 1;
+	for (const char *letter = words[0] + 1; *letter; letter++) {
+		int i = 0;
+		while (i < KNOWN && known[i].letter != *letter)
+			i++;
+		if (i == KNOWN)
+			bad_usage("%s is no option of mosrun (mosrun --help tells how)", words[0]);
+		if (known[i].flag) {
+			*known[i].flag = true;
+			continue;
+		}
+		if (letter[1])
+			return give(i, letter + 1), 1;
+		if (!words[1])
+			bad_usage("%s needs a value (mosrun --help tells how)", words[0]);
+		return give(i, words[1]), 2;
+	}
+	return 1;
 }
 
 /* Returns the words of the program. */
 static char **read_options(char **words)
 {
-    while (*words && words[0][0] == '-' && words[0][1]) {
-        if (!strcmp(*words, "--")) {
-            words++;
-            break;
-        }
-        words += words[0][1] == '-' ? long_option(words) : short_options(words);
-    }
-    if (options.home + options.best + !!*options.node > 1)
-        bad_usage("-h, -b and -r exclude one another", "");
-    size_t digits = strspn(options.memory, "0123456789");
-    if (!digits || options.memory[digits] || digits > 9)
-        bad_usage("-m needs a number of MiB, not '%s'", options.memory);
-    if (*options.checkpoint && !*options.every)
-        bad_usage("-C says where the checkpoints of -A go, and -A is missing", "");
-    if (options.private_count && (*options.every || *options.restart))
-        bad_usage("what is in directories of -X is in no checkpoint: -X goes with neither -A nor --restart", "");
-    if (*options.restart && *words)
-        bad_usage("with --restart the checkpoint says what runs, not '%s'", *words);
-    if (!*options.restart && !*words)
-        bad_usage("a program is missing (mosrun --help tells how)", "");
-    return words;
+	while (*words && words[0][0] == '-' && words[0][1]) {
+		if (!strcmp(*words, "--")) {
+			words++;
+			break;
+		}
+		words += words[0][1] == '-' ? long_option(words) : short_options(words);
+	}
+	if (options.home + options.best + !!*options.node > 1)
+		bad_usage("-h, -b and -r exclude one another", "");
+	size_t digits = strspn(options.memory, "0123456789");
+	if (!digits || options.memory[digits] || digits > 9)
+		bad_usage("-m needs a number of MiB, not '%s'", options.memory);
+	if (*options.checkpoint && !*options.every)
+		bad_usage("-C says where the checkpoints of -A go, and -A is missing", "");
+	if (options.private_count && (*options.every || *options.restart))
+		bad_usage("what is in directories of -X is in no checkpoint: -X goes with neither -A nor --restart", "");
+	if (*options.restart && *words)
+		bad_usage("with --restart the checkpoint says what runs, not '%s'", *words);
+	if (!*options.restart && !*words)
+		bad_usage("a program is missing (mosrun --help tells how)", "");
+	return words;
 }
 
 /* -- what the daemon is told, and what it says -- */
 
 static void describe(struct message *message, char **program)
 {
-    char command[LONGEST] = "";
-    for (size_t used = 0; *program && used < sizeof command - 1; program++) {
-        int more = snprintf(command + used, sizeof command - used, "%s%s", used ? " " : "", *program);
-        used += (size_t)more;
-    }
-    uint64_t memory = strtoull(options.memory, NULL, 10) << 20;
-    unsigned char number[9] = {0xcf};
-    for (int i = 0; i < 8; i++)
-        number[1 + i] = (unsigned char)(memory >> (56 - 8 * i));
-    message->size = 4;
-    put(message, "\x8c", 1);
-    put_pair(message, "op", *options.restart ? "restart" : "register");
-    put_pair(message, "every", options.every);
-    put_pair(message, "checkpoint", options.checkpoint);
-    put_pair(message, "directory", options.restart);
-    put_pair(message, "job", options.job);
-    put_truth(message, "home_only", options.home);
-    put_truth(message, "locked", options.locked);
-    put_text(message, "memory");
-    put(message, number, sizeof number);
-    put_pair(message, "node", options.best ? "best" : options.node);
-    put_pair(message, "command", command);
-    put_pair(message, "trace", options.trace);
-    put_pair(message, "trust", options.trust);
-    size_t body = message->size - 4;
-    memcpy(message->bytes, (unsigned char[]){0, 0, (unsigned char)(body >> 8), (unsigned char)body}, 4);
+	char command[LONGEST] = "";
+	for (size_t used = 0; *program && used < sizeof command - 1; program++) {
+		int more = snprintf(command + used, sizeof command - used, "%s%s", used ? " " : "", *program);
+		used += (size_t)more;
+	}
+	uint64_t memory = strtoull(options.memory, NULL, 10) << 20;
+	unsigned char number[9] = {0xcf};
+	for (int i = 0; i < 8; i++)
+		number[1 + i] = (unsigned char)(memory >> (56 - 8 * i));
+	message->size = 4;
+	put(message, "\x8c", 1);
+	put_pair(message, "op", *options.restart ? "restart" : "register");
+	put_pair(message, "every", options.every);
+	put_pair(message, "checkpoint", options.checkpoint);
+	put_pair(message, "directory", options.restart);
+	put_pair(message, "job", options.job);
+	put_truth(message, "home_only", options.home);
+	put_truth(message, "locked", options.locked);
+	put_text(message, "memory");
+	put(message, number, sizeof number);
+	put_pair(message, "node", options.best ? "best" : options.node);
+	put_pair(message, "command", command);
+	put_pair(message, "trace", options.trace);
+	put_pair(message, "trust", options.trust);
+	size_t body = message->size - 4;
+	memcpy(message->bytes, (unsigned char[]){0, 0, (unsigned char)(body >> 8), (unsigned char)body}, 4);
 }
 
 /* How long the daemon may take to answer: with -r it makes a place on that node first. */
 static int seconds_to_wait(void)
 {
-    return *options.restart ? RESTART_PATIENCE : *options.node ? NODE_PATIENCE : PATIENCE;
+	return *options.restart ? RESTART_PATIENCE : *options.node ? NODE_PATIENCE : PATIENCE;
 }
 
 /* The connection to the daemon, out of the way of the standard descriptors. Errors: -1 and errno. */
 static int call(const char *path)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval patience = {.tv_sec = seconds_to_wait()};
-    if (strlen(path) >= sizeof address.sun_path)
-        return errno = ENAMETOOLONG, -1;
-    strcpy(address.sun_path, path);
-    int low = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int connection = low < 0 || low > STDERR_FILENO ? low : fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    if (low >= 0 && connection != low)
-        close(low);
-    if (connection < 0)
-        return -1;
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    return connect(connection, (struct sockaddr *)&address, sizeof address) ? -1 : connection;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval patience = {.tv_sec = seconds_to_wait()};
+	if (strlen(path) >= sizeof address.sun_path)
+		return errno = ENAMETOOLONG, -1;
+	strcpy(address.sun_path, path);
+	int low = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int connection = low < 0 || low > STDERR_FILENO ? low : fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (low >= 0 && connection != low)
+		close(low);
+	if (connection < 0)
+		return -1;
+	setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+	return connect(connection, (struct sockaddr *)&address, sizeof address) ? -1 : connection;
 }
 
 /* Where the daemon listens. */
 static const char *daemon_path(void)
 {
-    static char path[PATH_MAX];
-    const char *run = getenv("FARHOME_RUN");
-    snprintf(path, sizeof path, "%s/mosd.sock", run && *run ? run : "/run/farhome");
-    return path;
+	static char path[PATH_MAX];
+	const char *run = getenv("FARHOME_RUN");
+	snprintf(path, sizeof path, "%s/mosd.sock", run && *run ? run : "/run/farhome");
+	return path;
 }
 
 /* Tells the daemon of this process. What it says against that is told; it ends mosrun if the request made no sense. */
 static void register_with_daemon(char **program)
 {
-    static const unsigned char accepted[] = {0x81, 0xa2, 'o', 'k', 0xc3};
-    static struct message message;
-    unsigned char answer[4096];
-    char sentence[LONGEST] = "the mosd of this node went away before it answered";
-    const char *path = daemon_path();
-    int code = 0;
-    int connection = call(path);
-    if (connection < 0) {
-        say("no mosd answers on this node (%s: %s); %s runs at home", path, strerror(errno), *program);
-        return;
-    }
-    describe(&message, program);
-    size_t size = 0;
-    if (send(connection, message.bytes, message.size, MSG_NOSIGNAL) == (ssize_t)message.size)
-        size = receive(connection, answer, sizeof answer);
-    if (size == 4 + sizeof accepted && !memcmp(answer + 4, accepted, sizeof accepted))
-        return; /* exec closes it */
-    if (size > 4)
-        understand(answer + 4, answer + size, "error", sentence, sizeof sentence, "code", &code);
-    if (code == USAGE)
-        bad_usage("%s", sentence);
-    say("%s; %s runs at home", sentence, *program);
+	static const unsigned char accepted[] = {0x81, 0xa2, 'o', 'k', 0xc3};
+	static struct message message;
+	unsigned char answer[4096];
+	char sentence[LONGEST] = "the mosd of this node went away before it answered";
+	const char *path = daemon_path();
+	int code = 0;
+	int connection = call(path);
+	if (connection < 0) {
+		say("no mosd answers on this node (%s: %s); %s runs at home", path, strerror(errno), *program);
+		return;
+	}
+	describe(&message, program);
+	size_t size = 0;
+	if (send(connection, message.bytes, message.size, MSG_NOSIGNAL) == (ssize_t)message.size)
+		size = receive(connection, answer, sizeof answer);
+	if (size == 4 + sizeof accepted && !memcmp(answer + 4, accepted, sizeof accepted))
+		return; /* exec closes it */
+	if (size > 4)
+		understand(answer + 4, answer + size, "error", sentence, sizeof sentence, "code", &code);
+	if (code == USAGE)
+		bad_usage("%s", sentence);
+	say("%s; %s runs at home", sentence, *program);
 }
 
 /* Makes the file for the trace, or empties it, by the user's own rights; from here on it has its whole path. */
 static void make_trace(void)
 {
-    static char path[PATH_MAX];
-    struct stat status;
-    int file = open(options.trace, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
-    if (file < 0 || fstat(file, &status) || !realpath(options.trace, path)) {
-        say("%s: %s", options.trace, strerror(errno));
-        _exit(USAGE);
-    }
-    if (!S_ISREG(status.st_mode) || status.st_uid != getuid())
-        bad_usage("--trace needs a plain file of your own, not %s", options.trace);
-    if (strlen(path) > LONGEST)
-        bad_usage("%s: the path is too long for a trace", options.trace);
-    for (int i = 0; i < options.private_count; i++) {
-        struct stat directory;
-        if (!stat(options.privates[i], &directory) && directory.st_dev == status.st_dev)
-            bad_usage("--trace=%s lies in a directory of -X, where nobody would find it", options.trace);
-    }
-    if (ftruncate(file, 0)) {
-        say("%s: %s", options.trace, strerror(errno));
-        _exit(USAGE);
-    }
-    close(file);
-    options.trace = path;
+	static char path[PATH_MAX];
+	struct stat status;
+	int file = open(options.trace, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+	if (file < 0 || fstat(file, &status) || !realpath(options.trace, path)) {
+		say("%s: %s", options.trace, strerror(errno));
+		_exit(USAGE);
+	}
+	if (!S_ISREG(status.st_mode) || status.st_uid != getuid())
+		bad_usage("--trace needs a plain file of your own, not %s", options.trace);
+	if (strlen(path) > LONGEST)
+		bad_usage("%s: the path is too long for a trace", options.trace);
+	for (int i = 0; i < options.private_count; i++) {
+		struct stat directory;
+		if (!stat(options.privates[i], &directory) && directory.st_dev == status.st_dev)
+			bad_usage("--trace=%s lies in a directory of -X, where nobody would find it", options.trace);
+	}
+	if (ftruncate(file, 0)) {
+		say("%s: %s", options.trace, strerror(errno));
+		_exit(USAGE);
+	}
+	close(file);
+	options.trace = path;
 }
 
 /* -- checkpoints -- */
@@ -312,29 +313,29 @@ static void make_trace(void)
 /* The whole path of a directory, whether it is there or not. */
 static const char *whole(const char *path)
 {
-    char here[PATH_MAX];
-    if (*path == '/' || !getcwd(here, sizeof here))
-        return path;
-    char *found = malloc(2 * PATH_MAX);
-    if (!found)
-        return path;
-    snprintf(found, 2 * PATH_MAX, "%s/%s", strcmp(here, "/") ? here : "", path);
-    return found;
+	char here[PATH_MAX];
+	if (*path == '/' || !getcwd(here, sizeof here))
+		return path;
+	char *found = malloc(2 * PATH_MAX);
+	if (!found)
+		return path;
+	snprintf(found, 2 * PATH_MAX, "%s/%s", strcmp(here, "/") ? here : "", path);
+	return found;
 }
 
 static void name_checkpoints(void)
 {
-    static char usual[32];
-    if (*options.every && !*options.checkpoint && !*options.restart) {
-        snprintf(usual, sizeof usual, "ckpt.%d", getpid());
-        options.checkpoint = usual;
-    }
-    if (*options.checkpoint)
-        options.checkpoint = whole(options.checkpoint);
-    if (*options.restart)
-        options.restart = whole(options.restart);
-    if (strlen(options.checkpoint) > LONGEST || strlen(options.restart) > LONGEST)
-        bad_usage("the path of the checkpoint is too long", "");
+	static char usual[32];
+	if (*options.every && !*options.checkpoint && !*options.restart) {
+		snprintf(usual, sizeof usual, "ckpt.%d", getpid());
+		options.checkpoint = usual;
+	}
+	if (*options.checkpoint)
+		options.checkpoint = whole(options.checkpoint);
+	if (*options.restart)
+		options.restart = whole(options.restart);
+	if (strlen(options.checkpoint) > LONGEST || strlen(options.restart) > LONGEST)
+		bad_usage("the path of the checkpoint is too long", "");
 }
 
 static volatile pid_t child;
@@ -342,94 +343,94 @@ static volatile pid_t child;
 /* What somebody sends to mosrun is for its child; what the terminal sends has come to both. */
 static void pass_on(int number, siginfo_t *info, void *context)
 {
-    (void)context;
-    if (info->si_code <= 0 && info->si_pid != child)
-        kill(child, number);
+	(void)context;
+	if (info->si_code <= 0 && info->si_pid != child)
+		kill(child, number);
 }
 
 /* Stops and goes on with the child, and ends as it does. */
 static _Noreturn void accompany(void)
 {
-    static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH};
-    struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
-    int status = 0;
-    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++)
-        sigaction(passed[i], &action, NULL);
-    for (;;) {
-        if (waitpid(child, &status, WUNTRACED) < 0) {
-            if (errno == EINTR)
-                continue;
-            say("the end of process %d is not known: %s", child, strerror(errno));
-            _exit(REFUSED);
-        }
-        if (!WIFSTOPPED(status))
-            break;
-        kill(getpid(), SIGSTOP);
-        kill(child, SIGCONT);
-    }
-    if (WIFEXITED(status))
-        _exit(WEXITSTATUS(status));
-    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    signal(WTERMSIG(status), SIG_DFL);
-    sigset_t all;
-    sigfillset(&all);
-    sigprocmask(SIG_UNBLOCK, &all, NULL);
-    kill(getpid(), WTERMSIG(status));
-    _exit(SIGNALLED + WTERMSIG(status));
+	static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH};
+	struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
+	int status = 0;
+	for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++)
+		sigaction(passed[i], &action, NULL);
+	for (;;) {
+		if (waitpid(child, &status, WUNTRACED) < 0) {
+			if (errno == EINTR)
+				continue;
+			say("the end of process %d is not known: %s", child, strerror(errno));
+			_exit(REFUSED);
+		}
+		if (!WIFSTOPPED(status))
+			break;
+		kill(getpid(), SIGSTOP);
+		kill(child, SIGCONT);
+	}
+	if (WIFEXITED(status))
+		_exit(WEXITSTATUS(status));
+	setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+	signal(WTERMSIG(status), SIG_DFL);
+	sigset_t all;
+	sigfillset(&all);
+	sigprocmask(SIG_UNBLOCK, &all, NULL);
+	kill(getpid(), WTERMSIG(status));
+	_exit(SIGNALLED + WTERMSIG(status));
 }
 
 /* Has the daemon make the checkpointed process our child. */
 static _Noreturn void restart(void)
 {
-    static struct message message;
-    static unsigned char answer[ANSWER];
-    static char text[ANSWER];
-    int number = 0;
-    char *none[] = {NULL};
-    int connection = call(daemon_path());
-    if (connection < 0) {
-        say("no mosd answers on this node (%s: %s)", daemon_path(), strerror(errno));
-        _exit(UNAVAILABLE);
-    }
-    describe(&message, none);
-    size_t size = 0;
-    if (send(connection, message.bytes, message.size, MSG_NOSIGNAL) == (ssize_t)message.size)
-        size = receive(connection, answer, sizeof answer);
-    close(connection);
-    if (size > 4 && understand(answer + 4, answer + size, "error", text, sizeof text, "code", &number)) {
-        say("%s", text);
-        _exit(number & 0xff);
-    }
-    if (size <= 4 || !understand(answer + 4, answer + size, "notes", text, sizeof text, "pid", &number) || number <= 0) {
-        say("the mosd of this node went away before it answered");
-        _exit(UNAVAILABLE);
-    }
-    child = number;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
-        say("%s", line);
-    accompany();
+	static struct message message;
+	static unsigned char answer[ANSWER];
+	static char text[ANSWER];
+	int number = 0;
+	char *none[] = {NULL};
+	int connection = call(daemon_path());
+	if (connection < 0) {
+		say("no mosd answers on this node (%s: %s)", daemon_path(), strerror(errno));
+		_exit(UNAVAILABLE);
+	}
+	describe(&message, none);
+	size_t size = 0;
+	if (send(connection, message.bytes, message.size, MSG_NOSIGNAL) == (ssize_t)message.size)
+		size = receive(connection, answer, sizeof answer);
+	close(connection);
+	if (size > 4 && understand(answer + 4, answer + size, "error", text, sizeof text, "code", &number)) {
+		say("%s", text);
+		_exit(number & 0xff);
+	}
+	if (size <= 4 || !understand(answer + 4, answer + size, "notes", text, sizeof text, "pid", &number) || number <= 0) {
+		say("the mosd of this node went away before it answered");
+		_exit(UNAVAILABLE);
+	}
+	child = number;
+	for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+		say("%s", line);
+	accompany();
 }
 
 int main(int argc, char **argv)
 {
-    int is_within = argc > 2 && !strcmp(argv[1], "--within");
-    char **words = argv + (argc > 0) + 2 * is_within;
-    char **program = read_options(words);
-    if (options.private_count && !is_within)
-        begin_within(options.privates, options.private_count, words);
-    if (is_within)
-        go_on_within(argv[2]);
-    name_checkpoints();
-    if (*options.trace && strcmp(options.trace, "-"))
-        make_trace();
-    if (*options.restart)
-        restart();
-    register_with_daemon(program);
-    execvp(program[0], program);
-    int error = errno;
-    if (error == ENOENT)
-        say("%s: not found", *program[0] ? program[0] : "''");
-    else
-        say("%s: %s", program[0], strerror(error));
-    return error == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
+	int is_within = argc > 2 && !strcmp(argv[1], "--within");
+	char **words = argv + (argc > 0) + 2 * is_within;
+	char **program = read_options(words);
+	if (options.private_count && !is_within)
+		begin_within(options.privates, options.private_count, words);
+	if (is_within)
+		go_on_within(argv[2]);
+	name_checkpoints();
+	if (*options.trace && strcmp(options.trace, "-"))
+		make_trace();
+	if (*options.restart)
+		restart();
+	register_with_daemon(program);
+	execvp(program[0], program);
+	int error = errno;
+	if (error == ENOENT)
+		say("%s: not found", *program[0] ? program[0] : "''");
+	else
+		say("%s: %s", program[0], strerror(error));
+	return error == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
 }

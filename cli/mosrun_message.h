@@ -8,8 +8,8 @@
 enum { LONGEST = 1024 /* bytes of a text */ };
 
 struct message {
-    size_t size;
-    unsigned char bytes[9 * LONGEST];
+	size_t size;
+	unsigned char bytes[9 * LONGEST];
 };
 
 void put(struct message *message, const void *bytes, size_t size);
@@ -22,7 +22,7 @@ void put_pair(struct message *message, const char *key, const char *value);
 size_t receive(int connection, unsigned char *answer, size_t room);
 /* What a refusal says: {"ok": false, "error": text, "code": number}, or with other names of the two, a restart. Errors: false: it is
  * something else. */
-bool understand(const unsigned char *at, const unsigned char *end, const char *text, char *sentence, size_t room,
-                const char *number, int *code);
+bool understand(const unsigned char *at, const unsigned char *end, const char *text, char *sentence, size_t room, const char *number,
+                int *code);
 
 #endif

@@ -52,8 +52,17 @@ def tree(words: Sequence[str]) -> Tree:
         channel.need_not_be_secret()
     return Tree(
         Options(
-            arguments.pid, arguments.socket, arguments.node, arguments.link_timeout, arguments.engine, arguments.images,
-            arguments.owner, arguments.memory, arguments.trace, arguments.files_port, arguments.deposits,
+            arguments.pid,
+            arguments.socket,
+            arguments.node,
+            arguments.link_timeout,
+            arguments.engine,
+            arguments.images,
+            arguments.owner,
+            arguments.memory,
+            arguments.trace,
+            arguments.files_port,
+            arguments.deposits,
         )
     )
 

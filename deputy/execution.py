@@ -121,7 +121,13 @@ class Held:
             trace = bool(options.trace)
             tracer = deputy.tree.thread
             preparation = Preparation(
-                deputy.pid, self.link.target, options.node, options.engine, held_by=tracer, trace=trace, owners=(options.owner,),
+                deputy.pid,
+                self.link.target,
+                options.node,
+                options.engine,
+                held_by=tracer,
+                trace=trace,
+                owners=(options.owner,),
                 link_timeout=options.link_timeout,
             )
             deputy.prepare(preparation, lambda: self._left(preparation))

@@ -296,9 +296,7 @@ def _ready_source(left: Target, preparation: Preparation) -> Channel:
     return source
 
 
-def _send(
-    frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool
-) -> tuple[str, int, Context | None]:
+def _send(frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int, Context | None]:
     """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes, and the context
     of what was poured."""
     assert preparation.channel is not None

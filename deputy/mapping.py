@@ -119,9 +119,7 @@ class Mappings:
         child = Mappings(pid)
         child._sent, child._names = dict(self._sent), dict(self._names)
         if self._files is not None:
-            child._files = {
-                inode: _File(file.name, list(file.parts), set(file.protections)) for inode, file in self._files.items()
-            }
+            child._files = {inode: _File(file.name, list(file.parts), set(file.protections)) for inode, file in self._files.items()}
         child._made, child._next, child._leases = self._made, self._next, self._leases.inherit()
         return child
 

@@ -87,7 +87,7 @@ class Pledge:
     def break_(self) -> None:
         """The process, and its children, end."""
         self._let_keeper_go(b"")
-        with suppress(ProcessLookupError):        # should the keeper have been killed
+        with suppress(ProcessLookupError):  # should the keeper have been killed
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
         self._close()
 

@@ -157,9 +157,7 @@ class Preparation:
     def _prepare_source(self, left: Target) -> None:
         """The node that the guest is on sends what can go ahead of it."""
         self.source = self.source or Channel(channel.connect(left.address, "move", left.secret, timeout=30.0))
-        self.source.send(
-            "prepare", engine=self.engine, address=list(self.target.address), secret=self.target.secret, memory=self.memory
-        )
+        self.source.send("prepare", engine=self.engine, address=list(self.target.address), secret=self.target.secret, memory=self.memory)
         try:
             self._await_source(left)
         except (WireError, OSError) as error:

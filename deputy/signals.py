@@ -102,8 +102,7 @@ class StubSignals:
         try:
             # One that runs may have taken it from its queue, and be about to stop for it; or it makes a call, and has done so for long.
             return any(
-                tracing.signal_state(pid, tid).deliverable()
-                or (tracing.is_running(pid, tid) and self._stub.program_tid(tid) not in busy)
+                tracing.signal_state(pid, tid).deliverable() or (tracing.is_running(pid, tid) and self._stub.program_tid(tid) not in busy)
                 for tid in hosts
             )
         except ProcessLookupError:

@@ -186,9 +186,7 @@ def _new_name() -> str:
     return f"{_ANONYMOUS}.{secrets.token_hex(8)}{_LOST}"
 
 
-def send(
-    pid: int, maps: Iterable[Mapping], objects: Sequence[SharedObject], stream: int | Connection, timeout: float
-) -> PageTotals:
+def send(pid: int, maps: Iterable[Mapping], objects: Sequence[SharedObject], stream: int | Connection, timeout: float) -> PageTotals:
     """What they hold, out of a process that stands still; maps: a context's. Errors: OSError."""
     totals, places = _Totals(), {m.path: m for m in maps if m.is_file and not m.private}
     with ExitStack() as opened:
@@ -316,7 +314,7 @@ def unlimited(pid: int, objects: Sequence[SharedObject]) -> Iterator[None]:
     try:
         before = resource.prlimit(pid, resource.RLIMIT_AS)
         resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    except PermissionError:                              # another user's, and we lack CAP_SYS_RESOURCE: it counts then
+    except PermissionError:  # another user's, and we lack CAP_SYS_RESOURCE: it counts then
         yield
         return
     try:

@@ -119,7 +119,7 @@ def _get_filter(tid: int, number: int, buffer: ctypes.Array[ctypes.c_char] | Non
     length = int(_libc.ptrace(ctypes.c_long(_PTRACE_SECCOMP_GET_FILTER), ctypes.c_long(tid), ctypes.c_long(number), buffer))
     if length < 0:
         code = ctypes.get_errno()
-        if code in (errno.ENOENT, errno.EINVAL):         # EINVAL: it has none at all
+        if code in (errno.ENOENT, errno.EINVAL):  # EINVAL: it has none at all
             return 0
         raise OSError(code, f"seccomp filter {number} of {tid}: {os.strerror(code)}")
     return length
@@ -144,25 +144,25 @@ def _judge(program: bytes, number: int, arguments: Sequence[int] = (0,) * 6) -> 
         operation, if_true, if_false, constant = code[at]
         at += 1
         kind, operand = operation & 0x07, index if operation & 0x08 else constant
-        if kind == 0x00:                                 # BPF_LD: a word of the call, the size of that, a constant, or memory
+        if kind == 0x00:  # BPF_LD: a word of the call, the size of that, a constant, or memory
             mode = operation & 0xE0
             if mode == 0x20:
                 accumulator = int.from_bytes(data[constant : constant + 4], "little")
             else:
                 accumulator = {0x80: len(data), 0x00: constant}.get(mode, memory[constant & 15])
-        elif kind == 0x01:                               # BPF_LDX
+        elif kind == 0x01:  # BPF_LDX
             index = {0x80: len(data), 0x00: constant}.get(operation & 0xE0, memory[constant & 15])
-        elif kind == 0x02:                               # BPF_ST
+        elif kind == 0x02:  # BPF_ST
             memory[constant] = accumulator
-        elif kind == 0x03:                               # BPF_STX
+        elif kind == 0x03:  # BPF_STX
             memory[constant] = index
-        elif kind == 0x04:                               # BPF_ALU
+        elif kind == 0x04:  # BPF_ALU
             accumulator = _compute(operation & 0xF0, accumulator, operand)
-        elif kind == 0x05:                               # BPF_JMP
+        elif kind == 0x05:  # BPF_JMP
             at += constant if operation & 0xF0 == 0 else if_true if _compare(operation & 0xF0, accumulator, operand) else if_false
-        elif kind == 0x06:                               # BPF_RET
+        elif kind == 0x06:  # BPF_RET
             return accumulator if operation & 0x18 == 0x10 else constant
-        elif operation & 0xF8 == 0x80:                   # BPF_MISC: TXA
+        elif operation & 0xF8 == 0x80:  # BPF_MISC: TXA
             accumulator = index
         else:
             index = accumulator

@@ -404,9 +404,7 @@ def _thread(item: Any, programs: confinement.Chain) -> ThreadContext:
         signal_mask=_word(mask, "signal mask"),
         robust_list=(_word(robust, "robust list"), _word(robust_size, "robust list")),
         clear_tid=_word(clear_tid, "clear_tid"),
-        rseq=Rseq(
-            _address(rseq, "rseq"), _number(rseq_size, 0, PAGE, "rseq"), _number(rseq_signature, 0, 2**32, "rseq")
-        ),
+        rseq=Rseq(_address(rseq, "rseq"), _number(rseq_size, 0, PAGE, "rseq"), _number(rseq_signature, 0, 2**32, "rseq")),
         sigaltstack=_bytes(stack, (24,), "sigaltstack"),
         comm=_bytes(comm, range(16), "comm"),
         pending=_signals(pending),
@@ -434,9 +432,7 @@ def with_pending(context: Context, pending: Iterable[tuple[int, bytes]]) -> Cont
     return replace(
         context,
         pending=tuple(info for tid, info in waiting if tid not in known),
-        threads=tuple(
-            replace(t, pending=tuple(own.get(t.tid, ()))) if t.pending or t.tid in own else t for t in context.threads
-        ),
+        threads=tuple(replace(t, pending=tuple(own.get(t.tid, ()))) if t.pending or t.tid in own else t for t in context.threads),
     )
 
 

@@ -190,9 +190,7 @@ def _dump(copy: Copy, directory: Path, sandbox: Place | None, timeout: float) ->
             sandbox.open_for_criu(directory)
         try:
             sandbox.hand_over(directory)
-            argv = sandbox.enter_argv(
-                [*tool().inside, *options, "-D", IMAGES_INSIDE], uid=uid, gid=gid, join_cgroup=False
-            )
+            argv = sandbox.enter_argv([*tool().inside, *options, "-D", IMAGES_INSIDE], uid=uid, gid=gid, join_cgroup=False)
             _run(argv, directory / "dump.log", copy.source.pid, timeout)
         finally:
             if opened:

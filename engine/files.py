@@ -88,8 +88,11 @@ def _unescape(path: str) -> str:
 
 def is_file(mapping: FileMapping) -> bool:
     """Whether it maps a file that can be found by its path. What is mapped but deleted travels in the images."""
-    return bool(mapping.inode) and mapping.path.startswith("/") and not mapping.path.startswith(_NO_FILES) and (
-        not mapping.path.endswith(" (deleted)")
+    return (
+        bool(mapping.inode)
+        and mapping.path.startswith("/")
+        and not mapping.path.startswith(_NO_FILES)
+        and (not mapping.path.endswith(" (deleted)"))
     )
 
 

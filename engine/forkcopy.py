@@ -208,9 +208,7 @@ def thread_state(thread: Thread, memory: Frozen, scratch: int) -> ThreadState:
     check(thread.call(SYS.sigaltstack, 0, scratch), f"sigaltstack in {thread.tid}")
     alternate_stack = memory.read(scratch, 24)
     rseq = thread.rseq()
-    return ThreadState(
-        name, (head.value, length.value), tid_address, (rseq.pointer, rseq.size, rseq.signature), alternate_stack
-    )
+    return ThreadState(name, (head.value, length.value), tid_address, (rseq.pointer, rseq.size, rseq.signature), alternate_stack)
 
 
 def _dress_thread(thread: Thread, origin: Thread, state: ThreadState, memory: Frozen, scratch: int) -> None:

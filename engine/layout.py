@@ -298,9 +298,7 @@ def _runs(missing: Sequence[tuple[Mapping, Span]]) -> list[list[tuple[Mapping, S
     return runs
 
 
-def _protections(
-    run: Sequence[tuple[Mapping, Span]], made: Sequence[tuple[Duplicate, int]]
-) -> list[tuple[int, int, int, int]]:
+def _protections(run: Sequence[tuple[Mapping, Span]], made: Sequence[tuple[Duplicate, int]]) -> list[tuple[int, int, int, int]]:
     """What of duplicates, each with the protection of its source, has to be given another one: start, end, what is wanted, and what
     has to be there before (what once was writable counts as memory)."""
     found = []

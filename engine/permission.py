@@ -108,7 +108,8 @@ def credentials(pid: int, statuses: Statuses | None = None) -> list[Credentials]
 def has_fixed_ids(pid: int) -> bool:
     """Whether no call gives a process other ids than it has, as it is. Errors: ProcessLookupError."""
     return all(
-        len({*one.uids}) == len({*one.gids}) == 1 and one.uids[0] != 0
+        len({*one.uids}) == len({*one.gids}) == 1
+        and one.uids[0] != 0
         and not any(one.capabilities[at] & _CHANGES_IDS for at in (0, 1, 2, 4))
         for one in credentials(pid)
     )

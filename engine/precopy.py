@@ -262,9 +262,7 @@ class Ahead:
         for number in range(1, MOST_ROUNDS + 1):
             begun, meter = time.monotonic(), self.progress.begin_round(left)
             channel.send("round", left=left)
-            send_own_pages(
-                self.pid, ranges, channel.connection, ROUND_TIMEOUT, self._history, last=False, meter=meter
-            )
+            send_own_pages(self.pid, ranges, channel.connection, ROUND_TIMEOUT, self._history, last=False, meter=meter)
             channel.expect("round", timeout=ROUND_TIMEOUT)
             took = time.monotonic() - begun
             self.progress.seconds += took
@@ -282,9 +280,7 @@ class Ahead:
         if (self._history is None and not self._follows) or writes_past_us(self.pid):
             return []
         watches, areas = self._history is not None, self._areas if self._history is None else self._history.areas
-        runs = merge(
-            (m.start, m.end) for m in maps if (m.watched and m.flags == MAP_PRIVATE and not m.is_file if watches else _may_go(m))
-        )
+        runs = merge((m.start, m.end) for m in maps if (m.watched and m.flags == MAP_PRIVATE and not m.is_file if watches else _may_go(m)))
         return subtract_all(merge(part for run in runs for part in common(run, areas)), spoilt)
 
     def owes(self, context: Context, kept: Sequence[Span]) -> list[Span]:

@@ -213,9 +213,7 @@ def refill(
     return Refilled(stub, created, context, pages, notes, seconds, before, queued, kept, reserved)
 
 
-def _from_socket(
-    pid: int, ranges: Sequence[PageRange], stream: int | Connection, timeout: float, taker: Taker | None
-) -> PageTotals:
+def _from_socket(pid: int, ranges: Sequence[PageRange], stream: int | Connection, timeout: float, taker: Taker | None) -> PageTotals:
     missing = [PageRange(start, end, discard=discard, missing=taker is not None) for start, end, discard in _joined(ranges)]
     with taker.descriptor() if taker is not None else nullcontext(-1) as userfaultfd:
         return receive_own_pages(pid, missing, stream, timeout, userfaultfd=userfaultfd)
@@ -265,9 +263,7 @@ def _check_kernel_code(stub: Frozen, maps: Sequence[Mapping], context: Context) 
             raise RefillFailed(f"thread {thread.tid} is inside the other kernel's code", stub_usable=True, again=True)
 
 
-def _shape(
-    stub: Frozen, plan: Plan, maps: Sequence[Mapping], scratch: Span, taken: Sequence[Span], notes: list[str]
-) -> None:
+def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], scratch: Span, taken: Sequence[Span], notes: list[str]) -> None:
     """Mappings as wanted, without a page yet. scratch: memory that can be used."""
     room = scratch[0], scratch[1] - scratch[0]
     moves = []

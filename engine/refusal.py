@@ -27,9 +27,7 @@ _DESCRIPTORS = {
     "anon_inode:kvm-vm": "it runs a virtual machine",
     "/secretmem": "it holds secret memory",
 }
-_OWN_PROC = re.compile(
-    r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|mem|pagemap|clear_refs)"
-)
+_OWN_PROC = re.compile(r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|mem|pagemap|clear_refs)")
 _PF_KTHREAD = 0x200000
 _VFORK = "it shares its memory until process"
 _ITSELF = "it looks at itself through /proc/self/"
@@ -63,9 +61,7 @@ def passes(reason: str) -> bool:
     return reason.startswith((_ITSELF, _VFORK))
 
 
-def reasons(
-    pid: int, traced_by: int | None = None, told: Statuses | None = None, signalfds: list[str] | None = None
-) -> Iterator[str]:
+def reasons(pid: int, traced_by: int | None = None, told: Statuses | None = None, signalfds: list[str] | None = None) -> Iterator[str]:
     """Every reason, none twice, each looked for when it is asked for.
 
     Errors: ProcessLookupError.
@@ -114,14 +110,14 @@ def only_poured(pid: int) -> Iterator[str]:
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
     except PermissionError:
-        return                                   # reasons() tells
+        return  # reasons() tells
 
 
 def _all(pid: int, traced_by: int | None, told: Statuses | None, signalfds: list[str] | None) -> Iterator[str]:
     status = _status(pid)
     if status["State"][0] in "ZX":
         yield "it has ended" if status.get("Threads", "1") == "1" else "its main thread has ended"
-        return                                   # of such a one nothing more can be read
+        return  # of such a one nothing more can be read
     if "VmSize" not in status:
         yield "it is part of the kernel" if is_kernels(pid) else "it has ended"  # it gives up its memory before all else
         return
@@ -154,7 +150,7 @@ def _by_status(status: dict[str, str], traced_by: int | None) -> Iterator[str]:
     tracer = int(status["TracerPid"])
     if tracer and tracer != traced_by:
         yield f"it is traced by process {tracer}"
-    if status.get("Seccomp", "0") == "1":                # of its filters only the process itself can tell: engine/peculiar.py
+    if status.get("Seccomp", "0") == "1":  # of its filters only the process itself can tell: engine/peculiar.py
         yield STRICT
 
 

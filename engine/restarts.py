@@ -209,7 +209,7 @@ def make_again(frozen: Frozen, thread: Thread, number: int, deadline: int | None
     it before anything else can be there."""
     registers = thread.registers
     if number == SYS.futex:
-        registers.rax, registers.orig_rax = 0, U64           # a spurious wake-up, which it allows
+        registers.rax, registers.orig_rax = 0, U64  # a spurious wake-up, which it allows
         return
     registers.rax = ERESTARTNOHAND & U64
     left = max(0, deadline - time.monotonic_ns()) if deadline is not None else None
@@ -233,7 +233,7 @@ def _timed_wait(pid: int, tid: int) -> TimedWait | None:
     words = (task / "syscall").read_text().split()
     number, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
     if number == SYS.clock_nanosleep and arguments[1]:
-        return None                                          # until a time, whenever it is made
+        return None  # until a time, whenever it is made
     limit = _limit(pid, number, arguments[_TIMEOUT.get(number, 3)])
     if not limit:
         return None

@@ -117,11 +117,11 @@ class FileStore:
             fcntl.flock(kept, fcntl.LOCK_SH)
             status = os.fstat(kept.fileno())
             if not status.st_nlink or status.st_size != file.size:
-                kept.close()                    # it has just made room for another
+                kept.close()  # it has just made room for another
                 return None
             self._held[file.sha256] = kept
         with contextlib.suppress(FileNotFoundError):
-            os.utime(entry)                     # the least recently used one goes first
+            os.utime(entry)  # the least recently used one goes first
         return entry
 
     def _find_own(self, file: MappedFile) -> Path | None:
@@ -138,7 +138,7 @@ class FileStore:
                 if hashes.hash(own) != file.sha256:
                     return None
                 if status.st_uid == 0 and not status.st_mode & 0o022:
-                    self._own[key], found = found, -1       # by no name: what has it next may be another
+                    self._own[key], found = found, -1  # by no name: what has it next may be another
                     return Path(f"/proc/{os.getpid()}/fd/{self._own[key]}")
                 # Somebody may write into it while a guest has it mapped: a copy, but without the network.
                 own.seek(0)
@@ -186,13 +186,13 @@ class FileStore:
         """What has come has its name, and is held. Errors: OSError."""
         entry = self.directory / file.sha256
         with self._locked():
-            if (kept := self._find_kept(file)) is not None:         # it has come for somebody else, too
+            if (kept := self._find_kept(file)) is not None:  # it has come for somebody else, too
                 path.unlink()
                 content.close()
                 return kept
             path.rename(entry)
             reading = open(f"/proc/self/fd/{content.fileno()}", "rb", buffering=0)  # noqa: SIM115
-            content.close()                     # which nobody may have open for writing: it may be a program
+            content.close()  # which nobody may have open for writing: it may be a program
             fcntl.flock(reading, fcntl.LOCK_SH)
             self._held[file.sha256] = reading
             return entry
@@ -309,5 +309,3 @@ def lent(directory: Path, share: float) -> int:
         directory = directory.parent
     disk = os.statvfs(directory)
     return int(disk.f_blocks * disk.f_frsize * share)
-
-

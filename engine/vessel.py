@@ -1,8 +1,8 @@
 """Engine `pour`, the arriving side: an empty process with the right pid becomes the one whose context comes.
 
-    made before the freeze     seized, nothing mapped but the kernel's own pages and one of ours with a system-call instruction
-    as soon as the context is here   the kernel's pages where the program knows them, its files mapped, its threads made,
-                               and then engine.refill pours the rest, as it does into a stub that comes home
+made before the freeze     seized, nothing mapped but the kernel's own pages and one of ours with a system-call instruction
+as soon as the context is here   the kernel's pages where the program knows them, its files mapped, its threads made,
+                           and then engine.refill pours the rest, as it does into a stub that comes home
 """
 
 from __future__ import annotations
@@ -136,9 +136,7 @@ class Vessel:
         taker, self.taker = self.taker, None
         return taker
 
-    def fill(
-        self, context: Context, stream: int | Connection | Source, timeout: float = 30.0, filled: Sequence[Span] = ()
-    ) -> Refilled:
+    def fill(self, context: Context, stream: int | Connection | Source, timeout: float = 30.0, filled: Sequence[Span] = ()) -> Refilled:
         """The vessel becomes the process of `context`; its pages come from `stream`, but those of `filled`, in the room that was
         made. It keeps the user and the capabilities that it has.
 

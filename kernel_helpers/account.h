@@ -5,16 +5,16 @@
 #include <stdint.h>
 
 struct used {
-    uint64_t total, user, system;           /* ns; total is the exact one, and the sum of the others */
-    uint64_t minor, major;                  /* page faults */
-    uint64_t voluntary, involuntary;        /* context switches */
-    uint64_t peak;                          /* KiB resident at most; of the process alone */
+	uint64_t total, user, system;           /* ns; total is the exact one, and the sum of the others */
+	uint64_t minor, major;                  /* page faults */
+	uint64_t voluntary, involuntary;        /* context switches */
+	uint64_t peak;                          /* KiB resident at most; of the process alone */
 };
 
 /* Used by a thread (as the program sees it), or (0) by the process. */
 struct row {
-    uint64_t tid;
-    struct used used;
+	uint64_t tid;
+	struct used used;
 };
 
 struct account;

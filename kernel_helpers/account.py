@@ -39,10 +39,14 @@ def fields(used: Used) -> list[int]:
 def _native() -> ctypes.CDLL:
     pointer, u32 = ctypes.c_void_p, ctypes.c_uint32
     return library.functions(
-        ("account_new", pointer, [ctypes.c_int, pointer, pointer, ctypes.c_uint]), ("account_free", None, [pointer]),
-        ("account_add_thread", ctypes.c_int, [pointer, ctypes.c_int, u32]), ("account_remove_thread", None, [pointer, ctypes.c_int]),
-        ("account_begin", ctypes.c_int, [pointer]), ("account_carry", None, [pointer, u32, pointer]),
-        ("account_used", ctypes.c_int, [pointer, u32, pointer]), ("account_used_by_each", ctypes.c_int, [pointer, pointer, ctypes.c_uint]),
+        ("account_new", pointer, [ctypes.c_int, pointer, pointer, ctypes.c_uint]),
+        ("account_free", None, [pointer]),
+        ("account_add_thread", ctypes.c_int, [pointer, ctypes.c_int, u32]),
+        ("account_remove_thread", None, [pointer, ctypes.c_int]),
+        ("account_begin", ctypes.c_int, [pointer]),
+        ("account_carry", None, [pointer, u32, pointer]),
+        ("account_used", ctypes.c_int, [pointer, u32, pointer]),
+        ("account_used_by_each", ctypes.c_int, [pointer, pointer, ctypes.c_uint]),
         ("account_add", None, [pointer, ctypes.c_int, ctypes.c_long, pointer, pointer, ctypes.c_size_t]),
     )
 

@@ -22,44 +22,44 @@ enum state { IDLE, SENT_HOME, WAITS_FOR_PYTHON };
 
 /* What home last said of a cpu clock. Its share stands still for as long as the stub makes no call (but the question itself). */
 struct told {
-    uint64_t as_of;             /* the moment() at which it was asked; 0: nothing was said */
-    struct timespec time;
+	uint64_t as_of;             /* the moment() at which it was asked; 0: nothing was said */
+	struct timespec time;
 };
 
 struct guest_thread {
-    int host_tid;
-    uint32_t tid;               /* as the program sees it; 0: it has ended */
-    uint32_t former;            /* what it was before that */
-    enum state state;
-    uint64_t notification;
-    uint64_t asked_by;          /* number of the last CALL, which is kept until the other side says that it has it */
-    int class;
-    int asked;                  /* home wants to know what it blocks */
-    int renamed;                /* away_forward() has given it another path */
-    struct rlimit limit;        /* of a call that sets one */
-    int64_t part, part_number;  /* bytes that are done of the call that it is to make next, and its number; 0: none are */
-    uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
-    uint64_t asked_at;          /* the moment() of the question */
-    struct told process_clock, thread_clock;
-    struct direct_thread reads;
-    struct marshalled m;
+	int host_tid;
+	uint32_t tid;               /* as the program sees it; 0: it has ended */
+	uint32_t former;            /* what it was before that */
+	enum state state;
+	uint64_t notification;
+	uint64_t asked_by;          /* number of the last CALL, which is kept until the other side says that it has it */
+	int class;
+	int asked;                  /* home wants to know what it blocks */
+	int renamed;                /* away_forward() has given it another path */
+	struct rlimit limit;        /* of a call that sets one */
+	int64_t part, part_number;  /* bytes that are done of the call that it is to make next, and its number; 0: none are */
+	uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
+	uint64_t asked_at;          /* the moment() of the question */
+	struct told process_clock, thread_clock;
+	struct direct_thread reads;
+	struct marshalled m;
 };
 
 struct away {
-    struct session *session;
-    struct account *account;    /* not ours; NULL: nothing is added */
-    struct direct *direct;      /* not ours; NULL: no file is direct */
-    struct guest_room *room;
-    uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
-    struct hub *hub;
-    int listener;               /* the hub's */
-    int pause;
-    uint64_t watched;           /* signals that wait at home where threads block them */
-    unsigned count;             /* grows, also while other threads of ours go through the list */
-    struct guest_thread **threads;
-    pthread_mutex_t lock;       /* states and ledger */
-    unsigned char *results;     /* the receiver's own */
-    size_t results_room;
+	struct session *session;
+	struct account *account;    /* not ours; NULL: nothing is added */
+	struct direct *direct;      /* not ours; NULL: no file is direct */
+	struct guest_room *room;
+	uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
+	struct hub *hub;
+	int listener;               /* the hub's */
+	int pause;
+	uint64_t watched;           /* signals that wait at home where threads block them */
+	unsigned count;             /* grows, also while other threads of ours go through the list */
+	struct guest_thread **threads;
+	pthread_mutex_t lock;       /* states and ledger */
+	unsigned char *results;     /* the receiver's own */
+	size_t results_room;
 };
 
 /* ---- away_threads.c ---- */

@@ -14,8 +14,11 @@ from kernel_helpers.account import Used
 def _native() -> ctypes.CDLL:
     i, u32, pointer = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
     return library.functions(
-        ("children_begin", i, [i, u32, i]), ("children_forget", None, [i]), ("children_end", None, [i, pointer]),
-        ("children_own", None, [i, u32, pointer]), ("children_in_all", None, [i, pointer]),
+        ("children_begin", i, [i, u32, i]),
+        ("children_forget", None, [i]),
+        ("children_end", None, [i, pointer]),
+        ("children_own", None, [i, u32, pointer]),
+        ("children_in_all", None, [i, pointer]),
     )
 
 

@@ -14,34 +14,37 @@ struct direct;
 
 /* What is kept of a thread of the guest, all 0 at first. */
 struct direct_thread {
-    unsigned inside, forwarded; /* the number by which it reads itself, or home for it, and 1; 0: neither */
-    unsigned passes;            /* home makes a call for it that may do something to others' numbers */
-    uint32_t moment;            /* of its call: struct direct */
+	unsigned inside, forwarded; /* the number by which it reads itself, or home for it, and 1; 0: neither */
+	unsigned passes;            /* home makes a call for it that may do something to others' numbers */
+	uint32_t moment;            /* of its call: struct direct */
 };
 
 /* A call that was caught. */
 struct direct_call {
-    int listener;
-    uint64_t id;                /* of the notification */
-    struct session *session;    /* home is told by it */
-    int host_tid;
-    long number;
-    const uint64_t *arguments;
-    struct direct_thread *thread;
+	int listener;
+	uint64_t id;                /* of the notification */
+	struct session *session;    /* home is told by it */
+	int host_tid;
+	long number;
+	const uint64_t *arguments;
+	struct direct_thread *thread;
 };
 
 enum direct_verdict {
-    DIRECT_NOT,         /* the call goes its way */
-    DIRECT_HERE,        /* the guest's kernel makes it */
-    DIRECT_WANTED,      /* it goes its way, and home should be asked about the descriptor */
-    DIRECT_WANTED_OWN,  /* the same; the guest has opened it here, and shared it with nobody since */
-    DIRECT_OPEN,        /* its file is open on the node: let the call wait, and make the number direct */
-    DIRECT_BUSY,        /* let the call wait until no thread reads by a number that it is about, and have it made again */
+	DIRECT_NOT,         /* the call goes its way */
+	DIRECT_HERE,        /* the guest's kernel makes it */
+	DIRECT_WANTED,      /* it goes its way, and home should be asked about the descriptor */
+	DIRECT_WANTED_OWN,  /* the same; the guest has opened it here, and shared it with nobody since */
+	DIRECT_OPEN,        /* its file is open on the node: let the call wait, and make the number direct */
+	DIRECT_BUSY,        /* let the call wait until no thread reads by a number that it is about, and have it made again */
 };
 
 #pragma GCC visibility push(hidden)
 /* What of a descriptor: its number, and the question that home is asked about it; `by_place`: it was read by calls that name the place. */
-struct direct_question { int32_t descriptor; uint32_t serial, by_place; };
+struct direct_question {
+	int32_t descriptor;
+	uint32_t serial, by_place;
+};
 
 enum direct_verdict direct_take(struct direct *d, const struct direct_call *call, struct direct_question *question);
 /* A thread's call has come back from home with this value. */
@@ -63,7 +66,10 @@ int direct_refuse(struct direct *d, int descriptor, uint32_t serial);
 /* The open file on the node, which is ours from now on; `is_shared`: others have the position, too. */
 int direct_opened(struct direct *d, int descriptor, uint32_t serial, int file, int is_shared);
 /* Numbers that are direct, and their positions, of a guest that stands still; how many. */
-struct direct_position { uint64_t descriptor; int64_t position; };
+struct direct_position {
+	uint64_t descriptor;
+	int64_t position;
+};
 unsigned direct_positions(struct direct *d, struct direct_position *list, unsigned room);
 /* Numbers that the guest has opened away, and shares with nobody; how many. What it was told of where it was before. */
 unsigned direct_own(struct direct *d, uint32_t *list, unsigned room);

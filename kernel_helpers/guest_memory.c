@@ -16,8 +16,14 @@ ssize_t guest_memory_writev(pid_t pid, const struct iovec *local, unsigned long 
 	return size;
 }
 
-void guest_memory_take(void) { pthread_rwlock_wrlock(&writing); }
-void guest_memory_taken(void) { pthread_rwlock_unlock(&writing); }
+void guest_memory_take(void)
+{
+	pthread_rwlock_wrlock(&writing);
+}
+void guest_memory_taken(void)
+{
+	pthread_rwlock_unlock(&writing);
+}
 
 /* pwrite(2) to `memory`, the /proc/PID/mem of a guest. Returns bytes or -errno. */
 int64_t farhome_guest_memory_write(int memory, const void *data, uint64_t size, uint64_t address)

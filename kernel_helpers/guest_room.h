@@ -10,7 +10,10 @@ enum room { ROOM_ALL, ROOM_NONE, ROOM_PART };
 
 struct guest_room;
 /* The mapping that was seen last: it holds for the rest of the same call. `end` 0: none. */
-struct room_seen { uint64_t start, end; int writable; };
+struct room_seen {
+	uint64_t start, end;
+	int writable;
+};
 
 /* NULL: no memory. */
 struct guest_room *guest_room_new(void);

@@ -3,7 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t words_of(const struct area *area) { return ((area->end - area->start) / PAGE + 63) / 64; }
+static size_t words_of(const struct area *area)
+{
+	return ((area->end - area->start) / PAGE + 63) / 64;
+}
 
 void farhome_history_free(struct history *history)
 {
@@ -47,7 +50,10 @@ static size_t find(const struct history *history, uint64_t address)
 	return low;
 }
 
-static bool is_set(const uint64_t *bits, size_t page) { return bits[page / 64] >> page % 64 & 1; }
+static bool is_set(const uint64_t *bits, size_t page)
+{
+	return bits[page / 64] >> page % 64 & 1;
+}
 
 static void change(uint64_t *bits, size_t first, size_t end, bool value)
 {

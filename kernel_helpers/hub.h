@@ -8,9 +8,9 @@ struct hub;
 
 /* What the thread asks of members. */
 struct hub_uses {
-    int (*has)(void *member, int tid);      /* whether it has that thread */
-    void (*take)(void *member, const struct seccomp_notif *n);
-    void (*ended)(void *member);            /* nobody has the filter any more */
+	int (*has)(void *member, int tid); /* whether it has that thread */
+	void (*take)(void *member, const struct seccomp_notif *n);
+	void (*ended)(void *member); /* nobody has the filter any more */
 };
 
 /* With one member; the listener is copied. NULL: no memory. */

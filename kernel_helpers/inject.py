@@ -76,7 +76,9 @@ def functions() -> ctypes.CDLL:
         ("inject_listen", i, [i]),
         ("inject_continue", i, [i, long]),
         ("inject_step", i, [i]),
-        ("inject_detach", i, [i, long]), ("inject_dispatches", i, [i]), ("inject_reach_signal_stop", i, [i, i, pointer]),
+        ("inject_detach", i, [i, long]),
+        ("inject_dispatches", i, [i]),
+        ("inject_reach_signal_stop", i, [i, i, pointer]),
         ("inject_set_options", i, [i, long]),
         ("inject_get_registers", i, [i, pointer]),
         ("inject_set_registers", i, [i, pointer]),
@@ -244,9 +246,7 @@ class Thread:
     def extended_state(self) -> bytes:
         """The whole xsave area (x87, SSE, AVX, ...)."""
         buffer = ctypes.create_string_buffer(_EXTENDED_STATE_ROOM)
-        size = check(
-            functions().inject_get_extended_state(self.tid, buffer, len(buffer)), f"extended state of {self.tid}"
-        )
+        size = check(functions().inject_get_extended_state(self.tid, buffer, len(buffer)), f"extended state of {self.tid}")
         return buffer.raw[:size]
 
     def set_extended_state(self, data: bytes) -> None:

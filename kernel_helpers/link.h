@@ -13,35 +13,34 @@
 #define FRAME_LIMIT (128u << 20)  /* bytes; a longer frame is nonsense and breaks the session */
 #define CONTROL_LIMIT (1u << 20)
 
-enum frame_kind { FRAME_RESUME = 1, FRAME_HEARTBEAT = 2, FRAME_CALL = 3, FRAME_REPLY = 4, FRAME_ABANDON = 5,
-                  FRAME_CONTROL = 16 };
+enum frame_kind { FRAME_RESUME = 1, FRAME_HEARTBEAT = 2, FRAME_CALL = 3, FRAME_REPLY = 4, FRAME_ABANDON = 5, FRAME_CONTROL = 16 };
 enum frame_flag { FRAME_BARRIER = 1 };
 
 struct frame {
-    uint32_t length;        /* bytes that follow */
-    uint16_t kind, flags;
-    uint32_t tid, zero;
-    uint64_t number;        /* 1, 2, ... in each direction; 0: not numbered (RESUME, HEARTBEAT) */
-    uint64_t acknowledged;  /* all the other side's frames up to this one have arrived */
+	uint32_t length;        /* bytes that follow */
+	uint16_t kind, flags;
+	uint32_t tid, zero;
+	uint64_t number;        /* 1, 2, ... in each direction; 0: not numbered (RESUME, HEARTBEAT) */
+	uint64_t acknowledged;  /* all the other side's frames up to this one have arrived */
 };
 
 enum out_rule { OUT_FULL = 0, OUT_ALWAYS = 1, OUT_RETURNED = 2, OUT_MESSAGE = 3 };
 
 struct out {                /* a range of the data area that the call writes */
-    uint32_t offset, length;
-    uint16_t rule, scale;
-    uint32_t add;           /* OUT_RETURNED: scale * ret + add bytes; OUT_MESSAGE: if scale < ret, the u32 at this offset of the area says */
+	uint32_t offset, length;
+	uint16_t rule, scale;
+	uint32_t add; /* OUT_RETURNED: scale * ret + add bytes; OUT_MESSAGE: if scale < ret, the u32 at this offset of the area says */
 };
 
-struct call {               /* followed by relocations[], outs[], the image */
-    uint64_t sequence;      /* per thread */
-    int32_t number;
-    uint32_t offsets;       /* bit i: argument i is an offset into the data area; BLOCKS_* */
-    uint64_t arguments[6];
-    uint32_t image, area;   /* bytes sent; bytes of the data area in use */
-    uint64_t place;         /* an argument that the stub shall have at this address too, see home.c */
-    uint32_t place_argument, place_length;  /* NO_PLACE: there is none */
-    uint32_t relocations, outs;
+struct call { /* followed by relocations[], outs[], the image */
+	uint64_t sequence; /* per thread */
+	int32_t number;
+	uint32_t offsets; /* bit i: argument i is an offset into the data area; BLOCKS_* */
+	uint64_t arguments[6];
+	uint32_t image, area; /* bytes sent; bytes of the data area in use */
+	uint64_t place; /* an argument that the stub shall have at this address too, see home.c */
+	uint32_t place_argument, place_length; /* NO_PLACE: there is none */
+	uint32_t relocations, outs;
 };
 
 #define NO_PLACE 6
@@ -54,26 +53,63 @@ struct call {               /* followed by relocations[], outs[], the image */
 /* ASKS: suspended for want of BLOCKS_*. PART: suspended in the middle (ERESTARTNOINTR); home makes the rest when the call is made again. */
 enum reply_flag { REPLY_SUSPENDED = 1, REPLY_ASKS = 2, REPLY_PART = 4 };
 
-struct reply {              /* followed by lengths[outs] and as many bytes */
-    uint64_t sequence;
-    int64_t value;          /* as in rax; REPLY_SUSPENDED: the restart code; REPLY_PART: bytes that are done */
-    uint32_t flags, outs;
+struct reply { /* followed by lengths[outs] and as many bytes */
+	uint64_t sequence;
+	int64_t value; /* as in rax; REPLY_SUSPENDED: the restart code; REPLY_PART: bytes that are done */
+	uint32_t flags, outs;
 };
 
 #define OUTS_LIMIT 4096
-#define RELOCATIONS_LIMIT 65536   /* so many arguments may execve have */
+#define RELOCATIONS_LIMIT 65536 /* so many arguments may execve have */
 /* In place of a pointer that the guest could not read: nothing is mapped there (mmap_min_addr), and the kernel finds out
  * only when it gets to it, so that a vector's parts before it still count. */
 #define FAULT_ADDRESS 16ULL
 
 /* ---- the table ---- */
 
-enum call_class { CLASS_GO_HOME, CLASS_LOCAL, CLASS_FORWARD, CLASS_BOTH, CLASS_END, CLASS_REFUSE,
-                  CLASS_SUM, CLASS_EXECUTE, CLASS_BIND, CLASS_RIGHTS, CLASS_IDS, CLASS_WATCH };
-enum shape { SHAPE_NUMBER, SHAPE_STRING, SHAPE_IN, SHAPE_OUT, SHAPE_INOUT, SHAPE_IOV_IN, SHAPE_IOV_OUT, SHAPE_MSG_IN,
-             SHAPE_MSG_OUT, SHAPE_MMSG_IN, SHAPE_MMSG_OUT, SHAPE_MASK, SHAPE_MASK6, SHAPE_ZERO, SHAPE_IN_PLACE,
-             SHAPE_TEXT, SHAPE_XATTR_IN, SHAPE_XATTR_OUT, SHAPE_PROGRAM, SHAPE_EVENT, SHAPE_TIMEX, SHAPE_STRINGS,
-             SHAPE_TERMINAL, SHAPE_PART, SHAPE_MSG_PART, SHAPE_MMSG_PART, SHAPE_SIGNALS };
+enum call_class {
+	CLASS_GO_HOME,
+	CLASS_LOCAL,
+	CLASS_FORWARD,
+	CLASS_BOTH,
+	CLASS_END,
+	CLASS_REFUSE,
+	CLASS_SUM,
+	CLASS_EXECUTE,
+	CLASS_BIND,
+	CLASS_RIGHTS,
+	CLASS_IDS,
+	CLASS_WATCH
+};
+enum shape {
+	SHAPE_NUMBER,
+	SHAPE_STRING,
+	SHAPE_IN,
+	SHAPE_OUT,
+	SHAPE_INOUT,
+	SHAPE_IOV_IN,
+	SHAPE_IOV_OUT,
+	SHAPE_MSG_IN,
+	SHAPE_MSG_OUT,
+	SHAPE_MMSG_IN,
+	SHAPE_MMSG_OUT,
+	SHAPE_MASK,
+	SHAPE_MASK6,
+	SHAPE_ZERO,
+	SHAPE_IN_PLACE,
+	SHAPE_TEXT,
+	SHAPE_XATTR_IN,
+	SHAPE_XATTR_OUT,
+	SHAPE_PROGRAM,
+	SHAPE_EVENT,
+	SHAPE_TIMEX,
+	SHAPE_STRINGS,
+	SHAPE_TERMINAL,
+	SHAPE_PART,
+	SHAPE_MSG_PART,
+	SHAPE_MMSG_PART,
+	SHAPE_SIGNALS
+};
 enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
 
 /* When the kernel writes: after an effect that it does not take back, so that room for it is seen to before; or (LATE) only when there
@@ -82,15 +118,26 @@ enum writes { WRITES_AFTER, WRITES_LATE, WRITES_QUIET };
 enum records { RECORDS_NONE, RECORDS_DIRENT, RECORDS_DIRENT64 };
 
 struct call_argument {
-    uint8_t shape, size_kind, size_argument, rule;
-    uint16_t rule_scale, rule_add;
-    uint32_t size_scale, size_add;
-    uint16_t size_least, size_most;     /* bounds of the size; 0: none */
-    uint8_t writes, records;
+	uint8_t shape, size_kind, size_argument, rule;
+	uint16_t rule_scale, rule_add;
+	uint32_t size_scale, size_add;
+	uint16_t size_least, size_most; /* bounds of the size; 0: none */
+	uint8_t writes, records;
 };
-struct call_entry { uint8_t class, count; struct call_argument arguments[6]; };
-struct call_variant { uint8_t argument, also; uint64_t mask, value, also_mask, also_value; struct call_entry entry; };
-struct call_row { const char *name; uint16_t first_variant, variants; struct call_entry entry; };
+struct call_entry {
+	uint8_t class, count;
+	struct call_argument arguments[6];
+};
+struct call_variant {
+	uint8_t argument, also;
+	uint64_t mask, value, also_mask, also_value;
+	struct call_entry entry;
+};
+struct call_row {
+	const char *name;
+	uint16_t first_variant, variants;
+	struct call_entry entry;
+};
 
 /* The entry that a call's number and arguments choose. */
 const struct call_entry *link_entry(long number, const uint64_t arguments[6]);
@@ -100,11 +147,27 @@ int link_forwardable(long number);
 
 /* ---- events for Python ---- */
 
-enum event_kind { EVENT_CONTROL = 1, EVENT_CONNECTION_LOST = 2, EVENT_SILENT = 3, EVENT_HEARD = 4, EVENT_CONNECTED = 5,
-                  EVENT_GO_HOME_CALL = 6, EVENT_GUEST_GONE = 7, EVENT_SUSPENDED = 8,
-                  EVENT_READS = 9, EVENT_READS_OPEN = 10, EVENT_BUSY = 11, EVENT_LETS_IN = 12 };
+enum event_kind {
+	EVENT_CONTROL = 1,
+	EVENT_CONNECTION_LOST = 2,
+	EVENT_SILENT = 3,
+	EVENT_HEARD = 4,
+	EVENT_CONNECTED = 5,
+	EVENT_GO_HOME_CALL = 6,
+	EVENT_GUEST_GONE = 7,
+	EVENT_SUSPENDED = 8,
+	EVENT_READS = 9,
+	EVENT_READS_OPEN = 10,
+	EVENT_BUSY = 11,
+	EVENT_LETS_IN = 12
+};
 
-struct event { uint32_t kind, tid, control, flags; uint64_t number; int64_t value; uint32_t length, zero; };
+struct event {
+	uint32_t kind, tid, control, flags;
+	uint64_t number;
+	int64_t value;
+	uint32_t length, zero;
+};
 
 /* ---- the session ---- */
 
@@ -142,28 +205,38 @@ uint64_t session_queue(struct session *session, struct outgoing *frame);
 void session_send(struct session *session);
 void session_event(struct session *session, const struct event *event, const void *data);
 int session_next_event(struct session *session, struct event *event, void *data, uint32_t room);
-int session_control(struct session *session, uint16_t kind, uint16_t flags, uint32_t tid, const void *data,
-                    uint32_t length);
+int session_control(struct session *session, uint16_t kind, uint16_t flags, uint32_t tid, const void *data, uint32_t length);
 /* Waits until everything posted is on its way. 0, or -ETIMEDOUT. */
 int session_flush(struct session *session, int milliseconds);
 uint64_t session_statistic(struct session *session, int which);
 
 /* ---- marshalling (marshal.c) ---- */
 
-struct segment { uint64_t address; uint32_t length; uint32_t out; uint8_t writes, records; };
+struct segment {
+	uint64_t address;
+	uint32_t length;
+	uint32_t out;
+	uint8_t writes, records;
+};
 
-struct marshalled {         /* one per guest thread, reused */
-    struct call call;
-    uint32_t *relocations; uint32_t relocations_room;
-    struct out *outs; uint32_t outs_room;
-    struct segment *segments; uint32_t segments_count, segments_room;
-    unsigned char *image; size_t image_room;
-    unsigned char *kept; size_t kept_room;      /* what was sent of the outs that lie in the image, one after the other */
-    struct guest_room *room;    /* not ours; NULL: what is written to is not looked at */
-    struct room_seen seen;
-    uint64_t signal_mask; int has_mask;         /* what the call wants blocked: all but what it waits for */
-    uint64_t watched;           /* signals that wait at home where the guest's threads block them */
-    int failed;
+struct marshalled { /* one per guest thread, reused */
+	struct call call;
+	uint32_t *relocations;
+	uint32_t relocations_room;
+	struct out *outs;
+	uint32_t outs_room;
+	struct segment *segments;
+	uint32_t segments_count, segments_room;
+	unsigned char *image;
+	size_t image_room;
+	unsigned char *kept;
+	size_t kept_room; /* what was sent of the outs that lie in the image, one after the other */
+	struct guest_room *room; /* not ours; NULL: what is written to is not looked at */
+	struct room_seen seen;
+	uint64_t signal_mask;
+	int has_mask; /* what the call wants blocked: all but what it waits for */
+	uint64_t watched; /* signals that wait at home where the guest's threads block them */
+	int failed;
 };
 
 /* Builds the CALL of a guest thread (tid as this process sees it). 0, or -E2BIG: too much for a slot, -ENOTSUP: what it

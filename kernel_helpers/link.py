@@ -102,20 +102,38 @@ class Part:
 
 
 class _Event(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_uint32), ("tid", ctypes.c_uint32), ("control", ctypes.c_uint32),
-                ("flags", ctypes.c_uint32), ("number", ctypes.c_uint64), ("value", ctypes.c_int64),
-                ("length", ctypes.c_uint32), ("zero", ctypes.c_uint32)]
+    _fields_ = [
+        ("kind", ctypes.c_uint32),
+        ("tid", ctypes.c_uint32),
+        ("control", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("number", ctypes.c_uint64),
+        ("value", ctypes.c_int64),
+        ("length", ctypes.c_uint32),
+        ("zero", ctypes.c_uint32),
+    ]
 
 
 class _Parked(ctypes.Structure):
-    _fields_ = [("tid", ctypes.c_uint32), ("state", ctypes.c_uint32), ("sequence", ctypes.c_uint64),
-                ("number", ctypes.c_int64), ("mask", ctypes.c_uint64), ("has_mask", ctypes.c_uint32),
-                ("class_", ctypes.c_uint32)]
+    _fields_ = [
+        ("tid", ctypes.c_uint32),
+        ("state", ctypes.c_uint32),
+        ("sequence", ctypes.c_uint64),
+        ("number", ctypes.c_int64),
+        ("mask", ctypes.c_uint64),
+        ("has_mask", ctypes.c_uint32),
+        ("class_", ctypes.c_uint32),
+    ]
 
 
 class Standing(ctypes.Structure):
-    _fields_ = [("sequence", ctypes.c_uint64), ("number", ctypes.c_int64), ("first", ctypes.c_uint64), ("busy", ctypes.c_uint32),
-                ("done", ctypes.c_uint32)]  # first: of its arguments
+    _fields_ = [
+        ("sequence", ctypes.c_uint64),
+        ("number", ctypes.c_int64),
+        ("first", ctypes.c_uint64),
+        ("busy", ctypes.c_uint32),
+        ("done", ctypes.c_uint32),
+    ]  # first: of its arguments
 
 
 @functools.cache
@@ -123,40 +141,63 @@ def _native() -> ctypes.CDLL:
     """The functions of session.c, away.c and home.c, declared. CDLL lets go of the interpreter while they run."""
     pointer, i, unsigned, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
     return library.functions(
-        ("session_attach", i, [pointer, pointer]), ("session_detach", None, [pointer]), ("session_release", None, [pointer]),
+        ("session_attach", i, [pointer, pointer]),
+        ("session_detach", None, [pointer]),
+        ("session_release", None, [pointer]),
         ("session_hold", None, [pointer]),
-        ("session_set_silence", None, [pointer, i]), ("session_flush", i, [pointer, i]),
+        ("session_set_silence", None, [pointer, i]),
+        ("session_flush", i, [pointer, i]),
         ("session_next_event", i, [pointer, pointer, pointer, ctypes.c_uint32]),
-        ("session_control", i, [pointer, ctypes.c_uint16, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_char_p,
-                                ctypes.c_uint32]),
+        ("session_control", i, [pointer, ctypes.c_uint16, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32]),
         ("session_statistic", u64, [pointer, i]),
-        ("away_new", pointer, [i, pointer, pointer, unsigned, i]), ("away_session", pointer, [pointer]),
+        ("away_new", pointer, [i, pointer, pointer, unsigned, i]),
+        ("away_session", pointer, [pointer]),
         ("away_sibling", pointer, [pointer, i, i, i]),
-        ("away_pause", None, [pointer]), ("away_unpause", None, [pointer]),
+        ("away_pause", None, [pointer]),
+        ("away_unpause", None, [pointer]),
         ("away_parked", unsigned, [pointer, pointer, unsigned]),
-        ("away_add_thread", i, [pointer, i, i]), ("away_remove_thread", None, [pointer, i]),
+        ("away_add_thread", i, [pointer, i, i]),
+        ("away_remove_thread", None, [pointer, i]),
         ("away_forward", i, [pointer, i, i, pointer, ctypes.c_char_p]),
-        ("away_answer", i, [pointer, i, ctypes.c_int64, i]), ("away_abandon", i, [pointer, i]),
-        ("away_expect_part", None, [pointer, i, ctypes.c_int64, ctypes.c_int64]), ("away_part", ctypes.c_int64, [pointer, i, pointer]),
+        ("away_answer", i, [pointer, i, ctypes.c_int64, i]),
+        ("away_abandon", i, [pointer, i]),
+        ("away_expect_part", None, [pointer, i, ctypes.c_int64, ctypes.c_int64]),
+        ("away_part", ctypes.c_int64, [pointer, i, pointer]),
         ("away_give_descriptor", i, [pointer, i, i, i]),
-        ("away_free", None, [pointer]), ("away_set_account", None, [pointer, pointer]),
-        ("away_watch", None, [pointer, u64]), ("home_keep", i, [pointer, i, u64]),
-        ("away_set_direct", None, [pointer, pointer]), ("away_make_direct", i, [pointer, i, i, ctypes.c_uint32, ctypes.c_int64]),
-        ("away_direct_left", None, [pointer, i]), ("away_direct_awaited", unsigned, [pointer, pointer, unsigned]),
-        ("home_new", pointer, [pointer, unsigned, i, i, i]), ("home_session", pointer, [pointer]),
+        ("away_free", None, [pointer]),
+        ("away_set_account", None, [pointer, pointer]),
+        ("away_watch", None, [pointer, u64]),
+        ("home_keep", i, [pointer, i, u64]),
+        ("away_set_direct", None, [pointer, pointer]),
+        ("away_make_direct", i, [pointer, i, i, ctypes.c_uint32, ctypes.c_int64]),
+        ("away_direct_left", None, [pointer, i]),
+        ("away_direct_awaited", unsigned, [pointer, pointer, unsigned]),
+        ("home_new", pointer, [pointer, unsigned, i, i, i]),
+        ("home_session", pointer, [pointer]),
         ("home_set_stub", None, [pointer, i, u64, ctypes.c_uint32]),
-        ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]), ("home_resumable", i, [pointer, i]),
-        ("home_deadline", ctypes.c_int64, [pointer, i, i]), ("home_keep_time", None, [pointer]),
-        ("home_milliseconds_left", ctypes.c_int64, [pointer, i, i]), ("home_again", i, [pointer, i, pointer]),
-        ("home_signallers", unsigned, [pointer, pointer, unsigned]), ("home_told", None, [pointer, i]),
-        ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]), ("home_slot_offset", u64, [unsigned]),
-        ("home_add_thread", i, [pointer]), ("home_name_thread", None, [pointer, unsigned, i]),
-        ("home_size", u64, [pointer]), ("home_renew", i, [pointer]),
-        ("home_standing", i, [pointer, i, pointer]), ("home_busy", unsigned, [pointer, pointer, unsigned]),
-        ("home_block", i, [pointer, i, ctypes.c_uint64]), ("home_written", u64, [pointer, i, ctypes.c_uint64]),
+        ("home_expect", i, [pointer, i, i, pointer, unsigned, ctypes.c_int64]),
+        ("home_resumable", i, [pointer, i]),
+        ("home_deadline", ctypes.c_int64, [pointer, i, i]),
+        ("home_keep_time", None, [pointer]),
+        ("home_milliseconds_left", ctypes.c_int64, [pointer, i, i]),
+        ("home_again", i, [pointer, i, pointer]),
+        ("home_signallers", unsigned, [pointer, pointer, unsigned]),
+        ("home_told", None, [pointer, i]),
+        ("home_hold_places", unsigned, [pointer, i, pointer, unsigned]),
+        ("home_slot_offset", u64, [unsigned]),
+        ("home_add_thread", i, [pointer]),
+        ("home_name_thread", None, [pointer, unsigned, i]),
+        ("home_size", u64, [pointer]),
+        ("home_renew", i, [pointer]),
+        ("home_standing", i, [pointer, i, pointer]),
+        ("home_busy", unsigned, [pointer, pointer, unsigned]),
+        ("home_block", i, [pointer, i, ctypes.c_uint64]),
+        ("home_written", u64, [pointer, i, ctypes.c_uint64]),
         ("home_suspend", i, [pointer, i, ctypes.c_int64]),
-        ("home_expect_rest", i, [pointer, i, i, pointer, ctypes.c_uint64]), ("home_rest", u64, [pointer, i, pointer]),
-        ("home_statistic", u64, [pointer, i]), ("home_free", None, [pointer]),
+        ("home_expect_rest", i, [pointer, i, i, pointer, ctypes.c_uint64]),
+        ("home_rest", u64, [pointer, i, pointer]),
+        ("home_statistic", u64, [pointer, i]),
+        ("home_free", None, [pointer]),
     )
 
 
@@ -177,8 +218,7 @@ class SessionLink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def _session(self) -> int:
@@ -299,8 +339,7 @@ class HomeLink(SessionLink):
         """As told by set_stub()."""
         self.memfd = os.memfd_create(SLOTS, os.MFD_CLOEXEC)
         tids = (ctypes.c_int * len(threads))(*threads)
-        self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd,
-                                         not HAS_PROCESSORS_TO_SPARE)
+        self._handle = _native().home_new(tids, len(threads), self.memfd, self.event_fd, not HAS_PROCESSORS_TO_SPARE)
         if not self._handle:
             os.close(self.memfd)
             os.close(self.event_fd)
@@ -394,8 +433,7 @@ class HomeLink(SessionLink):
         """The stub's thread was interrupted in this call before it left, and its kernel knows the time that is left: when
         the guest makes it as its first call, it goes on. deadline: the kernel does not know it, but the call is to wait until then
         only (CLOCK_MONOTONIC, ns)."""
-        place = next((index for index, argument in enumerate(row_of(number).arguments)
-                      if argument.shape is Shape.INPLACE), NO_PLACE)
+        place = next((index for index, argument in enumerate(row_of(number).arguments) if argument.shape is Shape.INPLACE), NO_PLACE)
         if place == NO_PLACE and not deadline:
             raise ValueError(f"call {number} cannot be gone on with")
         _check(_native().home_expect(self.handle, tid, number, (ctypes.c_uint64 * 6)(*arguments), place, deadline), "expect")
@@ -526,8 +564,7 @@ class AwayLink(SessionLink):
             room *= 2
             list_ = (_Parked * room)()
             count = _native().away_parked(self.handle, list_, room)
-        return {p.tid: Parked(p.sequence, p.number, p.state == 1, p.mask if p.has_mask else None)
-                for p in list_[:count]}
+        return {p.tid: Parked(p.sequence, p.number, p.state == 1, p.mask if p.has_mask else None) for p in list_[:count]}
 
     def answer(self, tid: int, value: int = 0, error: int = 0, proceed: bool = False) -> bool:
         """Answers a parked call: with a value, a negative errno or restart code (only when something is pending for the

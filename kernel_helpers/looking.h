@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 struct looking {            /* all zero: about to begin */
-    uint32_t rest;          /* waits to come without a look */
-    uint32_t next_rest;     /* how many they will be the next time */
-    uint64_t begun;         /* cycles of the time-stamp counter */
+	uint32_t rest;          /* waits to come without a look */
+	uint32_t next_rest;     /* how many they will be the next time */
+	uint64_t begun;         /* cycles of the time-stamp counter */
 };
 
 /* Whether to look on now, instead of sleeping at once. */

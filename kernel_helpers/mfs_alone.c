@@ -72,10 +72,17 @@ int mfs_alone_begin(struct mfs_request *request)
 	memcpy(own->frame, request->in, size);
 	own->frame[size] = 0;
 	own->request = (struct mfs_request){
-		.session = request->session, .in = (struct fuse_in_header *)own->frame,
-		.argument = own->frame + sizeof(struct fuse_in_header), .size = request->size,
-		.buffer = own->reply, .reply = own->reply + sizeof(struct fuse_out_header), .room = MFS_DATA_MOST, .alone = true,
-		.news = mfs_session_news(request->session), .connection = request->connection, .squashed = request->squashed,
+		.session = request->session,
+		.in = (struct fuse_in_header *)own->frame,
+		.argument = own->frame + sizeof(struct fuse_in_header),
+		.size = request->size,
+		.buffer = own->reply,
+		.reply = own->reply + sizeof(struct fuse_out_header),
+		.room = MFS_DATA_MOST,
+		.alone = true,
+		.news = mfs_session_news(request->session),
+		.connection = request->connection,
+		.squashed = request->squashed,
 	};
 	request->session->threads++;
 	request->session->busy++;

@@ -161,10 +161,17 @@ long mfs_statfs(struct mfs_request *request)
 	if (result < 0)
 		return result;
 	*reply = (struct fuse_statfs_out){
-		.st = {
-			.blocks = about.f_blocks, .bfree = about.f_bfree, .bavail = about.f_bavail, .files = about.f_files, .ffree = about.f_ffree,
-			.bsize = (uint32_t)about.f_bsize, .namelen = (uint32_t)about.f_namelen, .frsize = (uint32_t)about.f_frsize,
-		},
+		.st =
+			{
+				.blocks = about.f_blocks,
+				.bfree = about.f_bfree,
+				.bavail = about.f_bavail,
+				.files = about.f_files,
+				.ffree = about.f_ffree,
+				.bsize = (uint32_t)about.f_bsize,
+				.namelen = (uint32_t)about.f_namelen,
+				.frsize = (uint32_t)about.f_frsize,
+			},
 	};
 	return result;
 }

@@ -109,27 +109,50 @@ static void serve_until_the_end(int signals)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"mount", 1, 0, 'm'}, {"peer", 1, 0, 'n'}, {"address", 1, 0, 'a'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'},
-		{"figures", 1, 0, 'f'}, {"timeout", 1, 0, 't'}, {"setuid", 0, 0, 's'}, {"plain", 0, 0, 'P'},
-		{"with-parent", 0, 0, 'w'}, {"keep", 0, 0, 'K'}, {0},
+		{"mount", 1, 0, 'm'}, {"peer", 1, 0, 'n'},        {"address", 1, 0, 'a'}, {"port", 1, 0, 'p'},
+		{"pki", 1, 0, 'k'},   {"figures", 1, 0, 'f'},     {"timeout", 1, 0, 't'}, {"setuid", 0, 0, 's'},
+		{"plain", 0, 0, 'P'}, {"with-parent", 0, 0, 'w'}, {"keep", 0, 0, 'K'},    {0},
 	};
 	int device = -1, result;
 	sigset_t ends;
 
 	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		switch (option) {
-		case 'm': mfs_options.mount = optarg; break;
-		case 'n': mfs_about = mfs_options.peer = optarg; break;
-		case 'a': mfs_options.address = optarg; break;
-		case 'p': mfs_options.port = optarg; break;
-		case 'k': mfs_options.pki = optarg; break;
-		case 'f': mfs_options.figures = optarg; break;
-		case 't': mfs_options.timeout = (long long)(atof(optarg) * 1000); break;
-		case 's': mfs_options.setuid = true; break;
-		case 'P': mfs_options.plain = true; break;
-		case 'w': prctl(PR_SET_PDEATHSIG, SIGINT); break;
-		case 'K': mfs_options.keep = true; break;
-		default: return 64;
+		case 'm':
+			mfs_options.mount = optarg;
+			break;
+		case 'n':
+			mfs_about = mfs_options.peer = optarg;
+			break;
+		case 'a':
+			mfs_options.address = optarg;
+			break;
+		case 'p':
+			mfs_options.port = optarg;
+			break;
+		case 'k':
+			mfs_options.pki = optarg;
+			break;
+		case 'f':
+			mfs_options.figures = optarg;
+			break;
+		case 't':
+			mfs_options.timeout = (long long)(atof(optarg) * 1000);
+			break;
+		case 's':
+			mfs_options.setuid = true;
+			break;
+		case 'P':
+			mfs_options.plain = true;
+			break;
+		case 'w':
+			prctl(PR_SET_PDEATHSIG, SIGINT);
+			break;
+		case 'K':
+			mfs_options.keep = true;
+			break;
+		default:
+			return 64;
 		}
 	}
 	if (!mfs_options.mount || !mfs_options.peer || !mfs_options.address || !mfs_options.port || !mfs_options.pki) {

@@ -90,7 +90,8 @@ void mfs_promises_forget(void);
 /* A request that changes that node, and another one (or 0), is about to be forwarded; returns a number for: */
 uint32_t mfs_beside_change(uint32_t opcode, uint64_t node, uint64_t other);
 /* It has been answered; beside: what came with it and holds until then (ms), or NULL; failed: it has changed nothing. */
-void mfs_beside_changed(uint32_t opcode, uint64_t node, uint64_t other, uint32_t then, const struct mfs_beside *beside, bool failed, long long until);
+void mfs_beside_changed(uint32_t opcode, uint64_t node, uint64_t other, uint32_t then, const struct mfs_beside *beside, bool failed,
+                        long long until);
 void mfs_beside_forget(uint64_t node);
 void mfs_beside_forget_all(void);
 /* Whether the kernel's request has been answered. */

@@ -12,9 +12,9 @@
 
 static struct place {
 	uint64_t node, order;
-	long long until;   /* ms; 0: nothing is known */
+	long long until; /* ms; 0: nothing is known */
 	unsigned changing; /* requests under way that change it, or another that has this place */
-	bool blocked;      /* nothing is learned as long as there are any */
+	bool blocked; /* nothing is learned as long as there are any */
 	struct fuse_attr attributes;
 } places[PLACES];
 static unsigned taking; /* requests under way that take names away; until they are answered nothing is told of what may be concerned */
@@ -70,7 +70,8 @@ static void changed(uint64_t node, bool counted, bool known)
 		place->blocked = false;
 }
 
-void mfs_beside_changed(uint32_t opcode, uint64_t node, uint64_t other, uint32_t then, const struct mfs_beside *beside, bool failed, long long until)
+void mfs_beside_changed(uint32_t opcode, uint64_t node, uint64_t other, uint32_t then, const struct mfs_beside *beside, bool failed,
+                        long long until)
 {
 	struct place *place = place_of(node);
 

@@ -20,9 +20,10 @@
 #define HAS_RESEND (1ull << 39)
 #define DIRECT_IO_ALLOW_MMAP (1ull << 36)
 
-static const uint64_t wanted = FUSE_ASYNC_READ | FUSE_POSIX_LOCKS | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_DONT_MASK | FUSE_FLOCK_LOCKS |
-			       FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
-			       FUSE_POSIX_ACL | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 | HAS_RESEND | DIRECT_IO_ALLOW_MMAP;
+static const uint64_t wanted = FUSE_ASYNC_READ | FUSE_POSIX_LOCKS | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_DONT_MASK |
+                               FUSE_FLOCK_LOCKS | FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_ASYNC_DIO |
+                               FUSE_PARALLEL_DIROPS | FUSE_POSIX_ACL | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 | HAS_RESEND |
+                               DIRECT_IO_ALLOW_MMAP;
 
 struct notification {
 	struct notification *next;
@@ -158,13 +159,19 @@ static void agree(const struct fuse_in_header *in)
 		struct fuse_init_out body;
 	} reply = {
 		.header = {.len = sizeof reply, .unique = in->unique},
-		.body = {
-			.major = FUSE_KERNEL_VERSION, .minor = asked->minor < MINOR ? asked->minor : MINOR,
-			.max_readahead = MFS_READ_AHEAD << 10, /* no less, whether it has been set already or is set later */
-			.flags = (uint32_t)(flags & wanted) | (asked->flags & FUSE_INIT_EXT), .flags2 = (uint32_t)((flags & wanted) >> 32),
-			.max_background = 128, .congestion_threshold = 96, .max_write = MFS_DATA_MOST, .time_gran = 1,
-			.max_pages = MFS_DATA_MOST / 4096,
-		},
+		.body =
+			{
+				.major = FUSE_KERNEL_VERSION,
+				.minor = asked->minor < MINOR ? asked->minor : MINOR,
+				.max_readahead = MFS_READ_AHEAD << 10, /* no less, whether it has been set already or is set later */
+				.flags = (uint32_t)(flags & wanted) | (asked->flags & FUSE_INIT_EXT),
+				.flags2 = (uint32_t)((flags & wanted) >> 32),
+				.max_background = 128,
+				.congestion_threshold = 96,
+				.max_write = MFS_DATA_MOST,
+				.time_gran = 1,
+				.max_pages = MFS_DATA_MOST / 4096,
+			},
 	};
 
 	mfs_kept->minor = reply.body.minor;

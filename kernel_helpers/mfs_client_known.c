@@ -11,14 +11,14 @@
 #include <pthread.h>
 #include <string.h>
 
-#define THREADS 256      /* whose files are known at a time */
-#define GOOD_FOR 500     /* ms */
+#define THREADS 256 /* whose files are known at a time */
+#define GOOD_FOR 500 /* ms */
 #define NODES (1u << 21) /* the server's numbers end below */
 
 static struct {
 	uint32_t thread;
 	uint64_t unique; /* of the request, until it is answered */
-	uint64_t node;   /* then */
+	uint64_t node; /* then */
 	struct fuse_attr attributes;
 } made[THREADS];
 static struct {
@@ -26,7 +26,7 @@ static struct {
 	long long until; /* ms */
 } fresh[THREADS]; /* files that have been made just now, and have no extended attributes, as nobody has said that they have been changed */
 static uint32_t making[THREADS]; /* threads, by the number of their request */
-static uint8_t locked[NODES];    /* by the lower half of the node's number: whether it has had a lock */
+static uint8_t locked[NODES]; /* by the lower half of the node's number: whether it has had a lock */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static unsigned place(uint64_t unique)

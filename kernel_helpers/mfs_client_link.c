@@ -291,7 +291,8 @@ static void *keep_link(void *unused)
 			continue;
 		}
 		if (result != told)
-			mfs_log("%s cannot be reached: %s", mfs_options.peer, result == -EPROTO ? "it is not who it should be" : strerror(-result));
+			mfs_log("%s cannot be reached: %s", mfs_options.peer,
+			        result == -EPROTO ? "it is not who it should be" : strerror(-result));
 		told = result;
 		pthread_mutex_lock(&lock);
 		if (!lost_at)

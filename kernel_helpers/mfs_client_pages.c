@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #define NODES (1u << 21) /* the server's numbers end below */
-#define DROPPERS 4       /* threads: the kernel holds up who takes a page that is being read, until it has been answered */
-#define PATIENCE 100     /* ms for which they are waited for */
+#define DROPPERS 4 /* threads: the kernel holds up who takes a page that is being read, until it has been answered */
+#define PATIENCE 100 /* ms for which they are waited for */
 #define KERNELS_HANDLE 0x81
-#define SOON 10      /* ms; who was told of a change looks by himself before */
+#define SOON 10 /* ms; who was told of a change looks by himself before */
 #define LOOKING 1000 /* ms for which a look is waited for; its answer comes over the link */
 
 static _Atomic uint64_t seen[NODES]; /* by the lower half of the node's number */
@@ -32,9 +32,9 @@ static struct due {
 	struct due *next;
 	uint64_t node;
 	long long at; /* ms */
-	bool seen;    /* somebody has looked meanwhile */
+	bool seen; /* somebody has looked meanwhile */
 } *first, **last = &first; /* to be looked at, in this order; */
-static atomic_uint dues;   /* so many */
+static atomic_uint dues; /* so many */
 static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_due = PTHREAD_COND_INITIALIZER;
 static int to_looker = -1, from_looker = -1;

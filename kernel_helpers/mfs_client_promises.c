@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ASKED 4096          /* places of requests, by their number, */
-#define PLACES 16           /* and so many that one may have; what is promised to who finds none is not looked at */
+#define ASKED 4096 /* places of requests, by their number, */
+#define PLACES 16 /* and so many that one may have; what is promised to who finds none is not looked at */
 #define RESENT (1ull << 63) /* in the number of a request that the kernel asks again */
-#define TERM 1000           /* ms: the most that is promised */
+#define TERM 1000 /* ms: the most that is promised */
 
 struct asked {
 	uint64_t unique; /* 0: this place is free */
@@ -24,7 +24,7 @@ struct asked {
 	uint32_t opcode;
 	uint32_t age; /* of what is known of changed nodes, then */
 	bool changes; /* the node, without telling of it */
-	bool alters;  /* the node's attributes, or names in it */
+	bool alters; /* the node's attributes, or names in it */
 };
 
 static struct asked asked[ASKED];
@@ -65,17 +65,23 @@ void mfs_promises_asked(const void *frame)
 	struct asked one = {.unique = in->unique & ~RESENT, .node = in->nodeid, .since = mfs_now(), .opcode = in->opcode};
 
 	switch (in->opcode) {
-	case FUSE_LOOKUP: case FUSE_GETATTR: case FUSE_READDIRPLUS:
+	case FUSE_LOOKUP:
+	case FUSE_GETATTR:
+	case FUSE_READDIRPLUS:
 		break;
-	case FUSE_WRITE: case FUSE_FALLOCATE: case FUSE_COPY_FILE_RANGE:
-		mfs_beside_forget(in->opcode == FUSE_COPY_FILE_RANGE ? ((const struct fuse_copy_file_range_in *)(in + 1))->nodeid_out : in->nodeid);
+	case FUSE_WRITE:
+	case FUSE_FALLOCATE:
+	case FUSE_COPY_FILE_RANGE:
+		mfs_beside_forget(in->opcode == FUSE_COPY_FILE_RANGE ? ((const struct fuse_copy_file_range_in *)(in + 1))->nodeid_out
+		                                                     : in->nodeid);
 		return;
 	case FUSE_SETATTR:
 		one.alters = true;
 		if (((const struct fuse_setattr_in *)(in + 1))->valid & FATTR_SIZE)
 			mfs_promises_forget_node(in->nodeid);
 		break;
-	case FUSE_RENAME: case FUSE_RENAME2:
+	case FUSE_RENAME:
+	case FUSE_RENAME2:
 		one.other = ((const struct fuse_rename_in *)(in + 1))->newdir;
 		one.changes = true;
 		break;
@@ -94,8 +100,14 @@ void mfs_promises_asked(const void *frame)
 			return;
 		mfs_promises_forget_node(in->nodeid);
 		/* fall through */
-	case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_UNLINK: case FUSE_RMDIR:
-	case FUSE_SETXATTR: case FUSE_REMOVEXATTR:
+	case FUSE_CREATE:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_SYMLINK:
+	case FUSE_UNLINK:
+	case FUSE_RMDIR:
+	case FUSE_SETXATTR:
+	case FUSE_REMOVEXATTR:
 		one.changes = true;
 		break;
 	default:
@@ -221,15 +233,22 @@ void mfs_promises_come(void *frame, size_t size, const struct mfs_beside *beside
 	if (beside && !note(beside->node, one.since + TERM))
 		beside = NULL;
 	if (one.alters)
-		mfs_beside_changed(one.opcode, one.node, one.other, one.age, header->error ? NULL : beside, header->error, one.since + TERM);
+		mfs_beside_changed(one.opcode, one.node, one.other, one.age, header->error ? NULL : beside, header->error,
+		                   one.since + TERM);
 	if (header->error)
 		mfs_unread_tells_of(one.unique, 0);
 	switch (one.opcode) {
-	case FUSE_GETATTR: case FUSE_SETATTR:
+	case FUSE_GETATTR:
+	case FUSE_SETATTR:
 		if (at + sizeof(struct fuse_attr_out) <= end)
 			limit(&one, one.node, &((struct fuse_attr_out *)at)->attr_valid, &((struct fuse_attr_out *)at)->attr_valid_nsec);
 		break;
-	case FUSE_LOOKUP: case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_SYMLINK: case FUSE_LINK:
+	case FUSE_LOOKUP:
+	case FUSE_CREATE:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_SYMLINK:
+	case FUSE_LINK:
 		if (at + sizeof(struct fuse_entry_out) > end)
 			break;
 		limit_entry(&one, (struct fuse_entry_out *)at);

@@ -13,18 +13,18 @@
 #include <linux/fuse.h>
 #include <pthread.h>
 
-#define MOST 512              /* requests and answers; of more it is said that there is one */
-#define TERM 1000             /* ms: what was promised holds no longer, so nobody waits longer for who has asked either */
+#define MOST 512 /* requests and answers; of more it is said that there is one */
+#define TERM 1000 /* ms: what was promised holds no longer, so nobody waits longer for who has asked either */
 #define RESENT (1ull << 63)
 #define NOTHING (~0ull)
 
 static struct answer {
 	uint64_t unique; /* of the request */
 	uint64_t handle; /* of a listing */
-	uint64_t node;   /* that it tells of; 0: that is not known yet, or of many */
+	uint64_t node; /* that it tells of; 0: that is not known yet, or of many */
 	uint32_t thread;
-	bool names;      /* it is a listing that has come, with names that may be remembered */
-	bool late;       /* these have been forgotten since */
+	bool names; /* it is a listing that has come, with names that may be remembered */
+	bool late; /* these have been forgotten since */
 	long long since; /* ms */
 } answers[MOST];
 static unsigned count;
@@ -36,8 +36,15 @@ static pthread_cond_t is_read = PTHREAD_COND_INITIALIZER;
 static bool tells_of_nodes(uint32_t opcode)
 {
 	switch (opcode) {
-	case FUSE_LOOKUP: case FUSE_GETATTR: case FUSE_SETATTR: case FUSE_READDIRPLUS: case FUSE_CREATE: case FUSE_MKNOD: case FUSE_MKDIR:
-	case FUSE_SYMLINK: case FUSE_LINK:
+	case FUSE_LOOKUP:
+	case FUSE_GETATTR:
+	case FUSE_SETATTR:
+	case FUSE_READDIRPLUS:
+	case FUSE_CREATE:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_SYMLINK:
+	case FUSE_LINK:
 		return true;
 	}
 	return false;
@@ -80,7 +87,10 @@ void mfs_unread_asked(const void *frame)
 	}
 	if (tells_of_nodes(in->opcode) && count < MOST)
 		answers[count++] = (struct answer){
-			.unique = in->unique & ~RESENT, .thread = in->pid, .since = now, .node = in->opcode == FUSE_GETATTR ? in->nodeid : 0,
+			.unique = in->unique & ~RESENT,
+			.thread = in->pid,
+			.since = now,
+			.node = in->opcode == FUSE_GETATTR ? in->nodeid : 0,
 			.handle = in->opcode == FUSE_READDIRPLUS ? ((const struct fuse_read_in *)(in + 1))->fh : 0,
 		};
 	else if (tells_of_nodes(in->opcode)) {

@@ -91,7 +91,7 @@ long mfs_open(struct mfs_request *request)
 
 /* Makes the file, or opens the one that somebody else has made meanwhile; as mfs_find, with a descriptor of the open file. */
 static long create_or_open(struct mfs_request *request, struct mfs_node *parent, const char *name, const struct fuse_create_in *asked,
-			   struct mfs_found *found)
+                           struct mfs_found *found)
 {
 	struct open_how how = {
 		.flags = ((unsigned)asked->flags & (unsigned)passed_on) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
@@ -373,7 +373,7 @@ long mfs_tmpfile(struct mfs_request *request)
 		return asked ? -errno : -EINVAL;
 	umask(asked->umask);
 	int fd = open(mfs_path_of(parent->fd).text, ((int)asked->flags & passed_on) | O_TMPFILE | (int)(asked->flags & O_EXCL) | O_CLOEXEC,
-		      asked->mode & 07777);
+	              asked->mode & 07777);
 	struct mfs_found found = {.export = mfs_node_export(&session->table, parent), .kind = mfs_node_kind(&session->table, parent)};
 	long result = fd < 0 ? -errno : 0;
 	mfs_node_put(&session->table, parent);

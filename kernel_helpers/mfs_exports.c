@@ -117,14 +117,34 @@ static bool is_among(unsigned long magic, const unsigned long *list, size_t coun
 enum mfs_kind mfs_kind_of(int fd, const struct stat *stat, dev_t parent_device, enum mfs_kind parent_kind)
 {
 	static const unsigned long kernels_own[] = {
-		PROC_SUPER_MAGIC, SYSFS_MAGIC, DEVPTS_SUPER_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, CGROUP_SUPER_MAGIC,
-		CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC, EFIVARFS_MAGIC, BINFMTFS_MAGIC, 0x19800202 /* mqueue */, 0x62656570 /* configfs */,
-		0x65735543 /* fusectl */, PSTOREFS_MAGIC, SELINUX_MAGIC, NSFS_MAGIC,
+		PROC_SUPER_MAGIC,
+		SYSFS_MAGIC,
+		DEVPTS_SUPER_MAGIC,
+		DEBUGFS_MAGIC,
+		TRACEFS_MAGIC,
+		SECURITYFS_MAGIC,
+		CGROUP_SUPER_MAGIC,
+		CGROUP2_SUPER_MAGIC,
+		BPF_FS_MAGIC,
+		EFIVARFS_MAGIC,
+		BINFMTFS_MAGIC,
+		0x19800202 /* mqueue */,
+		0x62656570 /* configfs */,
+		0x65735543 /* fusectl */,
+		PSTOREFS_MAGIC,
+		SELINUX_MAGIC,
+		NSFS_MAGIC,
 	};
 	static const unsigned long elsewhere[] = {
-		FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC, CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC,
-		AFS_FS_MAGIC, CODA_SUPER_MAGIC, V9FS_MAGIC, OCFS2_SUPER_MAGIC, 0x01161970 /* gfs2 */, 0x0bd00bd0 /* lustre */,
-		0x47504653 /* gpfs */, 0x19830326 /* beegfs */, 0x20030528 /* orangefs */, 0x786f4256 /* vboxsf */, 0xbacbacbc /* vmhgfs */,
+		FUSE_SUPER_MAGIC,        NFS_SUPER_MAGIC,
+		SMB_SUPER_MAGIC,         CIFS_SUPER_MAGIC,
+		SMB2_SUPER_MAGIC,        CEPH_SUPER_MAGIC,
+		AFS_SUPER_MAGIC,         AFS_FS_MAGIC,
+		CODA_SUPER_MAGIC,        V9FS_MAGIC,
+		OCFS2_SUPER_MAGIC,       0x01161970 /* gfs2 */,
+		0x0bd00bd0 /* lustre */, 0x47504653 /* gpfs */,
+		0x19830326 /* beegfs */, 0x20030528 /* orangefs */,
+		0x786f4256 /* vboxsf */, 0xbacbacbc /* vmhgfs */,
 	};
 	struct statfs about;
 

@@ -34,8 +34,10 @@ int mfs_handles_begin(struct mfs_handles *handles, struct mfs_table *table, cons
 	}
 	handles->records = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
-	handles->files = mmap(NULL, MOST * sizeof *handles->files, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	handles->free = mmap(NULL, MOST * sizeof *handles->free, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	handles->files =
+		mmap(NULL, MOST * sizeof *handles->files, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	handles->free =
+		mmap(NULL, MOST * sizeof *handles->free, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (handles->records == MAP_FAILED || handles->files == MAP_FAILED || handles->free == MAP_FAILED)
 		return -ENOMEM;
 	pthread_mutex_init(&handles->lock, NULL);
@@ -48,7 +50,8 @@ int mfs_handles_begin(struct mfs_handles *handles, struct mfs_table *table, cons
 		if (!record->node)
 			handles->free[handles->free_count++] = index;
 		else if ((uint32_t)record->node < MFS_NODES && mfs_is_for_writing((uint32_t)record->flags))
-			table->nodes[(uint32_t)record->node].writer = index | (uint64_t)record->sequence << 32; /* it will be opened again */
+			table->nodes[(uint32_t)record->node].writer = index | (uint64_t)record->sequence
+			                                                              << 32; /* it will be opened again */
 	}
 	return 0;
 }

@@ -70,8 +70,9 @@ static bool find_mount(uint64_t id, struct place *shown, char *point)
 	while (list && !found && fgets(line, LINE, list)) {
 		unsigned long long number;
 		const char *rest = strstr(line, " - ");
-		found = rest && sscanf(line, "%llu %*u %u:%u %4095s %4095s", &number, &shown->major, &shown->minor, shown->path, point) == 5 &&
-			number == id && sscanf(rest, " - %31s", shown->kind) == 1;
+		found = rest &&
+		        sscanf(line, "%llu %*u %u:%u %4095s %4095s", &number, &shown->major, &shown->minor, shown->path, point) == 5 &&
+		        number == id && sscanf(rest, " - %31s", shown->kind) == 1;
 	}
 	if (list)
 		fclose(list);
@@ -191,7 +192,8 @@ static bool is_key(const struct stat *stat)
 	int again = openat(keys, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *list = again >= 0 ? fdopendir(again) : NULL;
 	while (list && !found && (entry = readdir(list)))
-		found = !fstatat(keys, entry->d_name, &own, AT_SYMLINK_NOFOLLOW) && own.st_ino == stat->st_ino && own.st_dev == stat->st_dev;
+		found = !fstatat(keys, entry->d_name, &own, AT_SYMLINK_NOFOLLOW) && own.st_ino == stat->st_ino &&
+		        own.st_dev == stat->st_dev;
 	if (list)
 		closedir(list);
 	else if (again >= 0)

@@ -30,7 +30,7 @@
 
 /* What root of a peer may, below the exports: what root may with files, no more. */
 static const uint64_t as_root = 1ull << CAP_CHOWN | 1ull << CAP_DAC_OVERRIDE | 1ull << CAP_DAC_READ_SEARCH | 1ull << CAP_FOWNER |
-				1ull << CAP_FSETID | 1ull << CAP_SETFCAP | 1ull << CAP_MKNOD | 1ull << CAP_LINUX_IMMUTABLE;
+                                1ull << CAP_FSETID | 1ull << CAP_SETFCAP | 1ull << CAP_MKNOD | 1ull << CAP_LINUX_IMMUTABLE;
 static const uint64_t to_change = 1ull << CAP_SETUID | 1ull << CAP_SETGID;
 static const uint64_t for_ourselves = 1ull << CAP_LEASE;
 

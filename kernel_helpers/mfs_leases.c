@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define DESCRIPTORS (1u << 20)
-#define TICK 20   /* ms between two looks at leases that are wanted back; as long as there are none: */
+#define TICK 20 /* ms between two looks at leases that are wanted back; as long as there are none: */
 #define CALM 250
 
 struct mfs_lease {
@@ -23,7 +23,7 @@ struct mfs_lease {
 	struct mfs_session *session;
 	struct mfs_node *node;
 	uint64_t id, fence;
-	long long until;    /* the peer remembers nothing after that, */
+	long long until; /* the peer remembers nothing after that, */
 	long long given_up; /* and when it is wanted back, it is not waited for longer than that; ms */
 	bool breaking, told;
 	bool whole; /* a write lease, on the file that the peer has open */
@@ -205,7 +205,8 @@ static bool look(bool lost)
 		breaking |= lease->breaking;
 		if (lease->breaking ? now > lease->given_up : now > lease->until + MFS_LATE)
 			release(lease);
-		else if (lost && !lease->breaking && found < sizeof wanted / sizeof *wanted && fcntl(lease->fd, F_GETLEASE) != (lease->whole ? F_WRLCK : F_RDLCK))
+		else if (lost && !lease->breaking && found < sizeof wanted / sizeof *wanted &&
+		         fcntl(lease->fd, F_GETLEASE) != (lease->whole ? F_WRLCK : F_RDLCK))
 			wanted[found++] = lease->fd;
 	}
 	pthread_mutex_unlock(&lock);

@@ -18,8 +18,8 @@
 struct mfs_ledger {
 	uint64_t unique; /* 0: unused */
 	uint32_t done, size;
-	uint32_t begun_by;  /* which server */
-	uint32_t again;     /* it was asked again while it was under way */
+	uint32_t begun_by; /* which server */
+	uint32_t again; /* it was asked again while it was under way */
 	char reply[REPLY_MOST]; /* header and all */
 };
 
@@ -43,9 +43,26 @@ static uint32_t own_mark(void)
 static bool is_remembered(uint32_t opcode)
 {
 	switch (opcode) {
-	case FUSE_SETATTR: case FUSE_SYMLINK: case FUSE_MKNOD: case FUSE_MKDIR: case FUSE_UNLINK: case FUSE_RMDIR: case FUSE_RENAME:
-	case FUSE_RENAME2: case FUSE_LINK: case FUSE_OPEN: case FUSE_CREATE: case FUSE_TMPFILE: case FUSE_WRITE: case FUSE_RELEASE:
-	case FUSE_SETXATTR: case FUSE_REMOVEXATTR: case FUSE_FALLOCATE: case FUSE_COPY_FILE_RANGE: case FUSE_OPENDIR: case FUSE_RELEASEDIR:
+	case FUSE_SETATTR:
+	case FUSE_SYMLINK:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_UNLINK:
+	case FUSE_RMDIR:
+	case FUSE_RENAME:
+	case FUSE_RENAME2:
+	case FUSE_LINK:
+	case FUSE_OPEN:
+	case FUSE_CREATE:
+	case FUSE_TMPFILE:
+	case FUSE_WRITE:
+	case FUSE_RELEASE:
+	case FUSE_SETXATTR:
+	case FUSE_REMOVEXATTR:
+	case FUSE_FALLOCATE:
+	case FUSE_COPY_FILE_RANGE:
+	case FUSE_OPENDIR:
+	case FUSE_RELEASEDIR:
 		return true;
 	}
 	return false;

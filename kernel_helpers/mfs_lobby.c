@@ -190,7 +190,8 @@ void mfs_lobby_look(const struct pollfd *watched, unsigned count, void (*meet)(i
 			meet(fd);
 		} else if (has_news || is_late) {
 			mfs_lobby_complain(is_late ? "silence" : "crowd", fd,
-					   is_late ? "refused: it did not say whose it is in time" : "turned away: too many are in their handshakes");
+			                   is_late ? "refused: it did not say whose it is in time"
+			                           : "turned away: too many are in their handshakes");
 			close(fd);
 		}
 	}

@@ -9,7 +9,7 @@
 #define MFS_LOBBY_OF_SOURCE 256
 #define MFS_LOBBY_HANDSHAKES 128 /* those that have said something, and have a thread */
 #define MFS_LOBBY_HANDSHAKES_OF_SOURCE 32
-#define MFS_LOBBY_SLOW 1000     /* ms after which a handshake lasts too long, if there is no other place */
+#define MFS_LOBBY_SLOW 1000 /* ms after which a handshake lasts too long, if there is no other place */
 #define MFS_LOBBY_PATIENCE 5000 /* ms in which a connection must say something, and then whose it is */
 
 /* A connection that has come; from now on it is the lobby's. */

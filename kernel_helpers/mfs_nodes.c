@@ -88,7 +88,8 @@ int mfs_table_begin(struct mfs_table *table, struct mfs_peer *peer, const char *
 	}
 	table->records = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
-	table->nodes = mmap(NULL, MFS_NODES * sizeof(struct mfs_node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	table->nodes =
+		mmap(NULL, MFS_NODES * sizeof(struct mfs_node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	table->buckets = calloc(MFS_BUCKETS, sizeof *table->buckets);
 	table->handle_buckets = calloc(MFS_BUCKETS, sizeof *table->handle_buckets);
 	if (table->records == MAP_FAILED || table->nodes == MAP_FAILED || !table->buckets || !table->handle_buckets)
@@ -232,7 +233,8 @@ static void give_up_descriptors(struct mfs_table *table)
 	for (uint32_t tried = 0; has_many_open(table) && tried < 64; tried++) {
 		uint32_t index = table->hand = table->hand + 1 < table->used ? table->hand + 1 : MFS_ROOT + 1;
 		struct mfs_node *node = &table->nodes[index];
-		if (!table->records[index].lookups || node->pins || node->marked || node->watched || node->lease || node->fd < 0 || !table->records[index].handle_size)
+		if (!table->records[index].lookups || node->pins || node->marked || node->watched || node->lease || node->fd < 0 ||
+		    !table->records[index].handle_size)
 			continue;
 		close(node->fd);
 		node->fd = -1;

@@ -124,7 +124,8 @@ bool mfs_place_take(struct mfs_peer *peer, enum mfs_place what)
 		return true;
 	mfs_place_give(peer, what, 1);
 	unsigned now = (unsigned)(mfs_now() / 1000) + 1, before = peer->complained;
-	if (what != MFS_LEASES && what != MFS_THREADS && now - before > 60 && atomic_compare_exchange_strong(&peer->complained, &before, now))
+	if (what != MFS_LEASES && what != MFS_THREADS && now - before > 60 &&
+	    atomic_compare_exchange_strong(&peer->complained, &before, now))
 		mfs_log("%s has as many %s as it may: %u of its own, %u of all nodes", peer->name, bound->name, own, all);
 	return false;
 }

@@ -75,7 +75,8 @@ bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, 
 		node->foreign = 0;
 		node->changed = time_of_change(stat);
 	}
-	if (request->in->opcode == FUSE_CREATE && S_ISREG(stat->st_mode) && !node->writer) /* it is open for writing: there is no lease to be had, yet */
+	if (request->in->opcode == FUSE_CREATE && S_ISREG(stat->st_mode) &&
+	    !node->writer) /* it is open for writing: there is no lease to be had, yet */
 		return false;
 	if (!is_quiet(node, stat) || !remember(request, node))
 		return false;

@@ -9,7 +9,8 @@
 #define MFS_TERM 1000  /* ms for which a peer's kernel may use what it was told, without asking */
 #define MFS_MARGIN 300 /* ms more, for which a peer that does not answer is waited for */
 #define MFS_LATE 3000  /* ms more, for which it is told nevertheless: what it was told may have reached a busy program late */
-#define MFS_QUIET 50   /* ms for which nobody else has changed what a peer may remember (mfs_quiet), and as long nobody had to be told that it */
+#define MFS_QUIET \
+	50   /* ms for which nobody else has changed what a peer may remember (mfs_quiet), and as long nobody had to be told that it */
 #define MFS_CALM 1000  /* has changed; twice as long with each time that follows the one before within this time, and this is the most */
 #define MFS_OLD 50     /* ms after which the next change has another time, however coarse clocks are */
 #define MFS_BREAK (SIGRTMIN + 1)

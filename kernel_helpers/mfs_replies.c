@@ -43,7 +43,8 @@ static void take_promises_back(struct mfs_request *request, size_t size)
 			at += FUSE_DIRENTPLUS_SIZE(one);
 		}
 		break;
-	case FUSE_OPEN: case FUSE_RELEASE:
+	case FUSE_OPEN:
+	case FUSE_RELEASE:
 		break;
 	default:
 		((struct fuse_entry_out *)request->reply)->entry_valid = 0;
@@ -131,7 +132,8 @@ void mfs_fence_wait(struct mfs_session *session, uint64_t number, bool (*gives_u
 	long long end = mfs_now() + MFS_SETTLES_WITHIN;
 
 	pthread_mutex_lock(&session->settling);
-	while (session->settled < number && !(gives_up && gives_up(session, argument)) && mfs_wait_until(&session->is_settled, &session->settling, end))
+	while (session->settled < number && !(gives_up && gives_up(session, argument)) &&
+	       mfs_wait_until(&session->is_settled, &session->settling, end))
 		;
 	pthread_mutex_unlock(&session->settling);
 }

@@ -26,35 +26,35 @@ struct mfs_turn {
 	pthread_cond_t is_free;
 	bool taken;
 	atomic_int waiting;
-	atomic_ullong at;        /* the number of the request that whoever leads is at, 0: it waits for one. Whoever makes it 0 has the turn, or */
+	atomic_ullong at; /* the number of the request that whoever leads is at, 0: it waits for one. Whoever makes it 0 has the turn, or */
 	unsigned long long last; /* gives it away */
-	atomic_llong since;      /* ms, monotonic */
+	atomic_llong since; /* ms, monotonic */
 };
 
 struct mfs_session {
 	char peer[MFS_NAME_MOST];
-	struct mfs_peer *owner;  /* the same, and what it has of us */
+	struct mfs_peer *owner; /* the same, and what it has of us */
 	uint8_t id[MFS_SESSION];
 	struct mfs_stream in, out;
-	struct mfs_turn turn;    /* to read from `in` */
+	struct mfs_turn turn; /* to read from `in` */
 	pthread_mutex_t writing;
-	atomic_int threads;      /* that serve it; */
-	atomic_int busy;         /* of these, who is at a request: not in the connections, but to answer it */
+	atomic_int threads; /* that serve it; */
+	atomic_int busy; /* of these, who is at a request: not in the connections, but to answer it */
 	atomic_uint connections; /* that it has had before */
-	bool held;               /* it is nobody's turn, for it is not connected yet; of who holds sessions_lock */
+	bool held; /* it is nobody's turn, for it is not connected yet; of who holds sessions_lock */
 	atomic_bool broken, ended;
-	atomic_int kept;         /* by whom it is used besides its threads */
-	atomic_ullong notified;  /* notifications that are to be sent; */
-	atomic_ullong sent;      /* so many of them have been, or never will be */
-	atomic_ullong dropped;   /* what was promised to it, and taken back without a notification */
-	atomic_ullong settled;   /* of the notifications, how many the peer's kernel is known to have obeyed */
-	atomic_llong told;       /* ms, monotonic: when the last was sent */
+	atomic_int kept; /* by whom it is used besides its threads */
+	atomic_ullong notified; /* notifications that are to be sent; */
+	atomic_ullong sent; /* so many of them have been, or never will be */
+	atomic_ullong dropped; /* what was promised to it, and taken back without a notification */
+	atomic_ullong settled; /* of the notifications, how many the peer's kernel is known to have obeyed */
+	atomic_llong told; /* ms, monotonic: when the last was sent */
 	pthread_mutex_t settling, watching;
 	pthread_cond_t is_settled;
-	atomic_llong heard;      /* ms, monotonic */
-	bool hurries;            /* the last request came soon after the one before; of whoever leads */
-	bool root_counts;        /* its root is root here, too */
-	pthread_mutex_t ends;    /* of `in` and `out` themselves: who shuts them must not find others in their places */
+	atomic_llong heard; /* ms, monotonic */
+	bool hurries; /* the last request came soon after the one before; of whoever leads */
+	bool root_counts; /* its root is root here, too */
+	pthread_mutex_t ends; /* of `in` and `out` themselves: who shuts them must not find others in their places */
 	bool has_in, has_out, serving;
 	atomic_bool epochs, takes_beside;
 	struct mfs_table table;
@@ -68,24 +68,24 @@ struct mfs_session {
 struct mfs_request {
 	struct mfs_session *session;
 	struct fuse_in_header *in;
-	char *argument;          /* what follows the header, ended by a NUL of ours */
-	size_t size;             /* of the argument */
-	char *buffer;            /* of the reply, with room for its header */
-	char *reply;             /* within it, after the header */
-	size_t room;             /* for the reply */
-	bool leads;              /* nobody else takes requests until we step down, or have been at this one for long */
+	char *argument; /* what follows the header, ended by a NUL of ours */
+	size_t size; /* of the argument */
+	char *buffer; /* of the reply, with room for its header */
+	char *reply; /* within it, after the header */
+	size_t room; /* for the reply */
+	bool leads; /* nobody else takes requests until we step down, or have been at this one for long */
 	unsigned long long number; /* by which it leads */
-	bool alone;              /* in a thread of its own: may wait for others */
+	bool alone; /* in a thread of its own: may wait for others */
 	struct mfs_node *told_of; /* a directory that is looked into, and whether its names may be remembered */
 	bool tells_names;
-	bool makes;              /* what it tells of is new, and the peer's own */
-	bool promises;           /* the reply says that something may be remembered */
+	bool makes; /* what it tells of is new, and the peer's own */
+	bool promises; /* the reply says that something may be remembered */
 	bool has_beside;
 	struct mfs_beside beside;
 	unsigned long long news; /* of the session, when it was begun */
-	unsigned connection;     /* by which it came */
+	unsigned connection; /* by which it came */
 	atomic_bool interrupted;
-	bool squashed;           /* the peer's root asks, who is nobody here */
+	bool squashed; /* the peer's root asks, who is nobody here */
 };
 
 #define MFS_AGAIN (1ull << 63) /* of a request's number: the kernel asks again (FUSE_UNIQUE_RESEND) */
@@ -179,7 +179,7 @@ long mfs_setlkw(struct mfs_request *request);
 
 /* What handlers share. */
 struct mfs_found {
-	int fd;     /* O_PATH */
+	int fd; /* O_PATH */
 	bool names; /* the peer may remember this name, or that there is none */
 	bool below; /* asked: what is mounted there is not to be found (EXDEV) */
 	struct stat stat;

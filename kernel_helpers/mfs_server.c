@@ -125,7 +125,7 @@ static int listen_at(const char *address, const char *port)
 	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	farhome_unpaced(fd);
 	if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, found->ai_addr, found->ai_addrlen) ||
-			listen(fd, 1024))) {
+	                listen(fd, 1024))) {
 		int reason = errno;
 		close(fd);
 		errno = reason;
@@ -181,7 +181,8 @@ static void serve_until_the_end(int listener)
 			if (watched[1].revents)
 				return; /* mosd has ended */
 			mfs_lobby_look(watched + 2, strangers, begin_to_meet);
-			for (int fd, count = 0; watched[0].revents && count < ACCEPTED && (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0; count++)
+			for (int fd, count = 0;
+			     watched[0].revents && count < ACCEPTED && (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0; count++)
 				mfs_lobby_enter(fd);
 		} else {
 			mfs_lobby_look(watched + 2, strangers, begin_to_meet);
@@ -199,9 +200,9 @@ static void serve_until_the_end(int listener)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"listen", 1, 0, 'l'}, {"port", 1, 0, 'p'}, {"pki", 1, 0, 'k'}, {"run", 1, 0, 'r'}, {"export", 1, 0, 'e'},
-		{"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'}, {"root-of", 1, 0, 'R'}, {"plain", 0, 0, 'P'},
-		{"quiet", 1, 0, 'q'}, {"bound", 1, 0, 'b'}, {0},
+		{"listen", 1, 0, 'l'}, {"port", 1, 0, 'p'},      {"pki", 1, 0, 'k'},   {"run", 1, 0, 'r'},
+		{"export", 1, 0, 'e'}, {"read-only", 1, 0, 'o'}, {"hide", 1, 0, 'h'},  {"root-of", 1, 0, 'R'},
+		{"plain", 0, 0, 'P'},  {"quiet", 1, 0, 'q'},     {"bound", 1, 0, 'b'}, {0},
 	};
 	const char *address = NULL, *port = "7227", *pki = NULL, *what;
 	char *paths[MFS_EXPORTS], skeleton[4096], why[512];
@@ -210,21 +211,35 @@ int main(int argc, char **argv)
 
 	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		switch (option) {
-		case 'l': address = optarg; break;
-		case 'p': port = optarg; break;
-		case 'k': pki = optarg; break;
-		case 'r': mfs_run_directory = optarg; break;
+		case 'l':
+			address = optarg;
+			break;
+		case 'p':
+			port = optarg;
+			break;
+		case 'k':
+			pki = optarg;
+			break;
+		case 'r':
+			mfs_run_directory = optarg;
+			break;
 		case 'h':
 			if (mfs_hide(optarg))
 				return mfs_fail(optarg, E2BIG);
 			break;
-		case 'R': mfs_root_count(strcmp(optarg, "*") ? optarg : NULL); break;
-		case 'P': plain = true; break;
+		case 'R':
+			mfs_root_count(strcmp(optarg, "*") ? optarg : NULL);
+			break;
+		case 'P':
+			plain = true;
+			break;
 		case 'b':
 			if (!mfs_places_bound(optarg))
 				return mfs_fail(optarg, EINVAL);
 			break;
-		case 'q': mfs_quiet = atoi(optarg); break;
+		case 'q':
+			mfs_quiet = atoi(optarg);
+			break;
 		case 'e':
 		case 'o':
 			if (count == MFS_EXPORTS)
@@ -232,7 +247,8 @@ int main(int argc, char **argv)
 			read_only[count] = option == 'o';
 			paths[count++] = optarg;
 			break;
-		default: return 64;
+		default:
+			return 64;
 		}
 	}
 	if (!address || !pki || !mfs_run_directory) {

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #define THREADS_MOST 128
-#define LASTS 50     /* ms */
-#define TICK 20      /* ms between two looks at who leads while somebody is at a request; as long as nobody is: */
+#define LASTS 50 /* ms */
+#define TICK 20 /* ms between two looks at who leads while somebody is at a request; as long as nobody is: */
 #define CALM 200
-#define SOON 5       /* ms in place of these, for */
-#define ALERT 1000   /* ms after somebody has lost his turn: many may ask for the same */
+#define SOON 5 /* ms in place of these, for */
+#define ALERT 1000 /* ms after somebody has lost his turn: many may ask for the same */
 
 void mfs_turn_begin(struct mfs_turn *turn)
 {
@@ -84,7 +84,7 @@ void mfs_turn_give(struct mfs_session *session, unsigned long long number)
 
 struct looked {
 	bool is_alert; /* somebody has lost his turn lately */
-	bool found;    /* somebody leads who is at a request, */
+	bool found; /* somebody leads who is at a request, */
 	bool relieved; /* and has lost his turn now */
 };
 

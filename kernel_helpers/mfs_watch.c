@@ -159,8 +159,10 @@ static void *watch(void *unused)
 int mfs_watch_open(void)
 {
 	struct epoll_event event = {.events = EPOLLIN};
-	int events = arrivals < 0 ? -1 : fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_TID | FAN_REPORT_FID | FAN_REPORT_DFID_NAME | FAN_UNLIMITED_MARKS |
-						       FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY);
+	int events = arrivals < 0 ? -1
+	                          : fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_TID | FAN_REPORT_FID | FAN_REPORT_DFID_NAME |
+	                                                  FAN_UNLIMITED_MARKS | FAN_NONBLOCK | FAN_CLOEXEC,
+	                                          O_RDONLY);
 
 	if (events >= 0 && epoll_ctl(arrivals, EPOLL_CTL_ADD, events, &event)) {
 		close(events);

@@ -65,7 +65,10 @@ void mouth_free(struct mouth *mouth)
 	drop(mouth);
 }
 
-int mouth_userfaultfd(const struct mouth *mouth) { return mouth->userfaultfd; }
+int mouth_userfaultfd(const struct mouth *mouth)
+{
+	return mouth->userfaultfd;
+}
 
 int mouth_owe(struct mouth *mouth, const struct run *runs, size_t count)
 {
@@ -78,9 +81,15 @@ int mouth_owe(struct mouth *mouth, const struct run *runs, size_t count)
 	return 0;
 }
 
-bool mouth_owes(const struct mouth *mouth) { return mouth->lacking; }
+bool mouth_owes(const struct mouth *mouth)
+{
+	return mouth->lacking;
+}
 
-bool mouth_is_gone(const struct mouth *mouth) { return mouth->gone; }
+bool mouth_is_gone(const struct mouth *mouth)
+{
+	return mouth->gone;
+}
 
 /* -- what the process does ------------------------------------------------------------------------------------------------ */
 

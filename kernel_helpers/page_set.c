@@ -29,7 +29,8 @@ struct page_set *page_set_new(const struct run *runs, size_t count, bool full)
 
 static uint64_t pages_of(const struct page_set *set)
 {
-	return set->count ? set->spans[set->count - 1].first + (set->spans[set->count - 1].end - set->spans[set->count - 1].start) / PAGE : 0;
+	return set->count ? set->spans[set->count - 1].first + (set->spans[set->count - 1].end - set->spans[set->count - 1].start) / PAGE
+	                  : 0;
 }
 
 struct page_set *page_set_copy(const struct page_set *set)
@@ -71,7 +72,10 @@ static size_t find(const struct page_set *set, uint64_t address)
 	return low;
 }
 
-static bool is_set(const struct page_set *set, uint64_t number) { return set->bits[number / 64] >> number % 64 & 1; }
+static bool is_set(const struct page_set *set, uint64_t number)
+{
+	return set->bits[number / 64] >> number % 64 & 1;
+}
 
 bool page_set_has(const struct page_set *set, uint64_t page)
 {
@@ -82,7 +86,8 @@ bool page_set_has(const struct page_set *set, uint64_t page)
 void page_set_change(struct page_set *set, uint64_t start, uint64_t end, bool value)
 {
 	for (size_t i = find(set, start); i < set->count && set->spans[i].start < end; i++) {
-		uint64_t from = start > set->spans[i].start ? start : set->spans[i].start, to = end < set->spans[i].end ? end : set->spans[i].end;
+		uint64_t from = start > set->spans[i].start ? start : set->spans[i].start,
+			 to = end < set->spans[i].end ? end : set->spans[i].end;
 		uint64_t number = set->spans[i].first + (from - set->spans[i].start) / PAGE, last = number + (to - from) / PAGE;
 		for (; number < last; number++) {
 			uint64_t bit = 1ull << number % 64, *word = &set->bits[number / 64];

@@ -112,12 +112,16 @@ def _native() -> ctypes.CDLL:
     return library.functions(
         ("farhome_pages_send", i, [i, pointer, size, pointer, i, pointer, pointer, i, pointer]),
         ("farhome_pages_receive", i, [i, pointer, size, pointer, i, pointer, pointer, pointer, i]),
-        ("farhome_runs_free", None, [pointer]), ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
+        ("farhome_runs_free", None, [pointer]),
+        ("farhome_pages_runs", i, [i, pointer, size, pointer, size, pointer, pointer]),
         ("farhome_pages_own", ctypes.c_int64, [i, u64, u64]),
         ("farhome_pages_guards", ctypes.c_int64, [i, pointer, size, pointer, size, i]),
         ("farhome_pages_written", ctypes.c_int64, [i, pointer, size, pointer]),
-        ("farhome_watch_begin", i, [i]), ("farhome_watch", i, [i, u64, u64]), ("farhome_unwatch", i, [i, u64, u64]),
-        ("farhome_history_new", pointer, [pointer, size]), ("farhome_history_free", None, [pointer]),
+        ("farhome_watch_begin", i, [i]),
+        ("farhome_watch", i, [i, u64, u64]),
+        ("farhome_unwatch", i, [i, u64, u64]),
+        ("farhome_history_new", pointer, [pointer, size]),
+        ("farhome_history_free", None, [pointer]),
     )
 
 

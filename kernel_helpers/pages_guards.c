@@ -17,8 +17,12 @@ uint64_t guard_category(void)
 
 	if (!__atomic_load_n(&known, __ATOMIC_RELAXED)) {
 		struct scan_region region;
-		struct scan_argument argument = {.size = sizeof argument, .end = PAGE, .vec = (uintptr_t)&region, .vec_len = 1,
-						 .category_mask = IS_GUARD, .return_mask = IS_GUARD};
+		struct scan_argument argument = {.size = sizeof argument,
+		                                 .end = PAGE,
+		                                 .vec = (uintptr_t)&region,
+		                                 .vec_len = 1,
+		                                 .category_mask = IS_GUARD,
+		                                 .return_mask = IS_GUARD};
 		int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 		int result = pagemap < 0 ? -1 : ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &argument);
 		if (pagemap >= 0)
@@ -75,14 +79,19 @@ static int find_guards(int pagemap, bool words, uint64_t start, uint64_t end, st
 	uint64_t category = words ? IS_SWAPPED : IS_GUARD;
 
 	while (start < end) {
-		struct scan_argument argument = {.size = sizeof argument, .start = start, .end = end, .vec = (uintptr_t)regions,
-						 .vec_len = SCAN_REGIONS, .category_mask = category, .return_mask = category};
+		struct scan_argument argument = {.size = sizeof argument,
+		                                 .start = start,
+		                                 .end = end,
+		                                 .vec = (uintptr_t)regions,
+		                                 .vec_len = SCAN_REGIONS,
+		                                 .category_mask = category,
+		                                 .return_mask = category};
 		int count = ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &argument), result = 0;
 		if (count < 0)
 			return -errno;
 		for (int i = 0; i < count && !result; i++)
 			result = words ? walk_guards(pagemap, regions[i].start, regions[i].end, true, true, collect_span, found)
-				       : collect_span(found, regions[i].start, regions[i].end, true);
+			               : collect_span(found, regions[i].start, regions[i].end, true);
 		if (result)
 			return result;
 		if (argument.walk_end <= start)

@@ -39,9 +39,16 @@ void pace_count(struct pace *pace, uint64_t bytes, bool may_try)
 	}
 }
 
-void pace_rest(struct pace *pace) { pace->began = 0; pace->bytes = 0; }
+void pace_rest(struct pace *pace)
+{
+	pace->began = 0;
+	pace->bytes = 0;
+}
 
-int pack_bound(size_t size) { return LZ4_compressBound(size); }
+int pack_bound(size_t size)
+{
+	return LZ4_compressBound(size);
+}
 
 size_t pack(const char *content, size_t size, char *packed, size_t room)
 {

@@ -22,7 +22,8 @@ int read_pages(int pid, int memory, const struct run *runs, unsigned count, char
 	while (left) {
 		unsigned parts = 0;
 		for (unsigned i = index; i < count; i++, parts++)
-			remote[parts] = (struct iovec){(void *)(runs[i].address + (i == index ? skip : 0)), runs[i].length - (i == index ? skip : 0)};
+			remote[parts] = (struct iovec){(void *)(runs[i].address + (i == index ? skip : 0)),
+			                               runs[i].length - (i == index ? skip : 0)};
 		struct iovec local = {next, left};
 		ssize_t size = process_vm_readv(pid, &local, 1, remote, parts, 0);
 		if (size <= 0) {

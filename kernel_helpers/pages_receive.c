@@ -66,7 +66,8 @@ static int write_slot(struct receiver *receiver, const struct slot *slot)
 			continue;
 		}
 		if (!skip && slot->missing[index]) {
-			uint64_t length = slot->runs[index].length, filled = fill_missing(receiver, slot->runs[index].address, next, length);
+			uint64_t length = slot->runs[index].length,
+				 filled = fill_missing(receiver, slot->runs[index].address, next, length);
 			next += filled;
 			skip = filled;
 			if (skip == length) {
@@ -77,7 +78,7 @@ static int write_slot(struct receiver *receiver, const struct slot *slot)
 		}
 		for (unsigned i = index; i < slot->count && !slot->discard[i] && (i == index || !slot->missing[i]); i++, count++) {
 			remote[count] = (struct iovec){(void *)(slot->runs[i].address + (i == index ? skip : 0)),
-						       slot->runs[i].length - (i == index ? skip : 0)};
+			                               slot->runs[i].length - (i == index ? skip : 0)};
 			size_wanted += remote[count].iov_len;
 		}
 		struct iovec local = {(void *)next, size_wanted};
@@ -160,7 +161,7 @@ static int receive_gone(struct receiver *receiver, struct slot *slot, struct che
 }
 
 static int receive_frame(struct receiver *receiver, struct stream *stream, int timeout_ms, const struct page_range *ranges,
-			 size_t range_count, struct slot *slot, struct checksum *checksum, struct page_totals *totals)
+                         size_t range_count, struct slot *slot, struct checksum *checksum, struct page_totals *totals)
 {
 	struct frame frame;
 	int result = receive_all(stream, &frame, sizeof frame, timeout_ms);
@@ -191,7 +192,7 @@ static int receive_frame(struct receiver *receiver, struct stream *stream, int t
 	if (packed ? bytes > BATCH_BYTES : bytes != frame.bytes)
 		return -EPROTO;
 	result = receive_slowly(stream, packed ? receiver->packed : slot->buffer, frame.bytes, timeout_ms,
-				receiver->frame_time > SLOW_FRAME ? PAUSE_US : 0);
+	                        receiver->frame_time > SLOW_FRAME ? PAUSE_US : 0);
 	if (result)
 		return result;
 	if (packed && !unpack(receiver->packed, frame.bytes, slot->buffer, bytes))
@@ -212,7 +213,7 @@ static int receive_frame(struct receiver *receiver, struct stream *stream, int t
  * *gone: the runs of what came before and is no more, for the caller to take away and to free(); NULL without any.
  */
 int farhome_pages_receive(int pid, const struct page_range *ranges, size_t range_count, struct stream *stream, int timeout_ms,
-			  struct page_totals *totals, struct run **gone, size_t *gone_count, int userfaultfd)
+                          struct page_totals *totals, struct run **gone, size_t *gone_count, int userfaultfd)
 {
 	struct receiver *receiver = calloc(1, sizeof *receiver);
 	char *buffers = mmap(NULL, (SLOTS + 1) * BATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -285,4 +286,7 @@ out:
 	return result;
 }
 
-void farhome_runs_free(struct run *runs) { free(runs); }
+void farhome_runs_free(struct run *runs)
+{
+	free(runs);
+}

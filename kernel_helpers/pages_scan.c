@@ -25,10 +25,15 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 
 	while (start < end) {
 		struct scan_argument argument = {
-			.size = sizeof argument, .start = start, .end = end,
+			.size = sizeof argument,
+			.start = start,
+			.end = end,
 			.flags = takes ? FLAG_PROTECT : 0,
-			.vec = (uintptr_t)regions, .vec_len = SCAN_REGIONS,
-			.max_pages = takes ? TAKEN_AT_ONCE : scan == SCAN_ANY && guard ? 1 : 0,
+			.vec = (uintptr_t)regions,
+			.vec_len = SCAN_REGIONS,
+			.max_pages = takes                       ? TAKEN_AT_ONCE
+			             : scan == SCAN_ANY && guard ? 1
+			                                         : 0,
 			.category_inverted = IS_FILE | IS_ZERO_PAGE | guard,
 			.category_mask = IS_FILE | IS_ZERO_PAGE | guard | (takes ? IS_WATCHED | IS_WRITTEN : 0),
 			.category_anyof_mask = IS_PRESENT | IS_SWAPPED,
@@ -52,7 +57,7 @@ static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, 
 			bool written = scan != SCAN_TELL || regions[i].categories & IS_WRITTEN;
 			bool may_be_guards = !guard && !dense && regions[i].categories & IS_SWAPPED;
 			int result = may_be_guards ? walk_guards(pagemap, regions[i].start, regions[i].end, false, written, found, context)
-						   : found(context, regions[i].start, regions[i].end, written);
+			                           : found(context, regions[i].start, regions[i].end, written);
 			if (result)
 				return result;
 		}
@@ -82,7 +87,8 @@ static int walk_words(int pagemap, uint64_t start, uint64_t end, found_pages fou
 		}
 		size_t count = size / sizeof *words, first = count;
 		for (size_t i = 0; i <= count && !result; i++) {
-			bool own = i < count && (words[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) && !(words[i] & PAGEMAP_FILE) && !is_guard(words[i]);
+			bool own = i < count && (words[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) && !(words[i] & PAGEMAP_FILE) &&
+			           !is_guard(words[i]);
 			if (own && first == count)
 				first = i;
 			else if (!own && first != count) {
@@ -197,7 +203,8 @@ static void join_runs(struct runs *runs, const struct page_range *ranges, size_t
 			struct run *last = kept ? &runs->runs[kept - 1] : NULL;
 			while (range < range_count && ranges[range].end <= run.address)
 				range++;
-			if (last && range < range_count && last->address >= ranges[range].start && run.address - (last->address + last->length) <= gap)
+			if (last && range < range_count && last->address >= ranges[range].start &&
+			    run.address - (last->address + last->length) <= gap)
 				last->length = run.address + run.length - last->address;
 			else
 				runs->runs[kept++] = run;
@@ -211,7 +218,7 @@ static void join_runs(struct runs *runs, const struct page_range *ranges, size_t
  * taken: about `most` runs, for which what lies between is counted in. Returns 0 or -errno; *found is the caller's to farhome_runs_free().
  */
 int farhome_pages_runs(int pid, const struct page_range *ranges, size_t count, const struct history *history, size_t most,
-		       struct run **found, size_t *found_count)
+                       struct run **found, size_t *found_count)
 {
 	struct runs runs = {0};
 	int pagemap = open_proc(pid, "pagemap", O_RDONLY), result = 0;

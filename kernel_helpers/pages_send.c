@@ -291,7 +291,7 @@ static int send_range(struct sender *sender, const struct page_range *range, boo
  * splicer, or NULL: by which pid, which stands still and has no history, gives its pages itself.
  */
 int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_count, struct stream *stream, int timeout_ms,
-		       struct page_totals *totals, struct history *history, int last, struct splicer *splicer)
+                       struct page_totals *totals, struct history *history, int last, struct splicer *splicer)
 {
 	struct sender *sender = calloc(1, sizeof *sender);
 	size_t room = BATCH_BYTES + pack_bound(BATCH_BYTES);
@@ -308,8 +308,17 @@ int farhome_pages_send(int pid, const struct page_range *ranges, size_t range_co
 	memory = result = open_proc(pid, "mem", O_RDONLY);
 	if (result < 0)
 		goto out;
-	*sender = (struct sender){.pid = pid, .pagemap = pagemap, .memory = memory, .stream = stream, .timeout_ms = timeout_ms, .buffer = buffer, .packed = buffer + BATCH_BYTES,
-				  .history = history, .splicer = history || !stream_splices(stream) ? NULL : splicer, .told = totals, .runs_on = history && !last};
+	*sender = (struct sender){.pid = pid,
+	                          .pagemap = pagemap,
+	                          .memory = memory,
+	                          .stream = stream,
+	                          .timeout_ms = timeout_ms,
+	                          .buffer = buffer,
+	                          .packed = buffer + BATCH_BYTES,
+	                          .history = history,
+	                          .splicer = history || !stream_splices(stream) ? NULL : splicer,
+	                          .told = totals,
+	                          .runs_on = history && !last};
 	result = 0;
 	if (sender->splicer)
 		before = begin_splicing(stream);

@@ -53,11 +53,16 @@ class View:
 def _native() -> ctypes.CDLL:
     pointer, i, size, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64
     return library.functions(
-        ("farhome_postcopy_begin", i, [i]), ("farhome_postcopy_send", i, [i, pointer, i, i, pointer, pointer]),
-        ("farhome_sink_new", pointer, [i, i, i]), ("farhome_sink_free", None, [pointer]),
-        ("farhome_sink_register", i, [pointer, u64, u64]), ("farhome_sink_owe", i, [pointer, pointer, size]),
-        ("farhome_sink_attach", None, [pointer, pointer]), ("farhome_sink_close", None, [pointer]),
-        ("farhome_sink_look", None, [pointer, pointer]), ("farhome_sink_serve", None, [pointer]),
+        ("farhome_postcopy_begin", i, [i]),
+        ("farhome_postcopy_send", i, [i, pointer, i, i, pointer, pointer]),
+        ("farhome_sink_new", pointer, [i, i, i]),
+        ("farhome_sink_free", None, [pointer]),
+        ("farhome_sink_register", i, [pointer, u64, u64]),
+        ("farhome_sink_owe", i, [pointer, pointer, size]),
+        ("farhome_sink_attach", None, [pointer, pointer]),
+        ("farhome_sink_close", None, [pointer]),
+        ("farhome_sink_look", None, [pointer, pointer]),
+        ("farhome_sink_serve", None, [pointer]),
     )
 
 

@@ -181,9 +181,13 @@ void farhome_sink_close(struct sink *sink)
 void farhome_sink_look(struct sink *sink, struct sink_view *view)
 {
 	pthread_mutex_lock(&sink->lock);
-	*view = (struct sink_view){.left = sink->owed ? sink->owed->left * PAGE : 0, .bytes = sink->bytes, .faults = sink->faults,
-				   .state = sink->state, .error = sink->error, .connected = sink->stream || sink->next_stream,
-				   .mouths = sink->mouth_count};
+	*view = (struct sink_view){.left = sink->owed ? sink->owed->left * PAGE : 0,
+	                           .bytes = sink->bytes,
+	                           .faults = sink->faults,
+	                           .state = sink->state,
+	                           .error = sink->error,
+	                           .connected = sink->stream || sink->next_stream,
+	                           .mouths = sink->mouth_count};
 	pthread_mutex_unlock(&sink->lock);
 }
 
@@ -283,7 +287,7 @@ static int hear_process(struct sink *sink, struct mouth *mouth)
 		size_t count = size / sizeof messages[0];
 		for (size_t i = 0; i < count; i++) {
 			int failed = messages[i].event == UFFD_EVENT_FORK ? forked(sink, mouth, messages[i].arg.fork.ufd)
-									  : mouth_change(mouth, &messages[i]);
+			                                                  : mouth_change(mouth, &messages[i]);
 			if (failed)
 				result = failed;
 		}
@@ -324,7 +328,8 @@ static int take_frame(struct sink *sink, const struct late_frame *frame)
 
 	for (unsigned i = 0; i < frame->count; i++) {
 		const struct run *run = &runs[i];
-		if (!run->length || (run->address | run->length) % PAGE || run->length > LATE_BYTES || run->address + run->length < run->address)
+		if (!run->length || (run->address | run->length) % PAGE || run->length > LATE_BYTES ||
+		    run->address + run->length < run->address)
 			return -EPROTO;
 		bytes += run->length;
 	}
@@ -438,8 +443,10 @@ void farhome_sink_serve(struct sink *sink)
 		entries[0] = (struct pollfd){.fd = sink->wake, .events = POLLIN};
 		entries[1] = (struct pollfd){.fd = sink->stream ? stream_socket(sink->stream) : -1, .events = POLLIN};
 		for (size_t i = 0; i < mouths; i++)
-			entries[2 + i] = (struct pollfd){.fd = mouth_is_gone(sink->mouths[i]) ? -1 : mouth_userfaultfd(sink->mouths[i]), .events = POLLIN};
-		int timeout = sink->stream && stream_holds(sink->stream) ? 0 : -1; /* of the next frames the socket knows nothing any more */
+			entries[2 + i] = (struct pollfd){.fd = mouth_is_gone(sink->mouths[i]) ? -1 : mouth_userfaultfd(sink->mouths[i]),
+			                                 .events = POLLIN};
+		int timeout =
+			sink->stream && stream_holds(sink->stream) ? 0 : -1; /* of the next frames the socket knows nothing any more */
 		pthread_mutex_unlock(&sink->lock);
 		while (poll(entries, 2 + mouths, timeout) < 0 && errno == EINTR)
 			;

@@ -55,7 +55,8 @@ static int receive_lacking(struct source *source)
 		runs = more;
 		result = receive_all(source->stream, runs + count, frame.count * sizeof *runs, source->timeout_ms);
 		for (size_t i = count; !result && i < count + frame.count; i++)
-			if (!runs[i].length || (runs[i].address | runs[i].length) % PAGE || runs[i].address + runs[i].length < runs[i].address ||
+			if (!runs[i].length || (runs[i].address | runs[i].length) % PAGE ||
+			    runs[i].address + runs[i].length < runs[i].address ||
 			    (i && runs[i].address < runs[i - 1].address + runs[i - 1].length))
 				result = -EPROTO;
 		if (result)
@@ -132,7 +133,8 @@ static int send_some(struct source *source, uint64_t from, uint64_t most, uint64
 /* What the other side says: 1 when it has everything. */
 static int hear(struct source *source)
 {
-	ssize_t size = stream_receive(source->stream, (char *)source->wishes + source->wished, sizeof source->wishes - source->wished, false);
+	ssize_t size =
+		stream_receive(source->stream, (char *)source->wishes + source->wished, sizeof source->wishes - source->wished, false);
 
 	if (size == 0)
 		return -ECONNRESET;
@@ -158,7 +160,7 @@ static int serve(struct source *source, int stop, uint64_t *left)
 {
 	for (;;) {
 		struct pollfd entries[2] = {{.fd = stream_socket(source->stream), .events = POLLIN | (source->lacking->left ? POLLOUT : 0)},
-					    {.fd = stop, .events = POLLIN}};
+		                            {.fd = stop, .events = POLLIN}};
 		bool holds = stream_holds(source->stream);
 		int count = poll(entries, 2, holds ? 0 : source->timeout_ms), result = 0;
 		*left = source->lacking->left * PAGE;

@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 	close(ready[1]);
 	unsigned char status = 125;
 	if (read(ready[0], &status, 1) != 1)
-		status = 125;                     // it died: its message, if any, is on stderr
+		status = 125; // it died: its message, if any, is on stderr
 	if (status) {
 		kill(first, SIGKILL);
 		waitpid(first, NULL, __WALL);

@@ -28,9 +28,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kernel_helpers.seizing import Frozen
 
-_BATCH = bytes.fromhex(
-    "4885ed 742c 488b03 488b7b10 488b7318 488b5320 4c8b5328 4c8b4330 4c8b4b38 0f05 48894308 4883c340 48ffcd ebd1"
-)
+_BATCH = bytes.fromhex("4885ed 742c 488b03 488b7b10 488b7318 488b5320 4c8b5328 4c8b4330 4c8b4b38 0f05 48894308 4883c340 48ffcd ebd1")
 _ONE = bytes.fromhex("0f05 b822000000 0f05 ebf7")
 CODE = _BATCH + _ONE
 ONE = len(_BATCH)
@@ -71,4 +69,3 @@ def _end_of_vdso(pid: int) -> int:
     with open(f"/proc/{pid}/maps", "rb") as maps:
         line = next((line for line in maps if line.endswith(b"[vdso]\n")), b"")
     return int(line.split(b" ", 1)[0].split(b"-")[1], 16) if line else 0
-

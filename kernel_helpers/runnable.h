@@ -23,7 +23,7 @@ int find_runnable_of_machine(struct runnable *found);
  * asleep. */
 struct proc {
 	void *directory; /* open */
-	long processes;	 /* where they begin, with number 1, which is always there: much else comes before */
+	long processes;  /* where they begin, with number 1, which is always there: much else comes before */
 	unsigned calls;
 	int asleep[PROCESSES_KNOWN];
 	int count_awake;

@@ -15,7 +15,7 @@
 
 #define MOST_LEFT_OUT 256 /* processes that are not looked at */
 #define KEPT 64 /* samples; of those that are not taken the oldest are lost */
-#define REST 5  /* times as long as a sample takes there is none: where very many processes are looked at one by one */
+#define REST 5 /* times as long as a sample takes there is none: where very many processes are looked at one by one */
 
 struct sample {
 	double at; /* seconds of CLOCK_MONOTONIC */
@@ -54,8 +54,8 @@ static void make_sample(struct sampler *sampler)
 	count = sampler->count_left_out;
 	memcpy(left_out, sampler->left_out, count * sizeof *left_out);
 	pthread_mutex_unlock(&sampler->lock);
-	int error = sampler->is_machine ? find_runnable_of_machine(&sample.found) :
-					  find_runnable_of_processes(&sampler->proc, &sample.found, left_out, count);
+	int error = sampler->is_machine ? find_runnable_of_machine(&sample.found)
+	                                : find_runnable_of_processes(&sampler->proc, &sample.found, left_out, count);
 	if (error)
 		return; /* no descriptor is free, as a rule: the next one has more luck */
 	pthread_mutex_lock(&sampler->lock);

@@ -17,17 +17,17 @@
 #endif
 
 struct bind {
-    int tree;       /* a detached copy of the source's mount */
-    int is_directory;
-    const char *target;
+	int tree;       /* a detached copy of the source's mount */
+	int is_directory;
+	const char *target;
 };
 
 struct requests {
-    const char *hostname, *domainname, *size, *clocks;
-    const char *uids, *gids; /* lines of the maps; NULL: no user namespace */
-    unsigned root;           /* root inside, as it is outside */
-    struct bind *binds;
-    int count, numbers, files;
+	const char *hostname, *domainname, *size, *clocks;
+	const char *uids, *gids; /* lines of the maps; NULL: no user namespace */
+	unsigned root;           /* root inside, as it is outside */
+	struct bind *binds;
+	int count, numbers, files;
 };
 
 /* Ends this program with one line on standard error, about errno. */

@@ -43,9 +43,7 @@ class Frozen:
     def __enter__(self) -> Frozen:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self.threads:
             self.detach()
 
@@ -116,9 +114,7 @@ class Frozen:
         done = 0
         while done < size:
             at = ctypes.byref(buffer, done)
-            count = check(
-                functions().inject_read(self.pid, address + done, at, size - done), f"reading {self.pid} at {address:x}"
-            )
+            count = check(functions().inject_read(self.pid, address + done, at, size - done), f"reading {self.pid} at {address:x}")
             if not count:
                 raise OSError(errno.EFAULT, f"reading {self.pid} at {address + done:x}")
             done += count

@@ -165,7 +165,7 @@ static int opens_any(struct search *search, int pid)
 		if (!strncmp(target, "socket:", 7))
 			found = carries(search, pid, entry->d_name) && tell(search, pid, 0, UNDER_WAY);
 		else if (length >= (ssize_t)sizeof lost - 1 && !strcmp(target + length - (sizeof lost - 1), lost) &&
-			 !fstatat(directory, entry->d_name, &status, 0))
+		         !fstatat(directory, entry->d_name, &status, 0))
 			for (size_t i = 0; i < search->count && !found; i++)
 				if (status.st_dev == search->objects[i].device && status.st_ino == search->objects[i].inode)
 					found = tell(search, pid, i, OPEN);
@@ -177,17 +177,20 @@ static int opens_any(struct search *search, int pid)
 /* Who has one of the objects of process pid, which has it mapped: another process that has mapped it, or any that has a descriptor of it.
  * without_descriptors: nobody can have one; only_shared: a private mapping does not count. Returns 1 and *found, 0: nobody, or -errno. */
 int farhome_who_has(int pid, const struct shared_object *objects, size_t count, int without_descriptors, int only_shared,
-		    struct holder *found)
+                    struct holder *found)
 {
-	struct search search = {.objects = objects, .count = count, .only_shared = only_shared, .found = found,
-				.lines = calloc(count + 1, sizeof *search.lines)};
+	struct search search = {.objects = objects,
+	                        .count = count,
+	                        .only_shared = only_shared,
+	                        .found = found,
+	                        .lines = calloc(count + 1, sizeof *search.lines)};
 	DIR *processes = opendir("/proc");
 	struct dirent *entry;
 	int result = processes && search.lines ? 0 : -ENOMEM;
 
 	for (size_t i = 0; !result && i < count; i++)
 		snprintf(search.lines[i], sizeof *search.lines, " %02x:%02x %llu ", major(objects[i].device), minor(objects[i].device),
-			 (unsigned long long)objects[i].inode);
+		         (unsigned long long)objects[i].inode);
 	while (!result && (entry = readdir(processes))) {
 		char *end;
 		long other = strtol(entry->d_name, &end, 10);

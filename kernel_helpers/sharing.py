@@ -35,9 +35,7 @@ class Holder:
 @functools.cache
 def _native() -> ctypes.CDLL:
     i, pointer = ctypes.c_int, ctypes.c_void_p
-    return library.functions(
-        ("farhome_shares_memory", i, [i]), ("farhome_who_has", i, [i, pointer, ctypes.c_size_t, i, i, pointer])
-    )
+    return library.functions(("farhome_shares_memory", i, [i]), ("farhome_who_has", i, [i, pointer, ctypes.c_size_t, i, i, pointer]))
 
 
 def who_shares_memory(pid: int) -> int:
@@ -48,9 +46,7 @@ def who_shares_memory(pid: int) -> int:
     return max(found, 0)
 
 
-def who_has(
-    pid: int, objects: Sequence[tuple[int, int]], without_descriptors: bool = False, only_shared: bool = False
-) -> Holder | None:
+def who_has(pid: int, objects: Sequence[tuple[int, int]], without_descriptors: bool = False, only_shared: bool = False) -> Holder | None:
     """Who else has one of the objects (st_dev, st_ino) that a process has mapped, or who at all has a descriptor of one.
     without_descriptors: of these nobody can have one; only_shared: who has it mapped privately does not count. Errors: OSError."""
     found = _Holder()

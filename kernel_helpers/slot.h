@@ -9,7 +9,7 @@
 #define SLOT_DATA (SLOT_STRIDE - SLOT_HEADER)
 
 struct control_page {
-    uint32_t completions;   /* futex: grows with each call that ends after the receiver stopped to look */
+	uint32_t completions;   /* futex: grows with each call that ends after the receiver stopped to look */
 };
 
 enum { WATCHED_NOT = 0, WATCHED_HERE = 1, WATCHED_AT_CONTROL = 2 };   /* a futex on `done`, on `completions` */
@@ -20,22 +20,22 @@ enum { WATCHED_NOT = 0, WATCHED_HERE = 1, WATCHED_AT_CONTROL = 2 };   /* a futex
 #define CROWDED_FOR 200u
 
 struct slot {               /* followed, in the same page, by the loop's stack (grows down from the page's end) */
-    uint32_t request;       /* futex: grows with each call */
-    uint32_t done;          /* the last request that has ended */
-    uint32_t sleeping;      /* the loop waits in the futex, or is about to */
-    uint32_t watched;       /* WATCHED_*: who is to be woken when the request has ended */
-    uint32_t spin;          /* cycles of the time-stamp counter that the loop looks on before it sleeps; 0: none */
-    uint32_t crowded;       /* that many requests to come find no looking on: the last one was preempted */
-    int64_t number;
-    uint64_t arguments[6];
-    int64_t value;
-    uint32_t processor;     /* where the last request was made */
-    uint32_t terminal;      /* 1 + the descriptor that may be a terminal which looks at its caller's mask; 0: there is none */
-    uint64_t control;       /* the address of the control page in the stub */
-    uint64_t blocked;       /* signals (bit n-1: signal n) that the thread blocks while it makes the call, as its caller does */
-    uint64_t asks;          /* the call was not made: see terminal */
-    uint64_t written;       /* by the call, whose rest the thread makes now: its value is that much more */
-    uint64_t blocking;      /* those that it blocks now: the loop's own affair, and of who stops it in a call */
-    uint64_t keeps;         /* those that it blocks between calls as well */
+	uint32_t request;       /* futex: grows with each call */
+	uint32_t done;          /* the last request that has ended */
+	uint32_t sleeping;      /* the loop waits in the futex, or is about to */
+	uint32_t watched;       /* WATCHED_*: who is to be woken when the request has ended */
+	uint32_t spin;          /* cycles of the time-stamp counter that the loop looks on before it sleeps; 0: none */
+	uint32_t crowded;       /* that many requests to come find no looking on: the last one was preempted */
+	int64_t number;
+	uint64_t arguments[6];
+	int64_t value;
+	uint32_t processor;     /* where the last request was made */
+	uint32_t terminal;      /* 1 + the descriptor that may be a terminal which looks at its caller's mask; 0: there is none */
+	uint64_t control;       /* the address of the control page in the stub */
+	uint64_t blocked;       /* signals (bit n-1: signal n) that the thread blocks while it makes the call, as its caller does */
+	uint64_t asks;          /* the call was not made: see terminal */
+	uint64_t written;       /* by the call, whose rest the thread makes now: its value is that much more */
+	uint64_t blocking;      /* those that it blocks now: the loop's own affair, and of who stops it in a call */
+	uint64_t keeps;         /* those that it blocks between calls as well */
 };
 #endif

@@ -42,13 +42,25 @@ void stream_close(struct stream *stream)
 	close(socket);
 }
 
-int stream_socket(const struct stream *stream) { return stream->socket; }
+int stream_socket(const struct stream *stream)
+{
+	return stream->socket;
+}
 
-void stream_shut(struct stream *stream) { shutdown(stream->socket, SHUT_RDWR); }
+void stream_shut(struct stream *stream)
+{
+	shutdown(stream->socket, SHUT_RDWR);
+}
 
-bool stream_holds(const struct stream *stream) { return stream->pending || stream->in_begin < stream->in_end; }
+bool stream_holds(const struct stream *stream)
+{
+	return stream->pending || stream->in_begin < stream->in_end;
+}
 
-bool stream_splices(const struct stream *stream) { return !stream->tls || stream->kernel_sends; }
+bool stream_splices(const struct stream *stream)
+{
+	return !stream->tls || stream->kernel_sends;
+}
 
 size_t stream_least(const struct stream *stream, size_t size)
 {

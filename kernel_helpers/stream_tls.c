@@ -66,7 +66,8 @@ static void make_contexts(void)
 {
 	for (int listens = 0; listens < 2; listens++) {
 		SSL_CTX *context = SSL_CTX_new(listens ? TLS_server_method() : TLS_client_method());
-		if (!context || SSL_CTX_set_ciphersuites(context, SECRET) != 1 || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1) {
+		if (!context || SSL_CTX_set_ciphersuites(context, SECRET) != 1 ||
+		    SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1) {
 			SSL_CTX_free(context);
 			continue;
 		}
@@ -150,7 +151,8 @@ static int shake(const struct stream *stream, int timeout_ms)
  * STREAM_ROLE bytes, with its NUL): what the caller wants, or, of a listener, what it is told. plain: it need not be secret if the
  * other side does not want it either. Returns 0 or -errno: -EPROTO, the other side does not hold the secret, or speaks something else.
  */
-int farhome_stream_open(int socket, int listens, char *role, const void *secret, size_t size, int plain, int timeout_ms, struct stream **made)
+int farhome_stream_open(int socket, int listens, char *role, const void *secret, size_t size, int plain, int timeout_ms,
+                        struct stream **made)
 {
 	struct hello hello = {.secret = secret, .size = size, .plain = plain};
 	struct stream *stream = stream_plain(socket);

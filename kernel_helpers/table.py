@@ -151,15 +151,27 @@ class Row:
 
 
 _CLASSES = {name.lower().replace("_", "-"): member for name, member in Class.__members__.items()}
-_VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT,
-            "mmsgpart": Shape.MMSG_PART}
-_SIMPLE = {"str": Shape.STRING, "msgin": Shape.MSG_IN, "msgout": Shape.MSG_OUT, "msgpart": Shape.MSG_PART, "sigmask": Shape.MASK,
-           "sigmask6": Shape.MASK6, "zero": Shape.ZERO, "text": Shape.TEXT, "event": Shape.EVENT,
-           "strings": Shape.STRINGS, "terminal": Shape.TERMINAL, "signals": Shape.SIGNALS}
+_VECTORS = {"iovin": Shape.IOV_IN, "iovout": Shape.IOV_OUT, "mmsgin": Shape.MMSG_IN, "mmsgout": Shape.MMSG_OUT, "mmsgpart": Shape.MMSG_PART}
+_SIMPLE = {
+    "str": Shape.STRING,
+    "msgin": Shape.MSG_IN,
+    "msgout": Shape.MSG_OUT,
+    "msgpart": Shape.MSG_PART,
+    "sigmask": Shape.MASK,
+    "sigmask6": Shape.MASK6,
+    "zero": Shape.ZERO,
+    "text": Shape.TEXT,
+    "event": Shape.EVENT,
+    "strings": Shape.STRINGS,
+    "terminal": Shape.TERMINAL,
+    "signals": Shape.SIGNALS,
+}
 _TIMEX = "inout(208)"
 _STRUCTURES = {"xattrin": Shape.XATTR_IN, "xattrout": Shape.XATTR_OUT, "program": Shape.PROGRAM}
-_SIZE = re.compile(r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?"
-                   r"(?:(?P<bound>[<>])(?P<limit>\d+))?$")
+_SIZE = re.compile(
+    r"(?P<fixed>\d+)$|(?P<how>\*?@|bits@)(?P<argument>[0-5])(?:\*(?P<scale>\d+))?(?P<add>[+-]\d+)?"
+    r"(?:(?P<bound>[<>])(?P<limit>\d+))?$"
+)
 _RULE = re.compile(r"ret(?:\*(?P<scale>\d+))?(?:\+(?P<add>\d+))?$")
 _RECORDS = {"names": Records.DIRENT, "names64": Records.DIRENT64}
 _HOW = {"@": SizeKind.ARGUMENT, "*@": SizeKind.BEHIND, "bits@": SizeKind.BITS}
@@ -269,8 +281,20 @@ def row_of(number: int) -> Row:
 
 
 def _c_argument(a: Argument) -> str:
-    fields = (a.shape, a.size_kind, a.size_argument, a.rule, a.rule_scale, a.rule_add, a.size_scale, a.size_add,
-              a.size_least, a.size_most, a.writes, a.records)
+    fields = (
+        a.shape,
+        a.size_kind,
+        a.size_argument,
+        a.rule,
+        a.rule_scale,
+        a.rule_add,
+        a.size_scale,
+        a.size_add,
+        a.size_least,
+        a.size_most,
+        a.writes,
+        a.records,
+    )
     return "{" + ",".join(str(int(field)) for field in fields) + "}"
 
 
@@ -291,8 +315,16 @@ def c_table() -> str:
             argument, mask, value = v.also
             conditions = f"{v.argument}, {argument}, {v.mask:#x}ULL, {v.value:#x}ULL, {mask:#x}ULL, {value:#x}ULL"
             variants.append(f"    {{{conditions}, {entry}}},")
-    lines = ["/* Generated from calls.table. */", "static const struct call_variant call_variants[] = {", *variants, "};",
-             "static const struct call_row call_rows[] = {", *entries, "};", ""]
+    lines = [
+        "/* Generated from calls.table. */",
+        "static const struct call_variant call_variants[] = {",
+        *variants,
+        "};",
+        "static const struct call_row call_rows[] = {",
+        *entries,
+        "};",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -320,26 +352,38 @@ def _paragraph(text: str) -> list[str]:
 
 def documentation() -> str:
     """docs/calls.md: every call, by group."""
-    words = {Class.LOCAL: "natively on the node", Class.FORWARD: "by the stub at home",
-             Class.BOTH: "at home, then natively", Class.GO_HOME: "brings the process home",
-             Class.END: "ends the thread or process", Class.REFUSE: "ENOSYS",
-             Class.SUM: "by the stub at home, and what was used away is added",
-             Class.EXECUTE: "by the stub at home, and the new program comes here",
-             Class.BIND: "by the stub at home, and the guest is bound by it",
-             Class.RIGHTS: "by the stub at home, where rights count",
-             Class.WATCH: "by the stub at home, where such signals wait from then on",
-             Class.IDS: "natively on the node, if the process cannot have other ids; else by the stub at home"}
+    words = {
+        Class.LOCAL: "natively on the node",
+        Class.FORWARD: "by the stub at home",
+        Class.BOTH: "at home, then natively",
+        Class.GO_HOME: "brings the process home",
+        Class.END: "ends the thread or process",
+        Class.REFUSE: "ENOSYS",
+        Class.SUM: "by the stub at home, and what was used away is added",
+        Class.EXECUTE: "by the stub at home, and the new program comes here",
+        Class.BIND: "by the stub at home, and the guest is bound by it",
+        Class.RIGHTS: "by the stub at home, where rights count",
+        Class.WATCH: "by the stub at home, where such signals wait from then on",
+        Class.IDS: "natively on the node, if the process cannot have other ids; else by the stub at home",
+    }
     always, sometimes = taken_home()
-    lines = ["# System calls of a process that is away", "",
-             "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",
-             "A line that begins with ↳ is the same call with the argument values named.", "",
-             *_paragraph(f"Of {len(rows())} calls {len(always)} bring the process home whatever their arguments are: "
-                         f"{', '.join(row.name for row in always)}."),
-             *_paragraph(f"{len(sometimes)} more do with some values of their arguments: "
-                         f"{', '.join(row.name for row in sometimes)}."),
-             *_paragraph("So does any call with more than 64 MiB of buffers, or with a buffer that only begins in readable "
-                         "memory, one whose results do not all fit where they are wanted, or overlap, and one that the table does "
-                         "not know. Each is made at home, natively, and gives what it gives there.")]
+    lines = [
+        "# System calls of a process that is away",
+        "",
+        "Generated from `kernel_helpers/calls.table` by `python -m kernel_helpers.table --docs docs/calls.md`.",
+        "A line that begins with ↳ is the same call with the argument values named.",
+        "",
+        *_paragraph(
+            f"Of {len(rows())} calls {len(always)} bring the process home whatever their arguments are: "
+            f"{', '.join(row.name for row in always)}."
+        ),
+        *_paragraph(f"{len(sometimes)} more do with some values of their arguments: {', '.join(row.name for row in sometimes)}."),
+        *_paragraph(
+            "So does any call with more than 64 MiB of buffers, or with a buffer that only begins in readable "
+            "memory, one whose results do not all fit where they are wanted, or overlap, and one that the table does "
+            "not know. Each is made at home, natively, and gives what it gives there."
+        ),
+    ]
     lines.pop()
     group = ""
     for row in rows():
@@ -349,8 +393,7 @@ def documentation() -> str:
         where = "where the process is" if row.name in BEARING else words[row.class_]
         lines.append(f"| {row.name} | {where} | {' '.join(a.word for a in row.arguments)} | {row.note} |")
         for variant in row.variants:
-            lines.append(f"| ↳ {variant.note} | {words[variant.class_]} "
-                         f"| {' '.join(a.word for a in variant.arguments)} | |")
+            lines.append(f"| ↳ {variant.note} | {words[variant.class_]} | {' '.join(a.word for a in variant.arguments)} | |")
     from kernel_helpers import settings  # only make needs this file alone
 
     lines += settings.documentation()

@@ -106,8 +106,7 @@ static int describe(const unsigned char *data, size_t size, struct description *
 	const struct btf_header *header = (const void *)data;
 	uint32_t room = 1 << 16;
 
-	if (size < sizeof *header || header->magic != BTF_MAGIC ||
-	    (uint64_t)header->hdr_len + header->type_off + header->type_len > size ||
+	if (size < sizeof *header || header->magic != BTF_MAGIC || (uint64_t)header->hdr_len + header->type_off + header->type_len > size ||
 	    (uint64_t)header->hdr_len + header->str_off + header->str_len > size)
 		return -EINVAL;
 	d->types = data + header->hdr_len + header->type_off;
@@ -227,7 +226,7 @@ int farhome_vmas_open(const struct layout *layout)
 		.expected_attach_type = BPF_TRACE_ITER,
 		.insns = (uintptr_t)program,
 		.insn_cnt = sizeof program / sizeof *program,
-		.license = (uintptr_t) "GPL",
+		.license = (uintptr_t)"GPL",
 		.attach_btf_id = layout->iterator,
 		.prog_name = "farhome_vmas",
 	};
@@ -239,8 +238,11 @@ int64_t farhome_vmas_read(int program, int pid, struct vma *vmas, size_t room)
 {
 	union bpf_iter_link_info which = {.task = {.pid = pid}};
 	union bpf_attr attributes = {.link_create = {
-		.prog_fd = program, .attach_type = BPF_TRACE_ITER, .iter_info = (uintptr_t)&which, .iter_info_len = sizeof which,
-	}};
+					     .prog_fd = program,
+					     .attach_type = BPF_TRACE_ITER,
+					     .iter_info = (uintptr_t)&which,
+					     .iter_info_len = sizeof which,
+				     }};
 	int link = bpf(BPF_LINK_CREATE, &attributes);
 	if (link < 0)
 		return link;

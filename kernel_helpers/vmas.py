@@ -50,8 +50,10 @@ _opening = threading.Lock()
 def _native() -> ctypes.CDLL:
     i, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
     return library.functions(
-        ("farhome_vmas_layout", i, [pointer]), ("farhome_vmas_open", i, [pointer]),
-        ("farhome_vmas_read", ctypes.c_int64, [i, i, pointer, size]), ("farhome_pages_any", i, [i, pointer, size, pointer]),
+        ("farhome_vmas_layout", i, [pointer]),
+        ("farhome_vmas_open", i, [pointer]),
+        ("farhome_vmas_read", ctypes.c_int64, [i, i, pointer, size]),
+        ("farhome_pages_any", i, [i, pointer, size, pointer]),
     )
 
 

@@ -60,9 +60,7 @@ def directories(lab: str, group: str = "") -> list[Path]:
 
 def process_directories(lab: str, node: str) -> list[Path]:
     """Where a process must be put to be in the node."""
-    return [
-        one.path / TOP / lab / node / (LEAF if one.version == 2 else "") for one in hierarchies()
-    ]
+    return [one.path / TOP / lab / node / (LEAF if one.version == 2 else "") for one in hierarchies()]
 
 
 def create(lab: str, group: str, cpus: float | None = None, period: float = PERIOD) -> None:
@@ -91,7 +89,7 @@ def _pass_controllers_on(directory: Path) -> None:
             try:
                 (directory / "cgroup.subtree_control").write_text(f"+{controller}")
             except OSError:
-                pass    # in a container whose root group holds processes; a lab without that limit is better than none
+                pass  # in a container whose root group holds processes; a lab without that limit is better than none
 
 
 def settle(lab: str, group: str, pid: int) -> None:
@@ -127,7 +125,7 @@ def processes(lab: str, group: str = "") -> set[int]:
             try:
                 found.update(int(word) for word in (directory / "cgroup.procs").read_text().split())
             except OSError:
-                continue    # it went away while we looked
+                continue  # it went away while we looked
     return found
 
 
@@ -145,7 +143,7 @@ def kill(lab: str, group: str = "", timeout: float = 10.0) -> None:
         remaining = processes(lab, group) - {os.getpid()}
         seen.update((pid, start_time(pid)) for pid in remaining - set(seen))
         for top in directories(lab, group):
-            _write(top / "cgroup.kill", "1")    # all at once, where the kernel can
+            _write(top / "cgroup.kill", "1")  # all at once, where the kernel can
         for pid in remaining:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -196,4 +194,4 @@ def remove(lab: str, group: str = "", timeout: float = 5.0) -> None:
             if not group:
                 top.parent.rmdir()
         except OSError:
-            pass    # another lab is up
+            pass  # another lab is up

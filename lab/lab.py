@@ -70,7 +70,7 @@ class Lab:
         if os.access(ROOT, os.W_OK):
             for room in ("checkpoint", "cli", "node", "deputy", "remote", "engine", "wire", "kernel_helpers", "balancer", "lab", "mfs"):
                 if (ROOT / room).is_dir():
-                    compileall.compile_dir(str(ROOT / room), quiet=2)    # nodes see the clone read-only
+                    compileall.compile_dir(str(ROOT / room), quiet=2)  # nodes see the clone read-only
         with state.locked(lab.name, create=True) as directory:
             if state.load(lab.name) is not None and any(one.is_alive() for one in lab.state.nodes.values()):
                 raise LabError(f"lab {name} is up already: 'lab down' ends it.")
@@ -197,9 +197,9 @@ class Lab:
         return int(result.stdout)
 
     def _start_reaper(self, name: str, files: Path, clock: int, processors: Set[int] | None) -> subprocess.Popen[str]:
-        groups = cgroups.directories(self.name, name)    # the node sees them as the roots of their hierarchies
+        groups = cgroups.directories(self.name, name)  # the node sees them as the roots of their hierarchies
         arguments = [one.mount_argument() for one in cgroups.hierarchies()]
-        with _running_on(processors):                    # so is whoever enters the node later
+        with _running_on(processors):  # so is whoever enters the node later
             return subprocess.Popen(
                 ["reaper", str(clock), *groups, "--", ROOT / "lab" / "node-setup", ROOT, name, files, *arguments],
                 executable=build_directory() / "reaper",
@@ -260,7 +260,7 @@ class Lab:
         try:
             state.DIRECTORY.rmdir()
         except OSError:
-            pass    # other labs
+            pass  # other labs
 
     def kill(self, name: str, *, unplug: bool = True) -> None:
         """The node dies: everything in it at once, without a last word (``unplug=False``: its connections are closed).

@@ -157,7 +157,7 @@ class Node:
         except BaseException:
             process.kill()
             try:
-                process.communicate(timeout=5)      # bounded: a grandchild may keep the pipes open
+                process.communicate(timeout=5)  # bounded: a grandchild may keep the pipes open
             except subprocess.TimeoutExpired:
                 pass
             raise

@@ -136,7 +136,7 @@ def locked(name: str, *, create: bool = False) -> Iterator[Path]:
             try:
                 current = os.stat(path).st_ino
             except FileNotFoundError:
-                continue    # who held the lock has removed the lab: begin again with a new directory
+                continue  # who held the lock has removed the lab: begin again with a new directory
             if current == os.fstat(descriptor).st_ino:
                 yield path
                 return

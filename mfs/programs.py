@@ -78,7 +78,7 @@ class Helper:
         try:
             return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
         except OSError:
-            return True    # it has ended, and is waited for just now
+            return True  # it has ended, and is waited for just now
 
     async def ended(self) -> None:
         """Waits until it has."""

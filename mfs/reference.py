@@ -62,7 +62,6 @@ class Request:
             raise _error(errno.EINVAL)
         return found
 
-
     def word(self, skip: int = 0) -> bytes:
         """One such string, whatever it holds. Errors: OSError."""
         if not (found := self.body[skip:].split(b"\0")[:-1]) or not found[0]:
@@ -115,7 +114,7 @@ class Reference:
 
     def __init__(self) -> None:
         self._nodes: dict[int, int] = {ROOT: os.open("/", os.O_PATH)}
-        self._files: dict[int, int] = {}    # open ones; whose they are
+        self._files: dict[int, int] = {}  # open ones; whose they are
         self._numbers: dict[tuple[int, int], int] = {}
         self._next = ROOT + 1
         self._handlers: dict[int, Callable[[Request], bytes]] = {
@@ -397,7 +396,7 @@ class Reference:
         reply = b""
         for place, (name, inode) in list(enumerate(found, 1))[offset:]:
             data = os.fsencode(name)
-            entry = _DIRENT.pack(inode, place, len(data), 0) + data        # 0: of what kind is not told
+            entry = _DIRENT.pack(inode, place, len(data), 0) + data  # 0: of what kind is not told
             entry += bytes(-len(entry) % 8)
             if len(reply) + len(entry) > size:
                 break
@@ -442,7 +441,7 @@ def serve(keys: KeyStore, address: str, port: int) -> None:
             return
         if opcode == PING:
             replies.sendall(_OUT.pack(_OUT.size, PONG, 0))
-        elif opcode not in (2, 36, 42):                  # FORGET, INTERRUPT, BATCH_FORGET: nothing is answered
+        elif opcode not in (2, 36, 42):  # FORGET, INTERRUPT, BATCH_FORGET: nothing is answered
             error, reply = reference.answer(Request(opcode, unique, node, uid, gid, body))
             replies.sendall(_OUT.pack(_OUT.size + len(reply), error, unique) + reply)
 

@@ -69,7 +69,7 @@ class Settings:
     def shown(self) -> list[tuple[str, bool]]:
         """(directory, whether read-only) of all that is exported, those above others first."""
         exports = self.exports
-        if exports == type(self).exports:               # nobody has asked for it: a node may do without such a directory
+        if exports == type(self).exports:  # nobody has asked for it: a node may do without such a directory
             exports = tuple(path for path in exports if os.path.isdir(path))
         return sorted({path: path in self.read_only for path in (*exports, *self.read_only)}.items())
 
@@ -87,7 +87,7 @@ def _root(table: Table) -> tuple[str, ...]:
         return (EACH,) if table.choice("root", ("nobody", "root"), "nobody") == "root" else ()
     nodes = table.names("root")
     if nodes is not None and len(nodes) > MOST_ROOTS:
-        raise table.wrong("root", f"has more than {MOST_ROOTS} nodes; \"root\" is all of them")
+        raise table.wrong("root", f'has more than {MOST_ROOTS} nodes; "root" is all of them')
     return (EACH,) if nodes is None else tuple(sorted(nodes))
 
 

@@ -44,7 +44,7 @@ class Tree:
             mounts.bind(directory, point, read_only=read_only, setuid=setuid)
         for kernels in [mount.point for mount in mounts.mounts(str(own)) if mount.kind in KERNELS_OWN]:
             mounts.detach(kernels)
-        mounts.detach(Path(f"{own}{self.root}"))         # the tree is not within itself
+        mounts.detach(Path(f"{own}{self.root}"))  # the tree is not within itself
         for secret in hidden:
             place = Path(f"{own}{secret}")
             if secret != self.root and place.is_dir():
@@ -56,7 +56,7 @@ class Tree:
     def place(self, name: str) -> Path:
         """The directory of that node, made if need be. Errors: OSError."""
         place = self.root / name
-        if name not in [entry.name for entry in self.root.iterdir()]:      # one that is dead cannot be asked itself
+        if name not in [entry.name for entry in self.root.iterdir()]:  # one that is dead cannot be asked itself
             place.mkdir()
         return place
 

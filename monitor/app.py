@@ -90,13 +90,13 @@ class Monitor(App[None]):
     def _look(self) -> None:
         try:
             picture, trouble = self.source.picture(), ""
-        except Trouble as error:                 # a daemon that restarts comes back
+        except Trouble as error:  # a daemon that restarts comes back
             picture, trouble = self.picture, str(error)
         listing, untold = None, ""
         if (visitor := self._visitor) is not None and not trouble:
             try:
                 listing = self.source.listing(visitor.node)
-            except Trouble as error:             # that node may be dead; the others are to be seen all the same
+            except Trouble as error:  # that node may be dead; the others are to be seen all the same
                 untold = str(error)
         self._tell(lambda: self._seen(picture, trouble, listing, untold))
 
@@ -140,7 +140,6 @@ class Monitor(App[None]):
         """The page of keys."""
         if not isinstance(self.screen, screens.Help):
             self.push_screen(screens.Help())
-
 
     def on_resize(self, event: events.Resize) -> None:
         """Every screen is drawn for the size that it has."""

@@ -87,7 +87,13 @@ def candidate(pid: int, client: Client, supervisors: Mapping[int, str]) -> HomeP
     if process.is_mosrun(pid):
         raise MoveRefused(pid, "it is only just being started")
     return HomeProcess(
-        pid, stat.starttime, identity.uids[0], command=process.command_line(pid), locked=True, adopted=True, since=time.time(),
+        pid,
+        stat.starttime,
+        identity.uids[0],
+        command=process.command_line(pid),
+        locked=True,
+        adopted=True,
+        since=time.time(),
         owner=to_record(client.owner),
     )
 
@@ -168,7 +174,7 @@ def _from_thread(pid: int, owners: Sequence[Owner]) -> asyncio.Future[tuple[list
         found: tuple[list[str], list[str]] | Exception
         try:
             found = _reasons(pid, owners), list(only_poured(pid))
-        except Exception as error:               # handed over to whoever waits
+        except Exception as error:  # handed over to whoever waits
             found = error
         finally:
             _count_look(asker, -1)

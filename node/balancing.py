@@ -184,7 +184,7 @@ class Balancer:
     def speak(self) -> None:
         """Tells gossip of how it is here, and sends what is due; what is urgent is."""
         if not self._tasks:
-            return                               # nothing has been seen of this node yet
+            return  # nothing has been seen of this node yet
         self._tell_gossip()
         self.gossiping.tick()
 
@@ -256,7 +256,7 @@ class Balancer:
         if before == HOME != after:
             self.estimator.relieve(pid, runnable)
         elif before != HOME == after:
-            self.estimator.inflate(pid, runnable, hold=0.0)      # it runs already
+            self.estimator.inflate(pid, runnable, hold=0.0)  # it runs already
 
     def recheck(self, slowdown: float, runnable: float, memory: int, coming: int) -> str | None:
         """Why a guest that somebody's balancer sends would be no better off here, by what this node knows of itself now; coming: bytes
@@ -351,7 +351,7 @@ class Balancer:
             return self.view_ahead().with_own(sum(self._staying.values()) + (0.0 if begun.is_set() else runnable))
 
         async with self._unplaced, self._begin_away:
-            if begun.is_set():                       # it has waited too long
+            if begun.is_set():  # it has waited too long
                 async with self._placing:
                     await self._place(entry, view)
                 return
@@ -409,7 +409,7 @@ class Balancer:
             starts()
         try:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins and starts))
-        except MoveRefused as error:                 # logged and kept by the mover
+        except MoveRefused as error:  # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
             self.gossip.not_taken(decision.target, runnable)
             return isinstance(error, MoveFailed) and error.no_place

@@ -80,9 +80,7 @@ class Census:
     def state(self, guests: Mapping[str, Guest], policy: LendingPolicy, around: Surroundings, blocked: bool) -> LendingState:
         """How the node is now, with those guests, for the owner's policy."""
         clock, memory = time.localtime(), self._memory_of_all(guests)
-        present = (
-            Present(guest.key, self.kind(guest, policy), self.memory(guest), guest.since) for guest in guests.values()
-        )
+        present = (Present(guest.key, self.kind(guest, policy), self.memory(guest), guest.since) for guest in guests.values())
         return LendingState(
             guests=len(guests),
             guest_memory=memory,

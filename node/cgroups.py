@@ -139,7 +139,7 @@ class GuestGroups:
                 for controller in _handed_on(directory) if directory not in (point / RESTING, point / REMOTES) else ():
                     _write(directory / "cgroup.subtree_control", f"+{controller}")
             if not _weigh(point / RESTING, FIRST_WEIGHT):
-                for name in (RESTING, REMOTES):          # it is about something else than processors
+                for name in (RESTING, REMOTES):  # it is about something else than processors
                     with suppress(OSError):
                         (point / name).rmdir()
 
@@ -153,19 +153,19 @@ class GuestGroups:
             if not bounds.is_idle:
                 _weigh(top, FULL_WEIGHT if bounds.is_prompt else LOW_WEIGHT)
             if (top / "cpu.cfs_quota_us").exists():
-                _write(top / "cpu.cfs_quota_us", "-1")          # as long as there is a quota, another period may make it too great
+                _write(top / "cpu.cfs_quota_us", "-1")  # as long as there is a quota, another period may make it too great
                 _write(top / "cpu.cfs_period_us", str(PERIOD_US))
                 _write(top / "cpu.cfs_quota_us", str(quota))
             if (top / "cpu.max").exists():
                 _write(top / "cpu.max", f"{quota if quota > 0 else 'max'} {PERIOD_US}")
-        self._bound_memory(BASE, bounds.memory)          # who supervises them is not killed for it
+        self._bound_memory(BASE, bounds.memory)  # who supervises them is not killed for it
         self._bound_hard(BASE, bounds.most_memory, bounds.tasks)
 
     def place_remote(self, pid: int, is_at_rest: bool) -> None:
         """Puts a program that supervises guests beside them, or (one that moves a guest) beside the owner's programs. Takes some ms."""
         groups = self.directories(RESTING if is_at_rest else REMOTES)
         if not any(group.exists() for group in groups):
-            self.prepare()                               # a daemon that has ended has taken it away, which was empty
+            self.prepare()  # a daemon that has ended has taken it away, which was empty
         for group in groups:
             if group.exists():
                 _write(group / "cgroup.procs", str(pid))

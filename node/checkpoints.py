@@ -102,7 +102,7 @@ class Checkpoints:
         try:
             await self.take(entry, entry.uid, directory, back=False)
         except FarhomeError:
-            return False                              # logged, and kept in the registry
+            return False  # logged, and kept in the registry
         finally:
             self._registry.update(entry.pid, why=reason)
         return True

@@ -59,7 +59,7 @@ class Clustering:
         """A node has shown its certificate, which the front has checked."""
         try:
             known = self._certificates.take(shown)
-            if self._keys.is_authority() and self._keys.signed.get(known.name) is None:      # let in before there was a record
+            if self._keys.is_authority() and self._keys.signed.get(known.name) is None:  # let in before there was a record
                 since, until = known.since.timestamp(), known.until.timestamp()
                 self._keys.signed.take(Record(known.name, known.serial, key_digest(known.key), since, until))
         except (Doubtful, ValueError, OSError) as doubt:
@@ -83,7 +83,7 @@ class Clustering:
             node.peers.drop(name)
             known = self._certificates.get(name)
             if known is not None and not self._keys.removals.bars(name, known.since):
-                continue                          # it was let in again
+                continue  # it was let in again
             log.warning("node %s was removed from the cluster", name)
             self._certificates.drop(name)
             node.balancer.gossiping.drop(name)
@@ -203,7 +203,7 @@ class Clustering:
         return {"removed": name, "told": knows, "late": late}
 
     async def _can_sign(self, name: str) -> bool:
-        self._node.peers.hang_up(name)               # what it said of itself may be old
+        self._node.peers.hang_up(name)  # what it said of itself may be old
         try:
             await self._node.peers.call(name, "ping", {}, 2.0)
         except PeerError:
@@ -216,7 +216,7 @@ class Clustering:
             await self._node.peers.call(name, "authority", {"key": key, **self._signed()}, HANDOVER_TIMEOUT)
         except PeerError as error:
             raise NotDone(f"{name} does not take the authority's key: {error}") from None
-        self._node.peers.hang_up(name)               # what it says of itself is another thing now
+        self._node.peers.hang_up(name)  # what it says of itself is another thing now
         log.warning("the authority's key is handed over to %s, which can sign for the cluster, too", name)
         return {"authority": name}
 

@@ -262,7 +262,7 @@ class Commands:
         try:
             await self._node.mover.move(pid, target, manner=manner)
         except MoveRefused:
-            pass                                 # the registry's why tells
+            pass  # the registry's why tells
 
     async def _checkpoint(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint of a process that the client may have moved."""

@@ -87,8 +87,23 @@ def _table(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 _KEYS = frozenset(
-    {"name", "address", "port", "peers", "speed", "interception", "engine", "memory", "link_timeout", "lend", "balance", "cpu_flags",
-     "own_programs", "mfs", "encryption"}
+    {
+        "name",
+        "address",
+        "port",
+        "peers",
+        "speed",
+        "interception",
+        "engine",
+        "memory",
+        "link_timeout",
+        "lend",
+        "balance",
+        "cpu_flags",
+        "own_programs",
+        "mfs",
+        "encryption",
+    }
 )
 
 

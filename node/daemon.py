@@ -129,7 +129,7 @@ class Daemon:
         self.paths.make_run_directories()
         try:
             if self.keys.exists():
-                self.front.start()               # it takes a moment, in which there is enough to do
+                self.front.start()  # it takes a moment, in which there is enough to do
             self.registry.load()
             await self.mover.deputies.restore()
             await self.guests.restore()
@@ -160,7 +160,7 @@ class Daemon:
     async def _make_moves_quicker(self) -> None:
         """What moves would otherwise begin with; not before the node has said that it is there."""
         await asyncio.sleep(AFTER_START)
-        if self._programs != Programs():         # what it can fork
+        if self._programs != Programs():  # what it can fork
             return
         try:
             starting.zygote.start(starting.environment())
@@ -210,7 +210,7 @@ class Daemon:
         if self.keys.exists():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FRONT_PATIENCE):
-                    await self.front.wait_until_ready()      # or others would seem to be silent
+                    await self.front.wait_until_ready()  # or others would seem to be silent
             self.clustering.spreading.read()
             known = {endpoint for name, endpoint in self.balancer.gossip.peers().items()}
             await self.clustering.spreading.ask_first(self._seeds() | known)
@@ -342,7 +342,7 @@ class Daemon:
         would wait for its home until link_timeout."""
         await asyncio.sleep(END_PATIENCE)
         if self.registry.get(entry.pid) is not None:
-            return                               # another process has its pid already
+            return  # another process has its pid already
         try:
             await self.peers.call(entry.where, "cancel", {"key": f"{self.config.name}-{entry.pid}", "ended": True}, 3.0)
         except PeerError as error:

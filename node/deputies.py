@@ -194,13 +194,13 @@ class Deputies:
 
     async def _take_child(self, parent: HomeProcess, pid: int, where: str) -> None:
         """A child of a process that is away was born there; its deputy is a part of its parent's."""
-        if pid in self._deputies:                               # it has come home, and left again with another
+        if pid in self._deputies:  # it has come home, and left again with another
             return
         path = self._paths.deputies / f"{pid}.sock"
         try:
             deputy = await self._attach(path, pid)
         except ProgramError:
-            return                                              # it was short
+            return  # it was short
         entry = self._registry.take_child(parent, pid, state="away", where=where, born=where, command=parent.command)
         if entry is None:
             deputy.detach()
@@ -238,7 +238,7 @@ class Deputies:
         before us has started, has no status to tell by; but the kernel ends a stub with its tracer: who lives untraced is home."""
         status = await deputy.status(ORPHAN_TIME)
         if status:
-            await asyncio.sleep(ORPHAN_TIME)                        # the kernel has begun to end it, if it is a stub
+            await asyncio.sleep(ORPHAN_TIME)  # the kernel has begun to end it, if it is a stub
         known = self._registry.get(entry.pid)
         if known is None or known.where == HOME or not known.is_as_it_was(entry):
             return
@@ -258,7 +258,7 @@ class Deputies:
         """Ends a stub whose deputy died, if the kernel has not: nothing can bring its memory back, and it must not wait for ever. A
         process that was on its way out may have been a stub already, and then the kernel has ended it."""
         if await self.mender.wait(entry.pid) and entry.where == HOME:
-            return                                                  # it went on there, and its end is its own affair
+            return  # it went on there, and its end is its own affair
         await asyncio.sleep(ORPHAN_TIME)
         if deputy is not None:
             await self.last_word(entry, deputy)
@@ -347,14 +347,14 @@ class Deputies:
                 while (status := await deputy.request("status", 2 * MOVE_TIMEOUT)).get("moving"):
                     await asyncio.sleep(RESUME_POLL)
             where = str(status.get("where", HOME))
-            if where == HOME:                      # it was only about to begin, and the daemon that it began for is gone
+            if where == HOME:  # it was only about to begin, and the daemon that it began for is gone
                 await abort(deputy)
                 await deputy.wait_gone(EXIT_TIMEOUT)
         except (ProgramError, TimeoutError) as error:
             if not deputy.gone.is_set():
                 log.error("process %d: its deputy does not say where it is: %s", pid, error)
                 return None, 0.0
-            return HOME, 0.0                       # what a deputy leaves behind alive is at home
+            return HOME, 0.0  # what a deputy leaves behind alive is at home
         return where, float(status.get("cut", 0.0))
 
     def _found(self, pid: int, where: str) -> None:

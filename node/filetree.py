@@ -110,7 +110,7 @@ class FileTree:
                 try:
                     await self._start_client(name, settings)
                 except HelperFailed as error:
-                    complaints.append(str(error))    # the files of all others are there
+                    complaints.append(str(error))  # the files of all others are there
         if complaints:
             raise HelperFailed("; ".join(complaints))
 
@@ -186,7 +186,7 @@ class FileTree:
         if not client.runs:
             log.warning("%s has ended", client.name)
         client.hang_up()
-        self._tree.unmount(name)                 # whoever waits for it is free, however it fares
+        self._tree.unmount(name)  # whoever waits for it is free, however it fares
         await client.end()
         if not stays:
             self._tree.drop(name)

@@ -57,7 +57,7 @@ def begin() -> tuple[int, socket.socket] | None:
         return None
     for module in SHARED:
         importlib.import_module(module)
-    gc.freeze()                                  # what is there by now stays shared
+    gc.freeze()  # what is there by now stays shared
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
@@ -125,7 +125,7 @@ def _place(received: Sequence[int], numbers: Sequence[int]) -> None:
 def _become(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]) -> int:
     """The child's life; its exit status."""
     os.setsid()
-    gc.enable()                                  # the daemon has none while it reads its modules, and we were forked meanwhile
+    gc.enable()  # the daemon has none while it reads its modules, and we were forked meanwhile
     _place(received, numbers)
     show(argv)
     sys.argv = [argv[4], *argv[5:]]
@@ -154,9 +154,7 @@ def _preload() -> None:
 
     # What the first use compiles and imports.
     deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n", "--owner", "0:0:0"])
-    remote.__main__.parser().parse_args(
-        ["--home", "h", "--pid", "1", "--socket", "s", "--secret-fd", "0", "--address", "a", "--node", "n"]
-    )
+    remote.__main__.parser().parse_args(["--home", "h", "--pid", "1", "--socket", "s", "--secret-fd", "0", "--address", "a", "--node", "n"])
     socket.getaddrinfo("127.0.0.1", 1)
     for _ in range(WARM):
         mappings.read_mappings(os.getpid())

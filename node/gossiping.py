@@ -86,7 +86,7 @@ class Gossiping:
             tries = self._asked.get(node, (0, 0.0))[0]
             card = unproven[node].card
             if card is None or tries >= KEY_TRIES:
-                del unproven[node]                # who tells of it again will have it asked again
+                del unproven[node]  # who tells of it again will have it asked again
                 continue
             self._asked[node] = tries + 1, now
             if self._socket is not None and tries != KEY_BY_CALL:
@@ -154,7 +154,7 @@ class Gossiping:
             return
         for payload in answer[:ANSWERS] if isinstance(answer, list) else ():
             if isinstance(payload, bytes) and len(payload) <= LIMIT:
-                self._peers.front.open(letter.to, payload)       # who has no rights takes it apart
+                self._peers.front.open(letter.to, payload)  # who has no rights takes it apart
 
     def _hear_answer(self, name: str, datagram: Datagram) -> None:
         try:

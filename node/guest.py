@@ -62,8 +62,10 @@ def requested(caller: Caller, parameters: dict[str, Any]) -> Guest:
     command, runnable = parameters.get("command", ""), amount(parameters, "runnable", 1e4, 1.0)
     command = "".join(c if c.isprintable() else " " for c in command[:200]) if isinstance(command, str) else ""
     groups = parameters.get("groups", [])
-    if not isinstance(groups, list) or len(groups) > MOST_GROUPS or not all(
-        isinstance(name, str) and len(name) <= 64 and name.isprintable() for name in groups
+    if (
+        not isinstance(groups, list)
+        or len(groups) > MOST_GROUPS
+        or not all(isinstance(name, str) and len(name) <= 64 and name.isprintable() for name in groups)
     ):
         raise PeerRefused("refused", "the groups in the request for a place make no sense")
     return Guest(caller.name, pid, uid, user, memory, time.time(), command, runnable, f"{caller.name}-{pid}", tuple(groups))

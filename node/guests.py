@@ -270,12 +270,12 @@ class Guests:
     async def _take_child(self, parent: Guest, pid: int) -> None:
         """A guest's child was born here; its remote is a part of its parent's."""
         guest = replace(parent, pid=pid, since=time.time(), memory=0)
-        if guest.key in self._guests:                           # it has left, and come again as any other
+        if guest.key in self._guests:  # it has left, and come again as any other
             return
         try:
             program = await self._attach(self._paths.remotes / f"{guest.key}.sock", guest.key)
         except ProgramError:
-            return                                              # it was short
+            return  # it was short
         self._guests[guest.key], self._remotes[guest.key] = guest, program
         self.stillness.runs(guest.key)
         self.resting.runs(guest.key)
@@ -295,7 +295,7 @@ class Guests:
         guest = self._guests.get(key)
         self._paths.remove_images(key)
         self._forget(key)
-        if guest is not None:                    # else it had never been accepted
+        if guest is not None:  # else it had never been accepted
             self._left(guest)
 
     def _forget(self, key: str) -> None:
@@ -304,7 +304,7 @@ class Guests:
         self._alone.pop(key, None)
         self.stillness.forget(key)
         self.resting.forget(key)
-        self.groups.put_first(guest.group if guest is not None else key, False)     # others may have been born in it
+        self.groups.put_first(guest.group if guest is not None else key, False)  # others may have been born in it
         if program is not None:
             program.kill() if not program.gone.is_set() else None
         for left in {key, guest.group if guest is not None else key}:
@@ -382,9 +382,7 @@ class Guests:
         keys = {pid: f"{caller.name}-{pid}" for pid in (pids[:MOST_ASKED] if isinstance(pids, list) else ()) if isinstance(pid, int)}
         counted = {pid: self._counted(key) for pid, key in keys.items()}
         programs = {pid: self._remotes[key] for pid, key in keys.items() if counted[pid] is None and key in self._remotes}
-        answers = await asyncio.gather(
-            *(program.request("status", USAGE_TIMEOUT) for program in programs.values()), return_exceptions=True
-        )
+        answers = await asyncio.gather(*(program.request("status", USAGE_TIMEOUT) for program in programs.values()), return_exceptions=True)
         return [[pid, cpu, *([0] if reads else [])] for pid, cpu in counted.items() if cpu is not None] + [
             [pid, float(answer["cpu"]), *([int(answer.get("reads", 0))] if reads else [])]
             for pid, answer in zip(programs, answers, strict=True)
@@ -409,7 +407,7 @@ class Guests:
     def in_excess(self) -> tuple[str, str] | None:
         """Who goes first if guests use more memory than the owner lends them, and which class of them does, or nothing; else None."""
         if self._expelling:
-            return None                              # who goes already may be enough
+            return None  # who goes already may be enough
         return self.census.in_excess({key: self._guests[key] for key in self._remotes if key in self._guests}, self._policy())
 
     async def _expel(self, key: str, reason: str, within: float) -> str:
@@ -453,7 +451,7 @@ class Guests:
         self.stillness.runs(key)
         self.resting.runs(key)
         self.groups.put_first(guest.group, False)
-        self.groups.freeze(guest.group, False)    # a daemon that was killed could not
+        self.groups.freeze(guest.group, False)  # a daemon that was killed could not
         log.info("guest %s is still here", key)
 
     async def rows(self) -> list[dict[str, Any]]:

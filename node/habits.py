@@ -82,7 +82,7 @@ class Habits:
             if status.get("where") == entry.where:
                 self._read(entry, int(status["calls"]), int(status["carried"]))
         except (ProgramError, KeyError, TypeError, ValueError):
-            return                               # it is on its way, or has ended
+            return  # it is on its way, or has ended
 
     def _read(self, entry: HomeProcess, calls: int, moved: int) -> None:
         if entry.where != HOME and not self._registry.told_of_stay(entry):
@@ -135,7 +135,7 @@ class Traffic:
         rest = max(0, moved - fresh.total())
         for key in turned:
             fresh[_node_of(key)] += rest // len(turned)
-        asked = min(moved, fresh.total())        # by way of home, or at home
+        asked = min(moved, fresh.total())  # by way of home, or at home
         where, _ = now.stay
         if any(_node_of(key) == where for key in now.positions):
             fresh[where] += max(0, now.there - self.there)

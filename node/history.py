@@ -136,7 +136,9 @@ def from_record(record: object) -> History:
             {str(reason): Count(int(c["times"]), float(c["last"])) for reason, c in record[key].items()} for key in ("home", "failed")
         )
         return History(
-            home, failed, tuple(
+            home,
+            failed,
+            tuple(
                 Happening(float(h["at"]), str(h["what"]), str(h["source"]), str(h["target"]), str(h["reason"]), int(h["times"]))
                 for h in record["recent"]
             ),

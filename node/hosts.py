@@ -94,14 +94,14 @@ class Host:
         except OSError:
             data = b""
         if not data:
-            self.close()                              # it ends; what of is told by its status
+            self.close()  # it ends; what of is told by its status
             return
         message = msgpack.unpackb(data)
         hosted = self.trees.pop(int(message["number"]), None)
         if hosted is not None:
             hosted.ended(int(message["status"]))
         if not self.trees:
-            self.close()                              # it has nothing left, and goes
+            self.close()  # it has nothing left, and goes
 
     def _died(self) -> None:
         self.close()
@@ -159,10 +159,10 @@ class Hosts:
                 argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=tuple(descriptors), start_new_session=True,
                 cwd="/", env=environment,
             )  # fmt: skip
-            popen.returncode = 0                      # it is the child's to wait for
+            popen.returncode = 0  # it is the child's to wait for
             child = Child(popen.pid)
         if tuple(argv[:4]) == PREFIX and argv[4].startswith("deputy"):
-            put_first(child.pid)                      # until the move is over that it is started for
+            put_first(child.pid)  # until the move is over that it is started for
         return child
 
     async def _new_host(self, room: str, logs: Path, environment: Mapping[str, str]) -> Host:

@@ -35,7 +35,7 @@ def answer_join(keys: KeyStore, members: Collection[str], caller: Caller, parame
     if not isinstance(secret, str) or not isinstance(point, bytes) or not isinstance(name, str):
         raise PeerRefused("join", "the request to join is not complete")
     key = key_of(point)
-    if not redeem(keys, secret, name):                  # first: who has no token learns nothing of names
+    if not redeem(keys, secret, name):  # first: who has no token learns nothing of names
         raise PeerRefused("join", f"the token is not valid for a node {name}, was used before or is too old")
     why = why_taken(keys, name)
     if why is None and name in members and keys.signed.get(name) is None:

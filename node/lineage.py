@@ -59,7 +59,7 @@ class Lineage(Generic[T]):
         for parent, child in births:
             ancestor = known(parent) or self._between.get(parent)
             for earlier in (self._between, found):
-                earlier.pop(child, None)                        # a process of that number that has ended
+                earlier.pop(child, None)  # a process of that number that has ended
             if ancestor is not None and len(self._between) < MOST_BETWEEN:
                 self._between[child] = ancestor
                 found[child] = ancestor

@@ -293,9 +293,7 @@ class Mover:
         except TimeoutError:
             raise PeerError(f"{target} did not answer within {RESERVE_TIMEOUT:g} s") from None
 
-    async def _reserve(
-        self, entry: HomeProcess, target: str, memory: int, runnable: float, slowdown: float | None
-    ) -> dict[str, Any]:
+    async def _reserve(self, entry: HomeProcess, target: str, memory: int, runnable: float, slowdown: float | None) -> dict[str, Any]:
         """A place on the target. Errors: PeerError, MoveRefused with the target's reason."""
         request = {
             "pid": entry.pid, "home": self._config().name, "user": process.user_name(entry.uid), "uid": entry.uid,

@@ -96,7 +96,7 @@ class InputWatch:
             return
         except OSError:
             told = b""
-        if not told:                              # it has been unplugged
+        if not told:  # it has been unplugged
             self._close_device(name)
             return
         self._last = time.time()

@@ -101,7 +101,7 @@ class PeerServer:
                 await asyncio.sleep(0.5)
                 continue
             self._receive(sock, address[0], format_endpoint(address[0], address[1]))
-            await asyncio.sleep(0)               # however many come, those that are here are looked after
+            await asyncio.sleep(0)  # however many come, those that are here are looked after
 
     def _receive(self, sock: socket.socket, address: str, where: str) -> None:
         """Gives a connection a place, and begins to serve it."""
@@ -250,12 +250,10 @@ class PeerServer:
             method, parameters = str(message.get("method")), _parameters(message)
             return await self._answer(writer, caller, message, lambda: self._handle(caller, method, parameters))
         except (OSError, WireError, TimeoutError):
-            close(writer)        # the read loop meets the end and leaves
+            close(writer)  # the read loop meets the end and leaves
             return False
 
-    async def _answer(
-        self, writer: asyncio.StreamWriter, caller: Caller, message: Message, work: Callable[[], Awaitable[Any]]
-    ) -> bool:
+    async def _answer(self, writer: asyncio.StreamWriter, caller: Caller, message: Message, work: Callable[[], Awaitable[Any]]) -> bool:
         """Sends the result of work or the sentence of its error; whether it was a result."""
         identity = message.get("id")
         try:

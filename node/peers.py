@@ -65,9 +65,7 @@ def certificate_der(writer: asyncio.StreamWriter) -> bytes:
     return (tls.getpeercert(binary_form=True) or b"") if tls is not None else b""
 
 
-async def open_stream(
-    sock: socket.socket, context: ssl.SSLContext, server_side: bool
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_stream(sock: socket.socket, context: ssl.SSLContext, server_side: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Streams over TLS on a connected socket, within the handshake's bound. Errors: OSError (ssl.SSLError), TimeoutError."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=BUFFER, loop=loop)
@@ -198,7 +196,7 @@ class PeerConnection:
         finally:
             self._waiting.pop(identity, None)
             if future.done() and not future.cancelled():
-                future.exception()       # if the connection ended while we still wrote, that has been told already
+                future.exception()  # if the connection ended while we still wrote, that has been told already
         failure = message.get("error")
         if isinstance(failure, dict):
             raise PeerRefused(str(failure.get("kind")), str(failure.get("message"))[:500])

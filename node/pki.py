@@ -44,9 +44,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
@@ -120,9 +118,7 @@ class KeyStore:
             .not_valid_before(now - CLOCK_SKEW)
             .not_valid_after(now + AUTHORITY_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(
-                x509.KeyUsage(False, False, False, False, False, True, False, False, False), critical=True
-            )
+            .add_extension(x509.KeyUsage(False, False, False, False, False, True, False, False, False), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
@@ -208,8 +204,11 @@ class KeyStore:
     def request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:
         """A certificate request (PEM) for that node."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
-        return x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256()).public_bytes(
-            serialization.Encoding.PEM
+        return (
+            x509.CertificateSigningRequestBuilder()
+            .subject_name(subject)
+            .sign(key, hashes.SHA256())
+            .public_bytes(serialization.Encoding.PEM)
         )
 
     def certify(self, key: ec.EllipticCurvePublicKey, node: str) -> x509.Certificate:

@@ -202,7 +202,7 @@ class Program:
             close(self._writer)
         if self._mouth is not None:
             with suppress(OSError):
-                self._mouth.shutdown(socket.SHUT_RDWR)    # who speaks hears of it
+                self._mouth.shutdown(socket.SHUT_RDWR)  # who speaks hears of it
             self._hushing = asyncio.get_running_loop().create_task(self._hush(self._mouth))
 
     async def _hush(self, mouth: socket.socket) -> None:
@@ -228,7 +228,7 @@ class Program:
         stat = process.read_stat(self.pid)
         if stat is None or stat.state in "ZX":
             self.path.unlink(missing_ok=True)
-        elif attempts:                            # its end takes a moment
+        elif attempts:  # its end takes a moment
             asyncio.get_running_loop().call_later(REMOVAL_PERIOD, self._remove_socket, attempts - 1)
 
     async def request(self, op: str, timeout: float = REQUEST_TIMEOUT, **fields: Any) -> Message:
@@ -250,7 +250,7 @@ class Program:
         finally:
             self._waiting.pop(identity, None)
             if future.done() and not future.cancelled():
-                future.exception()       # if the program went away while we still wrote, that has been told already
+                future.exception()  # if the program went away while we still wrote, that has been told already
 
     async def _say(self, message: Message) -> None:
         """Errors: OSError."""

@@ -331,7 +331,7 @@ class Registry:
                 if pid in self._entries or parent is None:
                     continue
                 if time.monotonic() > end or self._is_full():
-                    self._unwalked.append(parent.pid)          # the others' turn
+                    self._unwalked.append(parent.pid)  # the others' turn
                     return
                 if self.take_child(parent, pid) is not None:
                     self._unwalked.append(pid)
@@ -359,7 +359,7 @@ class Registry:
         waits = is_late or (lives and current.state == "starting")
         stat = process.read_stat(pid) if waits or since is not None else None
         if since is not None and (stat is None or stat.starttime != since):
-            return                                             # it has ended
+            return  # it has ended
         if stat is not None and waits and len(self._early) < MOST_BETWEEN:
             self._early[pid] = ancestor, stat.starttime
         elif not waits and current.state in ("home", "starting") and not self._is_full():

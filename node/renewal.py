@@ -105,7 +105,7 @@ def answer_renew(keys: KeyStore, caller: Caller, parameters: dict[str, Any]) -> 
         raise PeerRefused("renew", "this node cannot sign")
     shown = Stated.from_wire(caller.name, parameters.get("certificate"))
     try:
-        keys.made_again(shown)                               # who tells us of it has no rights, and is not believed in this
+        keys.made_again(shown)  # who tells us of it has no rights, and is not believed in this
     except ValueError:
         raise PeerRefused("renew", "the certificate is not of this cluster") from None
     keys.removals.load(keys.authority())

@@ -66,7 +66,7 @@ class RunnableThreads:
         if self._sampler is None:
             return []
         before, self._known = self._known, frozenset(self._own())
-        return self._sampler.take(before | self._known)        # who has ended since may be in a sample
+        return self._sampler.take(before | self._known)  # who has ended since may be in a sample
 
     def stop(self) -> None:
         """Counts no more."""

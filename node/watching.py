@@ -91,7 +91,7 @@ class Watching:
     async def for_peer(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """The processes here, for somebody on another node. Errors: ValueError."""
         viewer, now = _viewer(parameters), time.time()
-        is_root = parameters.get("root") is True     # there: it sees what everybody here sees, and decides nothing here
+        is_root = parameters.get("root") is True  # there: it sees what everybody here sees, and decides nothing here
         self._node.registry.adopt_children()
         entries = sorted(self._node.registry, key=lambda entry: (entry.state == "home", -entry.since))
         rows = [self._process(viewer, entry, now) for entry in entries[:MOST_PROCESSES]]

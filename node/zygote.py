@@ -56,7 +56,7 @@ class Zygote:
         pid, ours = forked if forked is not None else self._execute(environment)
         self._process, self._socket = Child(pid), ours
         ours.setblocking(False)
-        with contextlib.suppress(OSError):           # it has ended: that is heard below
+        with contextlib.suppress(OSError):  # it has ended: that is heard below
             ours.send(msgpack.packb(environment))
         asyncio.get_running_loop().add_reader(ours, self._on_ready)
 
@@ -68,7 +68,7 @@ class Zygote:
                 [*PREFIX, "node.forked", str(theirs.fileno()), " " * TITLE_ROOM], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
                 start_new_session=True, cwd="/", env=environment,
             )  # fmt: skip
-        process.returncode = 0                       # it is the child's to wait for
+        process.returncode = 0  # it is the child's to wait for
         return process.pid, ours
 
     async def settled(self) -> None:
@@ -99,7 +99,7 @@ class Zygote:
                 answer = await asyncio.get_running_loop().sock_recv(self._socket, PID.size)
             (pid,) = PID.unpack(answer)
         except (OSError, TimeoutError, struct.error) as error:
-            if self._socket is not None:             # else somebody else has found it out
+            if self._socket is not None:  # else somebody else has found it out
                 log.warning("programs are started the slow way for a while: %s", error or "no answer")
                 self.close()
                 self._again = asyncio.get_running_loop().call_later(AGAIN, self._start_again)

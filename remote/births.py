@@ -1,9 +1,9 @@
 """The births of one guest: what it asks home for, and what becomes of home's answer.
 
-    remote                                        deputy
-      |--- NEW_THREAD / NEW_PROCESS -------------->|  the stub makes the same
-      | <-- BORN (the id) -------------------------|  or: no, go home; or, before a move: not now, ask again
-      |  remote/birth.py; the new task is known to the link first, then both run
+remote                                        deputy
+  |--- NEW_THREAD / NEW_PROCESS -------------->|  the stub makes the same
+  | <-- BORN (the id) -------------------------|  or: no, go home; or, before a move: not now, ask again
+  |  remote/birth.py; the new task is known to the link first, then both run
 """
 
 from __future__ import annotations

@@ -123,9 +123,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
     try:
         if context is None:
             hollow = _dump(remote, guest, phases)
-        stream = remote.stream(talk) or Channel(
-            channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0)
-        )
+        stream = remote.stream(talk) or Channel(channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0))
         with stream.connection:
             if context is not None:
                 ahead = remote.ahead(talk)

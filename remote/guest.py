@@ -55,6 +55,7 @@ GuestEnd = AwayLink | PtraceLink
 REAP_PATIENCE = 5.0
 """Seconds for the threads of a killed guest to end."""
 
+
 class Guest:
     """frozen is the process as long as every thread stands still for a move, else None."""
 

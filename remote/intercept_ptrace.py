@@ -262,8 +262,7 @@ class PtraceLink(SessionLink):
 
     def parked(self) -> dict[int, Parked]:
         """tid -> the call that was caught and not answered."""
-        return {program: Parked(c.sequence, c.number, c.sent, c.call.sigmask if c.call else None)
-                for program, c in self._caught.items()}
+        return {program: Parked(c.sequence, c.number, c.sent, c.call.sigmask if c.call else None) for program, c in self._caught.items()}
 
     def answer(self, tid: int, value: int = 0, error: int = 0, proceed: bool = False) -> bool:
         """Answers a parked call. False: none parked."""

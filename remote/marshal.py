@@ -94,8 +94,19 @@ class Call:
             struct.pack_into("<Q", self.image, at, settle(struct.unpack_from("<Q", self.image, at)[0]))
         address, place, length = self.place
         self.kept = {i: bytes(self.image[at : at + size]) for i, (at, size, *_) in enumerate(self.outs) if not at & _BEHIND}
-        head = _CALL.pack(sequence, self.number, self.offsets, *arguments, len(self.image), area, address, place, length,
-                          len(self.relocations), len(self.outs))
+        head = _CALL.pack(
+            sequence,
+            self.number,
+            self.offsets,
+            *arguments,
+            len(self.image),
+            area,
+            address,
+            place,
+            length,
+            len(self.relocations),
+            len(self.outs),
+        )
         relocations = struct.pack(f"<{len(self.relocations)}I", *self.relocations)
         outs = b"".join(_OUT.pack(settle(out[0]), *out[1:]) for out in self.outs)
         return head + relocations + outs + bytes(self.image)
@@ -134,7 +145,6 @@ class Call:
         if at != len(body):
             raise ValueError("a reply of wrong length")
         return sequence, value, flags, writes
-
 
     def _runs(self, segment: Segment, data: bytes, begin: int) -> list[tuple[int, bytes]]:
         """What of a segment's bytes is written, and where in it: of memory that was sent, what is not as it was; else what the kernel

@@ -318,7 +318,7 @@ class Remote:
             self._going.close()
         self.selector.unregister(talk.connection)
         self._going = GoingAhead(self.guest, talk, target, mode)
-        self._tell_moving(False)    # meanwhile the guest need do nothing for it, and what stands still is not written again
+        self._tell_moving(False)  # meanwhile the guest need do nothing for it, and what stands still is not written again
         self._going.start(self._waker.wake)
 
     def _went_ahead(self) -> None:

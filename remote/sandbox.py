@@ -187,9 +187,7 @@ class Sandbox:
 
     def _work(self, *arguments: str, requests: bytes = b"", timeout: float = WORK_TIMEOUT) -> None:
         try:
-            result = subprocess.run(
-                [_program(), *arguments], input=requests, capture_output=True, timeout=timeout, check=False
-            )
+            result = subprocess.run([_program(), *arguments], input=requests, capture_output=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
             raise FarhomeError(f"the sandbox of {self.key} does not answer") from None
         if result.returncode:
@@ -253,9 +251,7 @@ class Sandbox:
             raise FarhomeError(f"the sandbox of {self.key}: {errors.decode(errors='replace').strip()}")
         self._is_sealed = True
 
-    def enter_argv(
-        self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True
-    ) -> list[str]:
+    def enter_argv(self, argv: Sequence[str], *, uid: int = -1, gid: int = -1, last_pid: int = 0, join_cgroup: bool = True) -> list[str]:
         """`argv`, to be run inside, in the guest's cgroup; as user `uid` with all capabilities but CAP_SYS_RESOURCE when
         given; with pid `last_pid` + 1 inside when given."""
         cgroups = self._cgroups if join_cgroup else []

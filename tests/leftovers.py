@@ -33,12 +33,12 @@ def take(run: str) -> Snapshot:
     others: set[str] = set()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = line.split(" ")[4]
-        ours = "farhome" in line or " - nsfs " in line    # a mount of a namespace keeps it without any process
+        ours = "farhome" in line or " - nsfs " in line  # a mount of a namespace keeps it without any process
         (named if ours else others).add(f"mount {point}")
     others.update(f"link {entry.name}" for entry in Path("/sys/class/net").iterdir())
     for directory in _TEMPORARY:
         for entry in os.scandir(directory):
-            with suppress(FileNotFoundError):    # another run takes it away just now
+            with suppress(FileNotFoundError):  # another run takes it away just now
                 if entry.name.startswith(_OUR_FILES) and not _is_of_criu(Path(entry.path)):
                     named.add(f"file {entry.path}")
     for path, names, _ in os.walk("/sys/fs/cgroup"):
@@ -63,7 +63,7 @@ def _processes(run: str) -> set[str]:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 found.add(f"process {entry.name} {command[:120]}")
         except OSError:
-            continue    # it has ended
+            continue  # it has ended
     return found
 
 
@@ -80,7 +80,7 @@ def difference(before: Snapshot, run: str, seconds: float = 5.0) -> tuple[list[s
         if strict:
             faults, remarks = faults | remarks, frozenset()
         else:
-            faults, remarks = faults - foreign, remarks | foreign    # another run may have made those
+            faults, remarks = faults - foreign, remarks | foreign  # another run may have made those
         if not faults or time.monotonic() > deadline:
             return sorted(faults), sorted(remarks)
         time.sleep(0.05)

@@ -91,5 +91,5 @@ class LocalServer:
         self._selector.unregister(self._listener)
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_ino == self._inode:      # else it is a later one's
+            if self._path.stat().st_ino == self._inode:  # else it is a later one's
                 self._path.unlink()

@@ -229,7 +229,7 @@ class Front(Keeper):
         except PeerRefused as refusal:
             self.tell("refuse", number, refusal.kind, str(refusal))
         except (FarhomeError, ValueError, TypeError, KeyError, OverflowError, OSError, TimeoutError) as error:
-            self.tell("fail", number, say(error)[:MESSAGE_LIMIT >> 1])
+            self.tell("fail", number, say(error)[: MESSAGE_LIMIT >> 1])
         except Exception:
             log.exception("%s of %s met a fault", method, caller.name or caller.address)
             self.tell("fail", number, "it met a fault")
@@ -310,4 +310,4 @@ async def bound_soon(kind: socket.SocketKind, address: str, port: int) -> socket
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                 raise
-        await asyncio.sleep(0.02)                # the front of a daemon that was killed ends at the same moment, or one later
+        await asyncio.sleep(0.02)  # the front of a daemon that was killed ends at the same moment, or one later

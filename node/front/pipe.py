@@ -73,7 +73,7 @@ class Pipe:
                 self._loop.add_writer(self._socket, self._flush)
                 break
             except OSError as error:
-                if error.errno == errno.ETOOMANYREFS:      # descriptors that the other side has not taken yet: there is a bound on them
+                if error.errno == errno.ETOOMANYREFS:  # descriptors that the other side has not taken yet: there is a bound on them
                     self._loop.call_later(0.05, self._flush)
                     break
                 self._end(_why(error))

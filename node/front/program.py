@@ -327,15 +327,15 @@ def main() -> int:
     connection.set_inheritable(False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     come_first()
-    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)      # whatever OpenSSL reads of files it reads now
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # whatever OpenSSL reads of files it reads now
     with asyncio.Runner() as runner:
         runner.get_loop()
         gc.freeze()
         rights.give_up(os.getppid())
         for standard in (1, 2):
-            os.close(standard)                   # 0 is nothing, too; what there is to say mosd is told
+            os.close(standard)  # 0 is nothing, too; what there is to say mosd is told
         runner.run(serve(connection, int(sys.argv[2])))
-    os._exit(0)                                  # connections end with the process
+    os._exit(0)  # connections end with the process
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def give_up(parent: int) -> None:
     _leave_the_files(user)
     for capability in range(_LAST_CAPABILITY + 1):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
-            break                                # the kernel has no more of them
+            break  # the kernel has no more of them
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
@@ -84,7 +84,7 @@ def _bound() -> None:
         (resource.RLIMIT_NPROC, 0), (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_MSGQUEUE, 0),
     ):  # fmt: skip
         resource.setrlimit(what, (most, most))
-    Path("/proc/self/oom_score_adj").write_text("0", encoding="ascii")       # before the daemon, which has less to spare
+    Path("/proc/self/oom_score_adj").write_text("0", encoding="ascii")  # before the daemon, which has less to spare
 
 
 def _leave_the_files(user: int) -> None:
@@ -103,12 +103,12 @@ def _leave_the_files(user: int) -> None:
 def _filter() -> bytes:
     """The program of the kernel's filter of calls: code, jump if true, jump if false, constant."""
     load, equal, any_bit, ret = 0x20, 0x15, 0x45, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000 | 1   # EPERM
+    allow, refuse = 0x7FFF0000, 0x00050000 | 1  # EPERM
     code: list[tuple[int, int, int, int]] = [
         (load, 0, 0, 4), (equal, 1, 0, 0xC000003E), (ret, 0, 0, refuse), (load, 0, 0, 0),
     ]  # fmt: skip
     for name, number in CALLS.items():
-        if name in _WITH_PROTECTION:             # not PROT_EXEC
+        if name in _WITH_PROTECTION:  # not PROT_EXEC
             code += [(equal, 0, 4, number), (load, 0, 0, 16 + 2 * 8), (any_bit, 0, 1, 4), (ret, 0, 0, refuse), (ret, 0, 0, allow)]
         elif name == "ioctl":
             code += [(equal, 0, len(_IOCTLS) * 2 + 2, number), (load, 0, 0, 16 + 8)]

@@ -42,5 +42,3 @@ def test_a_kernel_that_makes_no_user_namespaces_counts_as_well(tmp_path: Path, m
     refusal = _why(tmp_path, {"administration": ["n1"]}, "n3")
     assert refusal is not None and "No space left on device" in refusal
     assert _why(tmp_path, {"administration": ["n1"]}, "n1") is None
-
-

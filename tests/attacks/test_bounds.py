@@ -120,8 +120,7 @@ def test_this_kernel_makes_user_namespaces() -> None:
 def test_a_kernel_that_makes_none_is_told_in_a_sentence() -> None:
     bound = "/proc/sys/user/max_user_namespaces"
     script = (
-        f"before=$(cat {bound}); trap 'echo $before > {bound}' EXIT; echo 0 > {bound}; "
-        "exec 3>&1; .build/sandbox try 2>&1; echo status $?"
+        f"before=$(cat {bound}); trap 'echo $before > {bound}' EXIT; echo 0 > {bound}; exec 3>&1; .build/sandbox try 2>&1; echo status $?"
     )
     # In a user namespace of its own, whose bound is its own.
     done = subprocess.run(

@@ -79,7 +79,7 @@ def incarnation_of(node: Node) -> int:
 
 def test_one_lying_member_neither_expels_nor_adorns_another(three: Cluster) -> None:
     n1, n2, n3 = three.nodes
-    n2.kill()                                             # its keys are in other hands
+    n2.kill()  # its keys are in other hands
     liar, before = Liar(three), known(n1)
     peers = json.loads((n1.run / "peers.json").read_text())
     try:
@@ -128,7 +128,7 @@ def test_nonsense_under_a_good_seal_changes_nothing(three: Cluster) -> None:
                 data += dice.randbytes(dice.randrange(1, 600))
             liar.send(n1, bytes(data[:1360]))
             if number % 40 == 0:
-                time.sleep(0.01)                          # so that the socket's buffer takes them; nothing is waited for
+                time.sleep(0.01)  # so that the socket's buffer takes them; nothing is waited for
         wait_for(lambda: known(n1) == before, 30)
         assert "n3" in n1.nodes()
     finally:

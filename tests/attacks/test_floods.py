@@ -107,7 +107,7 @@ def test_halves_of_requests_hold_neither_much_memory_nor_the_places_of_others(pa
     before, had = descriptors(daemon(n1)), memory(daemon(n1))
     with halves(n1, 1001, REQUEST, REQUEST - 1), halves(n1, 1002, 1 << 20, (1 << 20) - 1), halves(n1, 1003, 3, 0):
         assert {node["name"] for node in n1.ask("nodes")["nodes"]} == {"n1", "n2"}
-        assert descriptors(daemon(n1)) - before <= 2 * 3 * CONNECTIONS_OF_USER + SPARE      # each has its process's pidfd beside it
+        assert descriptors(daemon(n1)) - before <= 2 * 3 * CONNECTIONS_OF_USER + SPARE  # each has its process's pidfd beside it
         # A buffer of asyncio may be twice what is in it.
         assert memory(daemon(n1)) - had < 3 * CONNECTIONS_OF_USER * REQUEST + (16 << 20)
     wait_for(lambda: descriptors(daemon(n1)) - before <= SPARE)

@@ -76,7 +76,7 @@ def test_it_learns_nothing_of_files_that_not_everybody_may_read_and_nothing_else
     asked: list[tuple[str, int, str]] = [(f"/tmp/{name}", 10, guess) for name in names]
     asked += [("/etc/shadow", len(shadow), hashlib.sha256(shadow).hexdigest()), ("/dev/watchdog", 0, hashlib.sha256(b"").hexdigest())]
     answers = []
-    for path, size, sha256 in asked:            # each alone: the same content under another path would tell
+    for path, size, sha256 in asked:  # each alone: the same content under another path would tell
         answers.append(ask(cluster, "wanted", json.dumps([(path, size, sha256)]))[0])
         until(lambda: not guests(host), "its place is given up")
     assert dict(zip([path for path, _, _ in asked], answers, strict=True)) == {path: path != "/tmp/shared" for path, _, _ in asked}

@@ -64,6 +64,7 @@ def pids(cluster: Cluster, job: str) -> list[int]:
 
 def kill(cluster: Cluster, hostile: Running) -> None:
     """As whoever is at home can: with all children, those born meanwhile, too."""
+
     def is_gone() -> bool:
         left = pids(cluster, hostile.job)
         if left:

@@ -50,7 +50,7 @@ def test_files_guests_and_processes_part_from_a_removed_node(lab: Pair) -> None:
                 "nothing is served to it", PATIENCE,
             )  # fmt: skip
         assert time.monotonic() - begun < 4 * PATIENCE
-        assert [*where(lab, 1).values()] == ["home"]      # it was not hostile, so our process lives
+        assert [*where(lab, 1).values()] == ["home"]  # it was not hostile, so our process lives
         refused = lab[3].run("ls /mfs/n1/tmp", text=True, timeout=60)
         assert refused.returncode != 0
     finally:

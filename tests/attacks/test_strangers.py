@@ -151,7 +151,7 @@ def test_a_flood_costs_neither_descriptors_nor_threads(lab: Pair) -> None:
     descriptors, threads = count("fd"), count("task")
     attackers = [hold(lab, 3, 7227, 500, word) for word in (b"", b"\x16")]
     try:
-        assert count("fd") - descriptors < 256 + 2 * 32 + 32   # places of one address; two for each handshake; what others do meanwhile
+        assert count("fd") - descriptors < 256 + 2 * 32 + 32  # places of one address; two for each handshake; what others do meanwhile
         assert count("task") - threads < 32 + 32
     finally:
         for attacker in attackers:

@@ -66,6 +66,7 @@ def start(home: Node, *words: str, user: str | None = None, options: tuple[str, 
 
 def moves(home: Node, pid: int) -> list[tuple[str, int]]:
     """(to, bytes) of each move of a process, which has been moved."""
+
     def told() -> list[tuple[str, str]]:
         text = (home.root / "run/farhome/mosd.log").read_text(errors="replace")
         return re.findall(rf"process {pid}: home -> (\w+), .* total .* ms, (\d+) bytes", text)
@@ -130,8 +131,13 @@ def test_a_program_with_rights_of_its_own_has_them_and_begins_at_home(home: Node
 
 def test_one_with_private_directories_leaves_too(home: Node) -> None:
     (home.root / "tmp/private").mkdir(exist_ok=True)
-    process = start(home, "/bin/sh", "-c", "echo $$; echo data > /tmp/private/file; read line; cat /tmp/private/file",
-                    options=("-b", "-X", "/tmp/private"))
+    process = start(
+        home,
+        "/bin/sh",
+        "-c",
+        "echo $$; echo data > /tmp/private/file; read line; cat /tmp/private/file",
+        options=("-b", "-X", "/tmp/private"),
+    )
     assert process.stdout is not None
     assert [target for target, _ in moves(home, int(process.stdout.readline()))] == ["n2"]
     assert process.communicate("\n", timeout=30) == ("data\n", "")

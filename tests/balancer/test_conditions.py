@@ -22,7 +22,7 @@ KNOWN: dict[str, float | None] = {"owner_load": 0.4, "memory_free": float(3 << 3
         ("on_battery or owner_load != 0.4", False),
         ("not (on_battery or owner_load == 0.4)", False),
         ("guests < 5", None),
-        ("guests < 5 and owner_load > 1", False),       # false whatever the other is
+        ("guests < 5 and owner_load > 1", False),  # false whatever the other is
         ("guests < 5 or owner_load < 1", True),
         ("not guests < 5", None),
         ("pressure_memory < 5%", None),

@@ -195,9 +195,7 @@ class Alone:
     def __init__(self, others: str) -> None:
         self.now = 0.0
         self.heard: dict[bytes, float] = {}
-        self.machine = Membership(
-            node_id("self"), lambda: self.now, random.Random(1), 10, lambda id_: self.heard.get(id_, float("-inf"))
-        )
+        self.machine = Membership(node_id("self"), lambda: self.now, random.Random(1), 10, lambda id_: self.heard.get(id_, float("-inf")))
         for name in others:
             self.machine.apply(Update(Word.ALIVE, node_id(name), 3, node_id(name), Card(name, "10.0.0.1", 1, 3)))
 

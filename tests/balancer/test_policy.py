@@ -179,9 +179,9 @@ def test_the_latest_of_the_lowest_class_makes_room_for_a_higher_one() -> None:
     full = replace(IDLE, guests=2, guest_memory=20, present=present)
     assert "at most 2" in str(CLASSES.admits(ANNA, 5, full))
     assert CLASSES.makes_room(ANNA, 5, full) == ["new"]
-    assert CLASSES.makes_room(BERT, 5, full) == []                    # none is lower than itself
+    assert CLASSES.makes_room(BERT, 5, full) == []  # none is lower than itself
     assert CLASSES.makes_room(ANNA, 5, replace(full, blocked=True)) == []
-    assert CLASSES.makes_room(ANNA, 5, replace(full, guests=1, present=present[:1])) == []      # there is room
+    assert CLASSES.makes_room(ANNA, 5, replace(full, guests=1, present=present[:1])) == []  # there is room
 
 
 def test_only_those_go_who_make_a_difference() -> None:

@@ -34,8 +34,15 @@ def test_every_case_is_measured(others: bool, tmp_path: Path) -> None:
                 if program.name not in hidden and not (tmp_path / program.name).exists():
                     (tmp_path / program.name).symlink_to(program)
         path = str(tmp_path)
-    done = subprocess.run(["unshare", "--net", sys.executable, "-c", SMALL], cwd=ROOT, env=os.environ | {"PATH": path},
-                          capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", SMALL],
+        cwd=ROOT,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     rows = [link.Row(**row) for row in json.loads(done.stdout)]
     cases = {row.case for row in rows if row.baseline_name in ("native", "TCP ping-pong")}

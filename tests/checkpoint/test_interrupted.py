@@ -57,13 +57,13 @@ def test_the_process_goes_on(step: str, tmp_path: Path) -> None:
     steps = tmp_path / "steps"
     work = tmp_path / f"work-{step.replace(' ', '-')}"
     work.mkdir()
-    name = work / "held.py"                              # by which its copies are found
+    name = work / "held.py"  # by which its copies are found
     name.write_bytes(Path(__file__).with_name("held.py").read_bytes())
     with held("nothing", work, name) as process:
         words = ["--pid", process.pid, "--asker", 0, "--directory", tmp_path / "saved", "--images", tmp_path / "images"]
         words += ["--journal", tmp_path / "journal"]
         killed_at(f"checkpoint: {step}", steps, "checkpoint.take", words)
-        mend(tmp_path / "journal")                       # as mosd does
+        mend(tmp_path / "journal")  # as mosd does
         until("no copy is left", lambda: stopped(os.fsencode(name)) == [], seconds=20)
         switches = scheduled(process.pid)
         until("it goes on", lambda: scheduled(process.pid) > switches + 5, seconds=20)

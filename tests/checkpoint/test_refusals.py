@@ -49,8 +49,12 @@ REFUSED = {
 def held(kind: str, directory: Path, program: Path = HELD) -> Iterator[subprocess.Popen[bytes]]:
     """The program, when it holds that."""
     process = subprocess.Popen(
-        [sys.executable, "-I", program, kind], cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, start_new_session=True,
+        [sys.executable, "-I", program, kind],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
@@ -117,5 +121,3 @@ def test_memory_that_its_user_may_not_read_is_not_given_to_him(tmp_path: Path) -
 def test_a_process_that_has_ended_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FarhomeError, match="it has ended"):
         take(1 << 22, 0, tmp_path / "saved", tmp_path / "images", tmp_path / "journal")
-
-

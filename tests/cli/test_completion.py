@@ -23,9 +23,7 @@ def complete(*words: str) -> list[str]:
         f" _farhome_{words[0]}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
     environment = {**os.environ, "FARHOME_RUN": "/nonexistent"}
-    return subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=20, check=True, env=environment
-    ).stdout.split()
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=20, check=True, env=environment).stdout.split()
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:

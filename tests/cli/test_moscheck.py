@@ -100,7 +100,7 @@ def test_a_program_that_gives_rights_stays_at_home(tmp_path: Path) -> None:
         assert finding["can_move"] is False
         assert [word in reason for reason in finding["reasons"]] == [True]
     os.chown(program, os.geteuid(), os.getegid())
-    program.chmod(0o4755)                        # gives nothing to who asks, as sudo to root
+    program.chmod(0o4755)  # gives nothing to who asks, as sudo to root
     finding = examine(str(program))
     assert finding.reasons == []
     assert any("setuid" in note and "others" in note for note in finding.notes)
@@ -173,7 +173,7 @@ def test_a_loader_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_headers_that_make_no_sense_do_no_harm(tmp_path: Path) -> None:
     """Every byte of the headers, and of what they point to, once turned over; and every way to be cut off."""
-    whole = compiled(tmp_path, "int main() { puts(\"x\"); return 0; }", "-s").read_bytes()
+    whole = compiled(tmp_path, 'int main() { puts("x"); return 0; }', "-s").read_bytes()
     program = tmp_path / "broken"
     table_at = struct.unpack_from("<Q", whole, 40)[0]
     for at in [*range(16, 64 + 56 * 13), *range(table_at, len(whole))]:

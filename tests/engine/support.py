@@ -113,7 +113,11 @@ def running(argv: list[str], user: str | None = None) -> Iterator[Program]:
         "user": pwd.getpwnam(user).pw_uid, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []
     }  # fmt: skip
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **identity  # type: ignore[call-overload]
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        **identity,  # type: ignore[call-overload]
     )
     try:
         assert process.stdout is not None
@@ -137,9 +141,7 @@ def eventually(condition: Callable[[], bool], timeout: float = 20.0, what: str =
 def counts_on(program: Program, pid: int | None = None, threads: int = 1) -> None:
     """Every thread makes progress, and none found anything wrong."""
     before = list(program.report(pid).count)
-    eventually(
-        lambda: all(program.report(pid).count[i] > before[i] for i in range(threads)), what=f"progress of {pid or program.pid}"
-    )
+    eventually(lambda: all(program.report(pid).count[i] > before[i] for i in range(threads)), what=f"progress of {pid or program.pid}")
     assert program.report(pid).wrong == 0
 
 

@@ -87,10 +87,10 @@ def nexts(world: World) -> Iterator[World]:
         yield candidate_does(world, Word.PREPARED, 0)
     if not world.decider_dead:
         if world.decider is Decider.MOVING:
-            yield decider_does(world, Word.ABORT)                         # something of its own fails
+            yield decider_does(world, Word.ABORT)  # something of its own fails
             if world.heard_prepared:
                 if talk.broken:
-                    yield decider_does(world, Word.UNSAID)                # the network takes nothing, or still does, and loses it
+                    yield decider_does(world, Word.UNSAID)  # the network takes nothing, or still does, and loses it
                 said = world if talk.broken else world.talk(newest, to_candidate=(*talk.to_candidate, Word.COMMIT))
                 yield decider_does(replace(said, said=world.said + 1), Word.COMMIT)
         for index, one in enumerate(world.talks):
@@ -103,7 +103,7 @@ def nexts(world: World) -> Iterator[World]:
         if world.decider is Decider.DECIDED and world.candidate_dead:
             yield decider_does(replace(world, silence=True), Word.SILENCE)
         if world.decider is Decider.DECIDED and not talk.broken and world.said < 3 and not world.candidate_dead:
-            yield decider_does(world, Word.BROKEN)                        # it is only late: said again all the same
+            yield decider_does(world, Word.BROKEN)  # it is only late: said again all the same
     if not world.candidate_dead:
         for index, one in enumerate(world.talks):
             if one.to_candidate:
@@ -118,7 +118,7 @@ def nexts(world: World) -> Iterator[World]:
         faulty = replace(world, faults=world.faults + 1)
         for index, one in enumerate(world.talks):
             if not one.broken:
-                for lost_there in range(len(one.to_candidate) + 1):       # the newest are lost, from somewhere on
+                for lost_there in range(len(one.to_candidate) + 1):  # the newest are lost, from somewhere on
                     for lost_here in range(len(one.to_decider) + 1):
                         yield faulty.talk(
                             index, broken=True, to_candidate=one.to_candidate[:lost_there], to_decider=one.to_decider[:lost_here]

@@ -28,8 +28,7 @@ from tests.engine.support import (
 from tests.remote.ids import own_ids
 
 NOTIFY_GETPPID = b"".join(
-    struct.pack("<HBBI", *row)
-    for row in [(0x20, 0, 0, 0), (0x15, 0, 1, SYS.getppid), (6, 0, 0, 0x7FC00000), (6, 0, 0, 0x7FFF0000)]
+    struct.pack("<HBBI", *row) for row in [(0x20, 0, 0, 0), (0x15, 0, 1, SYS.getppid), (6, 0, 0, 0x7FC00000), (6, 0, 0, 0x7FFF0000)]
 )
 
 

@@ -75,9 +75,7 @@ print(copy.pid, copy.keeper.tid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     with running([counter, "4"]) as program:
-        result = subprocess.run(
-            [sys.executable, "-c", source, str(program.pid)], cwd=ROOT, stdout=subprocess.PIPE, timeout=30, check=False
-        )
+        result = subprocess.run([sys.executable, "-c", source, str(program.pid)], cwd=ROOT, stdout=subprocess.PIPE, timeout=30, check=False)
         copy, keeper = (int(word) for word in result.stdout.split())
         assert result.returncode == -signal.SIGKILL
         counts_on(program, threads=4)

@@ -108,7 +108,7 @@ class Keeper:
         print(line, file=self._stdin, flush=True)
 
     def answer(self, seconds: float = 10) -> str:
-        """"": none."""
+        """ "": none."""
         while "\n" not in self._said and ready([self._stdout], seconds):
             more = os.read(self._stdout, 65536)
             assert more, "it has ended"

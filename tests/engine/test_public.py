@@ -131,7 +131,7 @@ def test_a_file_system_that_is_a_program_is_asked_nothing(place: Path) -> None:
             assert FileStore(place / "cache").find(MappedFile(str(path), 5, "0" * 64)) is None
         program.kill()
         said = program.stdout.read().split()
-    assert set(said) <= {"26"}, said            # FUSE_INIT, which mount has asked
+    assert set(said) <= {"26"}, said  # FUSE_INIT, which mount has asked
 
 
 def test_whoever_has_asked_is_themselves_again(place: Path) -> None:

@@ -416,4 +416,4 @@ def test_context_is_refused_when_it_is_not_one(letters: Path) -> None:
     parts = [msgpack.packb(field) for field in good]
     for place in range(len(parts)):
         with pytest.raises(BadContext):
-            Context.from_wire(bytes([0x90 | len(parts)]) + b"".join([*parts[:place], deep, *parts[place + 1:]]))
+            Context.from_wire(bytes([0x90 | len(parts)]) + b"".join([*parts[:place], deep, *parts[place + 1 :]]))

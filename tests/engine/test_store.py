@@ -46,7 +46,7 @@ def test_it_receives_finds_and_opens(tmp_path: Path) -> None:
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
     with store.open(file) as stored:
         assert stored.read(10) == CONTENT[:10]
-    with pytest.raises(OSError, match="Exec format error"):     # and not ETXTBSY: nobody has it open for writing
+    with pytest.raises(OSError, match="Exec format error"):  # and not ETXTBSY: nobody has it open for writing
         subprocess.run([entry], check=False)
 
 
@@ -123,9 +123,9 @@ def test_what_nobody_uses_makes_room_and_what_somebody_uses_does_not(tmp_path: P
     assert in_use(tmp_path) == sum((tmp_path / file.sha256).stat().st_blocks * 512 for file in files[:3])
     stores[1].close()
     stores[2].close()
-    stores[3].receive(files[3], [contents[3]])      # instead of 1, which was used before 2
+    stores[3].receive(files[3], [contents[3]])  # instead of 1, which was used before 2
     assert leftovers(tmp_path) == sorted(files[n].sha256 for n in (0, 2, 3))
-    assert stores[4].find(files[2]) is not None     # which it holds from now on
+    assert stores[4].find(files[2]) is not None  # which it holds from now on
     with pytest.raises(FarhomeError):
         stores[5].receive(files[5], [contents[5]])
     for store in stores:

@@ -94,7 +94,7 @@ class Lab:
             with Running(self.cluster, "kinds", "beats 8 20") as process:
                 for target in ("n2", "n3", HOME):
                     until("it moves", lambda target=target: process.move(target).done, seconds=30, every=0.5)  # type: ignore[misc]
-                for target in ("n2", "n3"):         # which makes directories for images
+                for target in ("n2", "n3"):  # which makes directories for images
                     assert self.cluster.home.run("migrate", str(process.pid), target, "--engine", "criu").returncode == 0
                 process.moved(HOME)
                 (process.directory / "enough").touch()
@@ -131,7 +131,7 @@ class Watch:
         while not self._over.wait(0.02):
             now = {pid: beats for pid in self._process.host_pids() if (beats := _beats(pid))}
             ran = {pid for pid in now if pid in counts and now[pid] != counts[pid]}
-            together = before & ran             # in two spans of time one after the other: none has given way to the other
+            together = before & ran  # in two spans of time one after the other: none has given way to the other
             if len(together) > 1:
                 self.both.add(frozenset(together))
             counts, before = now, ran
@@ -219,9 +219,7 @@ class Play:
         if what == "guest":
             return _inside(root, self.process.pid)
         wanted = [what.encode(), b"--pid", str(self.process.pid).encode()]
-        return next(
-            int(path.name) for path in (root / "proc").glob("[0-9]*") if set(wanted) <= set(read(path / "cmdline").split(b"\0"))
-        )
+        return next(int(path.name) for path in (root / "proc").glob("[0-9]*") if set(wanted) <= set(read(path / "cmdline").split(b"\0")))
 
     def _await_outcome(self, struck: int, move: Future[subprocess.CompletedProcess[str]]) -> None:
         seen = ""

@@ -77,7 +77,8 @@ static size_t make_frame(struct input *input, uint64_t unique, char *frame)
 		header.unique |= MFS_BESIDE;
 	if (what & 16)
 		header.error = -(int32_t)input_number(input, 1);
-	size_t bytes = what & 32 ? sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out) : input_number(input, 1) * (what & 64 ? 16 : 1);
+	size_t bytes =
+		what & 32 ? sizeof(struct fuse_entry_out) + sizeof(struct fuse_open_out) : input_number(input, 1) * (what & 64 ? 16 : 1);
 	input_take(input, frame + size, bytes);
 	size += bytes;
 	header.len = what & 128 ? (uint32_t)input_number(input, 4) : (uint32_t)size;

@@ -138,9 +138,24 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 /* What an opcode's argument begins with: numbers that mean something, from few bytes of input. */
 static size_t make_argument(struct input *input, uint32_t opcode, char *argument)
 {
-	static const char *const names[] = {"f0", "f1", "d0", "d1", "l0", "..", ".", "a/b", "new", "user.x", "security.capability", "tmp",
-					    "out", "", "system.posix_acl_access", "trusted.x"};
-	static const uint64_t numbers[] = {0, 1, 2, 3, 4, 7, 255, 4096, 1 << 16, 1 << 20, 1 << 24, 0x7fffffff, 0xffffffff, 1ull << 62, ~0ull, 0100644};
+	static const char *const names[] = {"f0",
+	                                    "f1",
+	                                    "d0",
+	                                    "d1",
+	                                    "l0",
+	                                    "..",
+	                                    ".",
+	                                    "a/b",
+	                                    "new",
+	                                    "user.x",
+	                                    "security.capability",
+	                                    "tmp",
+	                                    "out",
+	                                    "",
+	                                    "system.posix_acl_access",
+	                                    "trusted.x"};
+	static const uint64_t numbers[] = {0,       1,       2,       3,          4,          7,          255,   4096,
+	                                   1 << 16, 1 << 20, 1 << 24, 0x7fffffff, 0xffffffff, 1ull << 62, ~0ull, 0100644};
 	uint8_t what = input_number(input, 1);
 	size_t size = 0;
 
@@ -196,7 +211,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
 		in.uid = what & 0x40 ? 65534 : 0;
 		in.gid = what & 0x20 ? 65534 : 0;
 		if (in.opcode >= 60)
-			in.opcode = (uint32_t[]){MFS_PING, MFS_ACK, FUSE_FORGET, FUSE_BATCH_FORGET, FUSE_INTERRUPT, 52, 4096, ~0u}[in.opcode % 8];
+			in.opcode = (uint32_t[]){
+				MFS_PING, MFS_ACK, FUSE_FORGET, FUSE_BATCH_FORGET, FUSE_INTERRUPT, 52, 4096, ~0u}[in.opcode % 8];
 		size_t size = make_argument(&input, in.opcode, argument);
 		/* A wait for a lock is in a thread of its own, and its memory is not ours to end. */
 		if (in.opcode == FUSE_SETLKW)
@@ -207,8 +223,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
 		memcpy(frame + sizeof in, argument, size);
 		frame[sizeof in + size] = 0;
 		struct mfs_request request = {
-			.session = session, .in = (struct fuse_in_header *)frame, .argument = frame + sizeof in, .size = size, .buffer = buffer,
-			.reply = buffer + HEADROOM, .room = MFS_DATA_MOST, .leads = false, .news = mfs_session_news(session),
+			.session = session,
+			.in = (struct fuse_in_header *)frame,
+			.argument = frame + sizeof in,
+			.size = size,
+			.buffer = buffer,
+			.reply = buffer + HEADROOM,
+			.room = MFS_DATA_MOST,
+			.leads = false,
+			.news = mfs_session_news(session),
 			.connection = session->connections,
 		};
 		session->heard = mfs_now();
@@ -221,7 +244,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t input_size)
 		mfs_handle_release(&session->handles, opened[--opened_count]);
 	/* Nobody has got out of what is exported, and nobody has changed what is read-only. */
 	struct stat secret;
-	require(!stat(EXPORT "/secret", &secret) && secret.st_size == 6 && secret.st_mode == (S_IFREG | 0600) && !secret.st_uid, "the secret");
+	require(!stat(EXPORT "/secret", &secret) && secret.st_size == 6 && secret.st_mode == (S_IFREG | 0600) && !secret.st_uid,
+	        "the secret");
 	require(!rmdir(EXPORT "/fixed") && !mkdir(EXPORT "/fixed", 0755), "what is read-only");
 	return 0;
 }

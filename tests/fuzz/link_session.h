@@ -6,12 +6,12 @@
 #include "link.h"
 
 struct session {
-    session_handler handler;
-    void *owner;
-    struct input input;
-    int is_broken;
-    uint64_t accepted;      /* frames */
-    uint64_t replies;       /* that were queued, REPLYs and CALLs */
+	session_handler handler;
+	void *owner;
+	struct input input;
+	int is_broken;
+	uint64_t accepted;      /* frames */
+	uint64_t replies;       /* that were queued, REPLYs and CALLs */
 };
 
 /* Hands one frame of that header to the handler: its body is what comes next of the input. Whether the session goes on. */

@@ -56,7 +56,7 @@ class Parser:
 
 def _datagram(data: bytes) -> None:
     taken = opening.unpack(data)
-    if plain.taken(values.decode(values.encode(plain.plain(taken)))) != taken:       # what the front takes, mosd must not call nonsense
+    if plain.taken(values.decode(values.encode(plain.plain(taken)))) != taken:  # what the front takes, mosd must not call nonsense
         raise AssertionError("mosd has another datagram than the front")
     for _, _, body in datagram.entries_of(taken.entries):
         datagram.unpack_body(taken.sender, body)

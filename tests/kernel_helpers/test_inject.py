@@ -123,7 +123,6 @@ def test_scratch_where_nothing_lies_below_the_stack_pointer() -> None:
             process.kill()
 
 
-
 def test_sleep_goes_on_and_is_not_longer_for_it() -> None:
     source = "import time\nprint('up',flush=True)\nt=time.monotonic();time.sleep(1)\n"
     source += "print(time.monotonic()-t,flush=True)"

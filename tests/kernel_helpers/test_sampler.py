@@ -35,7 +35,7 @@ def test_samples_wait_until_they_are_taken_each_once_and_in_order() -> None:
             taken.extend(at for at, _ in sampler.take([]))
             return len(taken)
 
-        assert take() >= 1                       # one is made at once
+        assert take() >= 1  # one is made at once
         wait_for(lambda: take() > 20, message="more samples")
     finally:
         sampler.stop()
@@ -106,7 +106,7 @@ def test_who_has_slept_for_long_is_found_running_again_and_then_counts_once(busy
         wait_for(runs, message="samples of it running")
     finally:
         sampler.stop()
-    running = found[next(number for number, threads in enumerate(found) if threads):]
+    running = found[next(number for number, threads in enumerate(found) if threads) :]
     assert running[0] >= 4
     assert mode(running[1:]) == 1
 
@@ -117,12 +117,12 @@ def _open_of(pids: set[int]) -> set[int]:
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
             links.append(os.readlink(f"/proc/self/fd/{name}"))
-    return {pid for pid in pids if any(link.startswith(f"/proc/{pid}/stat") for link in links)}    # of one that has ended: "… (deleted)"
+    return {pid for pid in pids if any(link.startswith(f"/proc/{pid}/stat") for link in links)}  # of one that has ended: "… (deleted)"
 
 
 def test_what_is_open_of_processes_is_closed_when_they_end_and_when_it_stops() -> None:
     sampler = Sampler(False, 0.005)
-    programs = [subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(6)]    # who sleeps is soon closed
+    programs = [subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(6)]  # who sleeps is soon closed
     pids = {program.pid for program in programs}
 
     def opened() -> set[int]:

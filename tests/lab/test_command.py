@@ -24,9 +24,7 @@ LAB = Path(__file__).resolve().parent.parent.parent / "bin" / "lab"
 
 def lab(*arguments: str, cwd: str = "/") -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    return subprocess.run(
-        [LAB, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd, stdin=subprocess.DEVNULL, check=False
-    )
+    return subprocess.run([LAB, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd, stdin=subprocess.DEVNULL, check=False)
 
 
 def test_a_lab_comes_and_goes_by_commands(lab_name: Callable[[], str]) -> None:
@@ -139,7 +137,7 @@ class Terminal:
             while select.select([self.descriptor], [], [], 10)[0] and os.read(self.descriptor, 4096):
                 pass
         except OSError:
-            pass    # EIO: the other side is closed
+            pass  # EIO: the other side is closed
         _, status = os.waitpid(self.pid, 0)
         os.close(self.descriptor)
         return os.waitstatus_to_exitcode(status)

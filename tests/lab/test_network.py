@@ -55,7 +55,7 @@ class Lines:
         deadline = time.monotonic() + seconds
         while b"\n" not in self.rest:
             ready, _, _ = select.select([self.stream], [], [], max(0.0, deadline - time.monotonic()))
-            more = self.stream.read1(65536) if ready else b""    # type: ignore[attr-defined]
+            more = self.stream.read1(65536) if ready else b""  # type: ignore[attr-defined]
             if not more:
                 return None
             self.rest += more
@@ -69,10 +69,10 @@ class Conversation:
     def __init__(self, lab: Lab, to: str) -> None:
         python = ["/usr/bin/python3", "-c"]
         self.server: NodeProcess = lab.node(to).popen([*python, SERVER], stdout=-1)
-        self.heard = Lines(self.server.stdout)    # type: ignore[arg-type]
+        self.heard = Lines(self.server.stdout)  # type: ignore[arg-type]
         assert self.heard.next() == "listening"
         self.client: NodeProcess = lab.node("n1").popen([*python, CLIENT, lab.node(to).address], stdin=-1, stdout=-1)
-        self.answers = Lines(self.client.stdout)    # type: ignore[arg-type]
+        self.answers = Lines(self.client.stdout)  # type: ignore[arg-type]
         assert self.answers.next() == "connected"
 
     def say(self, text: str) -> None:
@@ -185,7 +185,7 @@ def test_bandwidth_bounds_what_goes_through(lab_name: Callable[[], str]) -> None
     send = "import socket, sys; socket.create_connection((sys.argv[1], 7000)).sendall(bytes(2_000_000))"
     with Lab.up(2, name=lab_name(), bandwidth="16mbit", mosd=False) as lab:
         receiver = lab.node("n2").popen(["/usr/bin/python3", "-c", receive], stdout=-1)
-        lines = Lines(receiver.stdout)    # type: ignore[arg-type]
+        lines = Lines(receiver.stdout)  # type: ignore[arg-type]
         assert lines.next() == "listening"
         lab.node("n1").run(["/usr/bin/python3", "-c", send, lab.node("n2").address], check=True)
         size, seconds = (lines.next() or "").split()

@@ -13,7 +13,7 @@ import pytest
 from lab import cgroups
 
 ROOT = Path(__file__).resolve().parents[2]
-ALONE = "umount -l -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup || exit 77; exec \"$@\""
+ALONE = 'umount -l -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup || exit 77; exec "$@"'
 
 
 @pytest.mark.timeout(120)

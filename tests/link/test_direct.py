@@ -72,7 +72,7 @@ def test_reads_that_name_the_place_go_home_only_until_the_file_is_open_here(tmp_
                 return False
             each = (forwarded - before) / (done - rounds)
             rounds, before = done, forwarded
-            return done > 20 and each < 200              # the file is another one each tenth
+            return done > 20 and each < 200  # the file is another one each tenth
 
         pair.until(stays_here, 40, "reads that stay where the guest is")
         (tmp_path / "enough").touch()

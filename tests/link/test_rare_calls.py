@@ -31,8 +31,17 @@ def test_family_is_the_same_as_native(family: str, interception: str, rare: Path
 
 
 @pytest.mark.parametrize("interception", ["notify", "ptrace"])
-@pytest.mark.parametrize(("what", "call"), [("beginning", "write"), ("handle", "name_to_handle_at"), ("text", "finit_module"),
-                                            ("timex", "adjtimex"), ("zerocopy", "sendto"), ("options", "mount")])
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("beginning", "write"),
+        ("handle", "name_to_handle_at"),
+        ("text", "finit_module"),
+        ("timex", "adjtimex"),
+        ("zerocopy", "sendto"),
+        ("options", "mount"),
+    ],
+)
 def test_what_only_homes_kernel_knows_goes_home(what: str, call: str, interception: str, rare: Path, tmp_path: Path) -> None:
     with Pair([str(rare), "home", what], directory=str(tmp_path), interception=interception) as pair:
         pair.until(lambda: any(e.kind == GO_HOME for e in pair.events) or pair.status is not None, 20, "nothing happens")

@@ -126,8 +126,17 @@ def frame(kind: int, body: bytes = b"", number: int = 0, acknowledged: int = 0, 
     return FRAME.pack(len(body) if length is None else length, kind, 0, tid, 0, number, acknowledged) + body
 
 
-def call(number: int = 39, offsets: int = 0, arguments: tuple[int, ...] = (0,) * 6, image: int = 0, area: int = 0,
-         place: tuple[int, int, int] = (0, 6, 0), relocations: int = 0, outs: int = 0, sequence: int = 1) -> bytes:
+def call(
+    number: int = 39,
+    offsets: int = 0,
+    arguments: tuple[int, ...] = (0,) * 6,
+    image: int = 0,
+    area: int = 0,
+    place: tuple[int, int, int] = (0, 6, 0),
+    relocations: int = 0,
+    outs: int = 0,
+    sequence: int = 1,
+) -> bytes:
     return CALL.pack(sequence, number, offsets, *arguments, image, area, *place, relocations, outs)
 
 
@@ -150,10 +159,10 @@ NONSENSE = {
     "area beyond the slot": frame(RESUME) + frame(CALL_KIND, call(GETPPID, area=1 << 30), 1),
     "too many outs": frame(RESUME) + frame(CALL_KIND, call(GETPPID, outs=1 << 20), 1, length=96 + (16 << 20)),
     "out beyond the area": frame(RESUME) + frame(CALL_KIND, call(GETPPID, area=50, outs=1) + struct.pack("<IIHHI", 40, 11, 0, 1, 0), 1),
-    "relocation beyond the image": frame(RESUME) + frame(
-        CALL_KIND, call(GETPPID, image=16, area=16, relocations=1) + struct.pack("<I", 9) + bytes(16), 1),
-    "relocated to beyond the area": frame(RESUME) + frame(
-        CALL_KIND, call(GETPPID, image=16, area=16, relocations=1) + struct.pack("<IQQ", 0, 17, 0), 1),
+    "relocation beyond the image": frame(RESUME)
+    + frame(CALL_KIND, call(GETPPID, image=16, area=16, relocations=1) + struct.pack("<I", 9) + bytes(16), 1),
+    "relocated to beyond the area": frame(RESUME)
+    + frame(CALL_KIND, call(GETPPID, image=16, area=16, relocations=1) + struct.pack("<IQQ", 0, 17, 0), 1),
     "place of no argument": frame(RESUME) + frame(CALL_KIND, call(GETPPID, place=(4096, 2, 16)), 1),
 }
 

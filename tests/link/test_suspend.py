@@ -40,8 +40,15 @@ def waiting(guest: Path, what: str, interception: str = "notify") -> Iterator[tu
 
 
 @pytest.mark.parametrize("interception", ["notify", "ptrace"])
-@pytest.mark.parametrize(("what", "call"), [("read", "read(0, buffer, 10)"), ("poll", "poll(&p, 1, 1000)"),
-                                            ("nanosleep", "nanosleep(&t, &rem)"), ("epoll", "epoll_wait(fd, &e, 1, -1)")])
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("read", "read(0, buffer, 10)"),
+        ("poll", "poll(&p, 1, 1000)"),
+        ("nanosleep", "nanosleep(&t, &rem)"),
+        ("epoll", "epoll_wait(fd, &e, 1, -1)"),
+    ],
+)
 def test_signal_with_a_handler_interrupts(what: str, call: str, guest: Path, interception: str) -> None:
     with waiting(guest, what, interception) as (pair, _):
         os.kill(pair.process.pid, signal.SIGUSR1)

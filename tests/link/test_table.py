@@ -73,9 +73,19 @@ def test_shapes_of_forwarded_calls_refer_to_arguments_that_exist() -> None:
                 assert entry.arguments == (), row.name
 
 
-@pytest.mark.parametrize("text", ["0 read nowhere", "0 read forward out(", "0 read forward out(@7)", "0 a local\n0 b local",
-                                  "0 read forward in(@1-1)", "0 read forward some(8)",
-                                  "0 read forward a b c d e f g", "    when 1=2 local"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 read nowhere",
+        "0 read forward out(",
+        "0 read forward out(@7)",
+        "0 a local\n0 b local",
+        "0 read forward in(@1-1)",
+        "0 read forward some(8)",
+        "0 read forward a b c d e f g",
+        "    when 1=2 local",
+    ],
+)
 def test_a_broken_table_is_named_by_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"calls\.table line \d"):
         table.parse(text)

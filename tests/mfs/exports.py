@@ -49,5 +49,5 @@ def running(node: Node, program: str) -> list[int]:
             if Path(f"/proc/{pid}/comm").read_text().strip() == program:
                 found.append(pid)
         except OSError:
-            continue    # it has just ended
+            continue  # it has just ended
     return found

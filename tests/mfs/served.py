@@ -22,8 +22,14 @@ class Served:
     """A node n1 that shows some directories, and a node n2 that asks."""
 
     def __init__(
-        self, base: Path, exports: Sequence[Path | str], read_only: Sequence[Path] = (), hide: Sequence[Path | str] = (), quiet: int = 0,
-        root: bool = True, bounds: Sequence[str] = (),
+        self,
+        base: Path,
+        exports: Sequence[Path | str],
+        read_only: Sequence[Path] = (),
+        hide: Sequence[Path | str] = (),
+        quiet: int = 0,
+        root: bool = True,
+        bounds: Sequence[str] = (),
     ) -> None:
         """root: whether n2's root is root on n1; bounds: of what peers may have, smaller than as a rule."""
         self.base = base

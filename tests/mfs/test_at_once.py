@@ -64,7 +64,7 @@ def ask_for_much(peer: Caller, file: Path) -> int:
     node = peer.walk(file.with_name("large")).node
     handle = peer.open(node)
     peer.back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-    for _ in range(count := 8):                              # so that the server's end is full; it may have 4 MiB
+    for _ in range(count := 8):  # so that the server's end is full; it may have 4 MiB
         peer.send(caller.READ, node, struct.pack("<QQIIQII", handle, 0, LARGE, 0, 0, 0, 0))
     time.sleep(0.2)
     return count

@@ -60,7 +60,7 @@ def test_open_files(serve: Serve, area: Path) -> None:
     file = peer.walk(area / "shown" / "file").node
     handles: list[int] = []
     assert ends(lambda: handles.append(peer.open(file))) == (16, errno.ENFILE)
-    again = served.caller()                                     # another mount of the same node
+    again = served.caller()  # another mount of the same node
     assert ends(lambda: again.open(again.walk(area / "shown" / "file").node)) == (0, errno.ENFILE)
     theirs = neighbour.walk(area / "shown" / "file").node
     neighbour.release(theirs, neighbour.open(theirs))
@@ -71,7 +71,7 @@ def test_open_files(serve: Serve, area: Path) -> None:
     served.start()
     resumed = served.caller(peer.session)
     assert resumed.resumed
-    assert ends(lambda: resumed.open(file)) == (0, errno.ENFILE)        # it has them still
+    assert ends(lambda: resumed.open(file)) == (0, errno.ENFILE)  # it has them still
     assert resumed.read(file, handles[5]) == b"shown\n"
     top = resumed.walk(area / "shown").node
     with pytest.raises(OSError, match="Too many open files"):
@@ -88,11 +88,11 @@ def test_files_that_its_kernel_knows(serve: Serve, area: Path) -> None:
     nodes: list[int] = []
     count, error = ends(lambda: nodes.append(peer.lookup(top, f"f{next(numbers)}").node))
     assert error == errno.ENFILE
-    assert 20 < count < 30                                      # with the directories on the way there
+    assert 20 < count < 30  # with the directories on the way there
     assert neighbour.walk(area / "shown" / "f40").node
     peer.send(caller.FORGET, nodes[0], struct.pack("<Q", 1))
     assert peer.lookup(top, "f49").node
-    assert len(peer.names(top)) == 51                           # listing goes on, by names
+    assert len(peer.names(top)) == 51  # listing goes on, by names
 
 
 def test_processes_with_locks_and_their_locks(serve: Serve, area: Path) -> None:
@@ -111,14 +111,14 @@ def test_processes_with_locks_and_their_locks(serve: Serve, area: Path) -> None:
     neighbour.ask(SETLK, theirs, lock_body(neighbour.open(theirs, os.O_RDWR), 1, 1000, 1000, 1))
     places = iter(range(2000, 4000, 2))
     assert ends(lambda: peer.ask(SETLK, file, lock_body(handle, 1, place := next(places), place, 1))) == (7, errno.ENOLCK)
-    for _ in range(50):                                         # one after the other, as many as one likes
+    for _ in range(50):  # one after the other, as many as one likes
         peer.ask(SETLK, file, lock_body(handle, 2, 5000, 5000, 1))
         peer.ask(SETLK, file, lock_body(handle, 2, 5000, 5000, 2))
     peer.ask(SETLK, file, lock_body(handle, 3, 0, (1 << 63) - 1, 2))
     peer.ask(SETLK, file, lock_body(handle, 3, 10_000, 20_000, 1))
     holes = iter(range(10_001, 20_000, 2))
     count, error = ends(lambda: peer.ask(SETLK, file, lock_body(handle, 3, hole := next(holes), hole, 2)))
-    assert error == errno.ENOLCK                                # each hole makes one more
+    assert error == errno.ENOLCK  # each hole makes one more
     assert count < 12
 
 
@@ -133,7 +133,7 @@ def test_requests_that_wait(serve: Serve, area: Path) -> None:
     assert peer.receive()[:2] == (refused, -errno.EAGAIN)
     theirs = neighbour.walk(area / "shown" / "file").node
     its = neighbour.open(theirs, os.O_RDWR)
-    queued = neighbour.lock(theirs, its, 1, owner=1, wait=True)     # for it there is room
+    queued = neighbour.lock(theirs, its, 1, owner=1, wait=True)  # for it there is room
     time.sleep(0.2)
     neighbour.send(caller.INTERRUPT, 0, struct.pack("<Q", queued))
     assert neighbour.receive()[:2] == (queued, -errno.EINTR)

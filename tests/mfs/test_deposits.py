@@ -105,7 +105,7 @@ def test_one_peers_deposits_leave_room_for_those_of_others(served: Served, area:
         deposited(served, area / "secret" / "file", "n7")
         if number % 200 == 0:
             with pytest.raises(FileNotFoundError):
-                peer.lookup(ROOT, ".farhome-direct-" + "0" * 32)        # the server takes what has come
+                peer.lookup(ROOT, ".farhome-direct-" + "0" * 32)  # the server takes what has come
     late = deposited(served, area / "secret" / "file", "n7")
     mine = deposited(served, area / "secret" / "file")
     other = Caller(served.keys("n7"), served.port)

@@ -64,13 +64,13 @@ def test_it_is_neither_found_nor_listed_nor_replaced(keeper: Served, area: Path,
     gone(peer, top, "state")
     assert peer.names(top) == {"file"}
     (area / "shown" / "way").symlink_to("state")
-    assert peer.ask(caller.READLINK, peer.lookup(top, "way").node) == b"state"      # followed by the peer, in its own tree
+    assert peer.ask(caller.READLINK, peer.lookup(top, "way").node) == b"state"  # followed by the peer, in its own tree
     attempts = [
         (caller.MKDIR, struct.pack("<2I", 0o755, 0) + b"state\0"),
         (caller.RMDIR, b"state\0"),
         (caller.RENAME, struct.pack("<Q", top) + b"state\0other\0"),
         (caller.RENAME, struct.pack("<Q", top) + b"file\0state\0"),
-        (caller.RENAME2, struct.pack("<Q2I", top, 2, 0) + b"state\0file\0"),        # RENAME_EXCHANGE
+        (caller.RENAME2, struct.pack("<Q2I", top, 2, 0) + b"state\0file\0"),  # RENAME_EXCHANGE
         (caller.CREATE, struct.pack("<4I", os.O_RDWR | os.O_CREAT, 0o100644, 0, 0) + b"state\0"),
     ]
     for opcode, body in attempts:
@@ -166,7 +166,7 @@ def test_no_export_shows_it(area: Path, state: Path, bound: list[Path], what: st
         export = area / "by-another-name"
         bind(bound, state / what, export)
     (area / "keys").mkdir()
-    with pytest.raises(AssertionError):         # it does not come up
+    with pytest.raises(AssertionError):  # it does not come up
         Served(area / "keys", [export], hide=[state])
 
 

@@ -196,7 +196,7 @@ def test_a_name_that_has_gone_to_another_file_leads_to_that_before_word_of_it_ha
         return reader.stdout.readline()
 
     def remembers(text: str) -> bool:
-        time.sleep(0.1)    # what has been quiet for 50 ms is
+        time.sleep(0.1)  # what has been quiet for 50 ms is
         return read() == read() == text
 
     assert remembers("old\n")

@@ -157,7 +157,7 @@ print("the same")
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pair]:
-    pair = Pair(encryption=False, timeout=round(bound(10)))    # links are cut, and TCP takes its time afterwards
+    pair = Pair(encryption=False, timeout=round(bound(10)))  # links are cut, and TCP takes its time afterwards
     yield pair
     pair.lab.down()
 

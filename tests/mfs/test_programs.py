@@ -135,7 +135,7 @@ def test_tar_and_cp_leave_the_same(mfs_lab: Lab, place: str) -> None:
 @pytest.mark.parametrize("user", USERS)
 def test_sqlite_keeps_its_promises(mfs_lab: Lab, place: str, user: str | None) -> None:
     needs("sqlite3")
-    insert = "for n in $(seq 100); do echo \"insert into t values($n, hex(randomblob(500)));\"; done"
+    insert = 'for n in $(seq 100); do echo "insert into t values($n, hex(randomblob(500)));"; done'
     for node, directory in (("n1", EXPORTS), ("n2", AWAY), ("n3", AWAY)):
         file = f"{directory}/{place}/base"
         sh(mfs_lab, node, f"(echo 'create table if not exists t(a, b);'; {insert}) | sqlite3 -cmd '.timeout 30000' {file}", user)

@@ -87,7 +87,7 @@ def test_attributes_that_change_here_are_told(peer: Caller, area: Path, name: st
     change = threading.Thread(target=CHANGES[name], args=(area / "shown" / name / "file",))
     change.start()
     listen(peer, INVAL_INODE, file)
-    peer.ask(caller.GETATTR, file, bytes(16))            # what follows the notification, a fence too, has been obeyed
+    peer.ask(caller.GETATTR, file, bytes(16))  # what follows the notification, a fence too, has been obeyed
     change.join(10)
     assert not peer.lookup(top, "file").attributes_valid
 
@@ -107,7 +107,7 @@ NAMES: dict[str, Callable[[Path], object]] = {
 def test_names_that_change_here_are_told(peer: Caller, area: Path, name: str) -> None:
     top = peer.walk(area / "shown" / name).node
     remembered(peer, top, "file")
-    nothing = peer.ask(caller.LOOKUP, top, b"new\0")     # that there is none may be remembered, too
+    nothing = peer.ask(caller.LOOKUP, top, b"new\0")  # that there is none may be remembered, too
     assert nothing[:8] == bytes(8)
     assert int.from_bytes(nothing[16:24], "little") == 1
     NAMES[name](area / "shown" / name)
@@ -187,7 +187,7 @@ def test_who_opens_a_file_once_more_is_not_alone_with_it_any_more(served: Served
     top = peer.walk(area / "shown" / "written").node
     entry, writes = peer.create(top, "twice open")
     reads = peer.open(entry.node)
-    assert (INVAL_INODE, entry.node) in peer.told        # its kernel has remembered what holds no longer by itself
+    assert (INVAL_INODE, entry.node) in peer.told  # its kernel has remembered what holds no longer by itself
     peer.release(entry.node, writes)
     peer.release(entry.node, reads)
 
@@ -199,7 +199,7 @@ def test_a_change_by_one_peer_is_told_to_the_others_first(served: Served, peer: 
     made = threading.Thread(target=peer.ask, args=(caller.MKDIR, top, b"\xff\1\0\0\0\0\0\0d\0"))
     made.start()
     made.join(0.3)
-    assert made.is_alive()                               # the other has not said that it has forgotten
+    assert made.is_alive()  # the other has not said that it has forgotten
     listen(other, INC_EPOCH, 0)
     until(lambda: other.receive_frame()[1] == caller.FENCE, "a fence")
     made.join(10)
@@ -220,7 +220,7 @@ def test_a_peer_that_is_gone_delays_a_writer_for_a_moment_only(area: Path, peer:
 def test_a_peer_that_writes_what_it_remembers_does_not_wait_for_itself(peer: Caller, area: Path) -> None:
     file = remembered(peer, peer.walk(area / "shown" / "itself").node, "file").node
     handle = peer.open(file, os.O_WRONLY)
-    assert not peer.told                                 # its kernel forgets by itself, before it asks
+    assert not peer.told  # its kernel forgets by itself, before it asks
     assert peer.write(file, handle, b"mine") == 4
     peer.lock(file, handle, 1)
     assert peer.receive()[1] == 0
@@ -244,13 +244,13 @@ def test_who_has_pages_of_an_open_file_drops_them_before_another_has_written(ser
     made = threading.Thread(target=DATA[what], args=(peer, mine, writes))
     made.start()
     made.join(0.3)
-    assert made.is_alive()                               # the other has not said that its kernel has dropped them
+    assert made.is_alive()  # the other has not said that its kernel has dropped them
     listen(other, INVAL_INODE, theirs)
     until(lambda: other.receive_frame()[1] == caller.FENCE, "a fence")
     made.join(10)
     assert not made.is_alive()
     began = time.monotonic()
-    peer.write(mine, writes, b"as")                      # which has no pages now, and is not asked
+    peer.write(mine, writes, b"as")  # which has no pages now, and is not asked
     assert time.monotonic() - began < 0.5
     other.close()
 
@@ -261,7 +261,7 @@ def test_two_that_write_to_one_file_do_not_wait_for_one_another(served: Served, 
     files = [one.walk(path).node for one in peers]
     handles = [one.open(file, os.O_RDWR) for one, file in zip(peers, files, strict=True)]
     for one, file, handle in zip(peers, files, handles, strict=True):
-        one.obeys = False                                # as a kernel that has locked a page until its write is answered
+        one.obeys = False  # as a kernel that has locked a page until its write is answered
         one.read(file, handle)
     answered: list[float] = []
     began = time.monotonic()
@@ -275,7 +275,7 @@ def test_two_that_write_to_one_file_do_not_wait_for_one_another(served: Served, 
         writer.start()
     for writer in writers:
         writer.join(10)
-    assert min(answered) < 1                             # who is answered has unlocked its page, and could obey
+    assert min(answered) < 1  # who is answered has unlocked its page, and could obey
     other.close()
 
 
@@ -312,7 +312,7 @@ def test_what_a_server_has_promised_holds_when_another_has_taken_its_place(serve
     if what == "write":
         handle = changes.open(file, os.O_WRONLY)
         theirs = remembers.walk(path).node
-        remembers.read(theirs, remembers.open(theirs))       # and has pages of it
+        remembers.read(theirs, remembers.open(theirs))  # and has pages of it
     else:
         remembered(remembers, remembers.walk(path.parent).node, path.name)
     promised = time.monotonic()
@@ -340,7 +340,7 @@ def test_a_file_open_for_writing_is_read_after_a_restart_without_a_recall(served
     served.start()
     peer.close()
     peer.connect()
-    peer.attributes(file)                                # nothing is promised: by that handle it is about to be opened for writing
+    peer.attributes(file)  # nothing is promised: by that handle it is about to be opened for writing
     assert peer.read(file, handle) == b"as it was"
     assert (INVAL_INODE, file) not in peer.told
     peer.close()

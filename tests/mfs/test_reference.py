@@ -43,7 +43,7 @@ class Twin:
         """What of an entry is the same in both trees; its number is kept."""
         (node,) = struct.unpack_from("<Q", reply)
         if not node:
-            return "ENOENT"                              # told in a way that may be remembered
+            return "ENOENT"  # told in a way that may be remembered
         if node not in self.nodes:
             self.nodes.append(node)
         return (self.nodes.index(node), *self.lasting(reply[40:]))

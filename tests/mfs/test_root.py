@@ -97,7 +97,7 @@ def test_the_systems_own_groups_count_only_for_who_is_in_them_here(distant: Serv
     top = peer.walk(area / "shown").node
     peer.uid, peer.gid = USER.pw_uid, SHADOW
     assert refused(peer, caller.OPEN, peer.lookup(top, "shadow").node, bytes(8)) == errno.EACCES
-    own = peer.lookup(top, "users").node        # by the groups that the user has on this node
+    own = peer.lookup(top, "users").node  # by the groups that the user has on this node
     assert peer.read(own, peer.open(own)) == b"own"
 
 

@@ -53,7 +53,7 @@ def test_what_has_no_name_any_more_is_opened_only_by_who_has_it_open(served: Ser
     os.unlink(area / "shown" / "file")
     peer.release(file, peer.open(file, os.O_RDWR))
     peer.release(file, handle)
-    with pytest.raises(OSError) as caught:    # a name led there, and the peer does not know yet that it is gone
+    with pytest.raises(OSError) as caught:  # a name led there, and the peer does not know yet that it is gone
         peer.open(file)
     assert caught.value.errno == errno.ESTALE
 
@@ -186,7 +186,7 @@ def test_what_is_under_way_is_answered_to_who_asks_again(served: Served, area: P
         sent = peer.send(caller.OPEN, file, struct.pack("<2I", os.O_WRONLY, 0))
         until(lambda: fcntl.fcntl(held, fcntl.F_GETLEASE) == fcntl.F_UNLCK, "the server waits")
         peer.send(caller.OPEN, file, struct.pack("<2I", os.O_WRONLY, 0), sent | caller.AGAIN)
-        peer.ask(caller.GETATTR, file, bytes(16))        # that has come, too
+        peer.ask(caller.GETATTR, file, bytes(16))  # that has come, too
     finally:
         os.close(held)
         signal.signal(signal.SIGIO, before)
@@ -199,7 +199,7 @@ def test_what_has_to_wait_is_read_whole(served: Served, area: Path) -> None:
     file = peer.walk(area / "shown" / "file").node
     handle = peer.open(file)
     served.kill()
-    served.start()                                       # which has to open it again
+    served.start()  # which has to open it again
     peer.close()
     peer.connect()
     before = signal.signal(signal.SIGIO, lambda *_: None)
@@ -305,7 +305,7 @@ def test_who_says_nothing_loses_its_locks(served: Served, area: Path, kind: str)
     with (area / "shown" / "file").open("r+") as here:
         with pytest.raises(BlockingIOError):
             take(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        take(here, fcntl.LOCK_EX)                        # as long as the peer is given
+        take(here, fcntl.LOCK_EX)  # as long as the peer is given
     with pytest.raises(OSError) as caught:
         peer.read(file, handle)
     assert caught.value.errno == errno.EIO

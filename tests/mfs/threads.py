@@ -35,7 +35,7 @@ def waiting(server: int) -> set[int]:
 def _waiting(server: int) -> set[int]:
     found = set()
     for task in Path(f"/proc/{server}/task").iterdir():
-        with suppress(OSError):                              # it has just ended
+        with suppress(OSError):  # it has just ended
             if (task / "syscall").read_text().split()[0] == FUTEX:
                 found.add(int(task.name))
     return found

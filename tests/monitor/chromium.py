@@ -120,7 +120,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
     try:
         yield Browser(to_write, from_read)
     finally:
-        os.close(to_write)                       # it ends with its pipe, and takes its helpers along
+        os.close(to_write)  # it ends with its pipe, and takes its helpers along
         try:
             process.wait(PATIENCE)
         except subprocess.TimeoutExpired:

@@ -301,5 +301,5 @@ async def test_figures_that_come_while_a_screen_is_being_made_are_on_it_then() -
     async with live() as (app, pilot, source):
         pid = next(iter(source.picture().processes)).pid
         app.push_screen(screens.Why(pid))
-        app.redraw()    # as by the look that just then comes to its end
+        app.redraw()  # as by the look that just then comes to its end
         await until(app, pilot, lambda: f"why process {pid}" in shown(app))

@@ -154,7 +154,7 @@ def test_a_page_of_another_site_can_neither_read_nor_move(browser: Browser) -> N
         browser.until("document.querySelectorAll('.node').length === 4")
         for options in ("{}", "{method: 'POST', mode: 'no-cors', body: '{\"pid\": 4711, \"target\": \"home\"}'}"):
             fetched = f"fetch('{server.address}move', {options}).then(a => a.text()).then(() => 'read', () => 'refused')"
-            assert browser.value(fetched) == "refused"     # here already by what this page may connect to
+            assert browser.value(fetched) == "refused"  # here already by what this page may connect to
         browser.open("about:blank")
         fetched = f"fetch('{server.address}session').then(a => a.text()).then(() => 'read', () => 'refused')"
         assert browser.value(fetched) == "refused"

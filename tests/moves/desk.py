@@ -199,7 +199,7 @@ def typed(chance: random.Random) -> Iterator[Step]:
     yield line("echo begun; cat", r"begun$")
     yield line("twice", r"twice\ntwice$")
     yield keys("\x04")
-    yield line("sh -c 'echo begun; exec cat'", r"begun$")       # it says so itself: bash has begun it, and it has the terminal
+    yield line("sh -c 'echo begun; exec cat'", r"begun$")  # it says so itself: bash has begun it, and it has the terminal
     yield keys("\x03")
     yield line("echo one two three" + LEFT * 5 + "\x7f\x7f\x7f\x7f" + "\x05 four")
     yield keys(UP, r"echo one three four$")
@@ -209,7 +209,7 @@ def typed(chance: random.Random) -> Iterator[Step]:
 
 
 def settings(chance: random.Random) -> Iterator[Step]:
-    yield line("stty -echo; echo begun; read x; stty echo; echo \"<$x>\"", r"begun$")
+    yield line('stty -echo; echo begun; read x; stty echo; echo "<$x>"', r"begun$")
     yield line("hidden")
     yield line("stty raw -echo; echo begun; dd bs=1 count=3 2> /dev/null | od -An -c; stty sane; echo", r"begun$")
     yield keys("\x03\x1ax")
@@ -336,9 +336,7 @@ class Differs(AssertionError):
     """A screen is not as it was natively."""
 
 
-def play(
-    place: Place, launcher: list[str], steps: list[Step], natively: list[Picture] | None = None, quiet: float = 0.2
-) -> list[Picture]:
+def play(place: Place, launcher: list[str], steps: list[Step], natively: list[Picture] | None = None, quiet: float = 0.2) -> list[Picture]:
     """Plays the script on an interactive bash, started by the launcher, until it has ended with status 7; returns the screen after each
     step.
 

@@ -172,9 +172,7 @@ def migrate(cluster: Cluster, step: int, pid: int, target: str) -> Move:
     return Move(step, target, False, str(answer.get("error") or answer.get("reason") or "it is there already"))
 
 
-def run(
-    cluster: Cluster, scenario: str, user: str, plan: Plan | None = None, native: Run | None = None, private: bool = False
-) -> Run:
+def run(cluster: Cluster, scenario: str, user: str, plan: Plan | None = None, native: Run | None = None, private: bool = False) -> Run:
     """Runs the scenario on the home node: natively without a plan, else under mosrun, moved at the steps (counted from 0) that
     the plan names, and compared with the native run. private: its directory is one of its own (mosrun -X)."""
     source = SCENARIOS[scenario]

@@ -81,7 +81,9 @@ class Ready:
         self.waker = Waker(selector)
         self.reception = Reception("127.0.0.1", SECRET, self.waker.wake)
         self._remote = SimpleNamespace(
-            _reception=self.reception, _waker=self.waker, options=SimpleNamespace(pid=7),
+            _reception=self.reception,
+            _waker=self.waker,
+            options=SimpleNamespace(pid=7),
             patience=SimpleNamespace(limit=longer(LINK_TIMEOUT)),
         )
         self._remote.next_caller = lambda *args, **fields: Remote.next_caller(cast(Any, self._remote), *args, **fields)

@@ -50,7 +50,7 @@ def has_in_one(program: Running, size: int) -> bool:
     found = []
     for pid in program.host_pids():
         lines: list[str] = []
-        with contextlib.suppress(OSError):          # a copy of it has gone
+        with contextlib.suppress(OSError):  # a copy of it has gone
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         for line in lines:
             span, mode = line.split()[:2]

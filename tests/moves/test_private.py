@@ -47,7 +47,7 @@ print("all as it should be")
 """
 
 
-def started(cluster: Cluster, user: str, command: str = "exec python3 -c \"$WORKS\" /tmp/$OWN/work", options: str = "") -> Running:
+def started(cluster: Cluster, user: str, command: str = 'exec python3 -c "$WORKS" /tmp/$OWN/work', options: str = "") -> Running:
     """It has a directory `work` of its own where there is a file for others."""
     first = f"OWN=$(basename $PWD) WORKS='{WORKS}'; export OWN WORKS; mkdir work; echo others > work/others;"
     return Running(cluster, "counter", "", user, f"{first} mosrun -L {options} -X /tmp/$OWN/work", f"sh -c '{command}'")

@@ -111,8 +111,12 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("quiet", "$RUN ./quiet $ROUNDS", {"ROUNDS": 45}, programs=("quiet",), user=USER),
     Workload("signals", "$RUN ./signals $ROUNDS", {"ROUNDS": 10}, programs=("signals",)),
     Workload(
-        "rare", "$RUN ./rare $ROUNDS", {"ROUNDS": 8}, programs=("rare",),
-        refusals="share[ds]|System V|counts its processor time", user=USER,
+        "rare",
+        "$RUN ./rare $ROUNDS",
+        {"ROUNDS": 8},
+        programs=("rare",),
+        refusals="share[ds]|System V|counts its processor time",
+        user=USER,
     ),
     Workload("appender", "$RUN ./appender lines $COUNT 200 > said; cat said", {"COUNT": 10000}, programs=("appender",)),
     Workload(

@@ -190,7 +190,7 @@ class Cluster:
                 node.kill(signal.SIGTERM)
         for group in Path("/sys/fs/cgroup").glob(f"*/{BASE}/n[0-9]-*"):
             if int(group.name.rpartition("-")[2]) in {child.pid for child in self.children}:
-                group.rmdir()                    # a daemon that was killed could not
+                group.rmdir()  # a daemon that was killed could not
         GuestGroups().remove_all()
 
     @staticmethod

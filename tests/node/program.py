@@ -85,7 +85,7 @@ class Deputy(Program):
         elif self.where != "home" and self.behaviour == "last word lost, others stay":
             self.leave_without_a_word()
         elif operation == "home" and self.behaviour == "call first":
-            self.come_home("vfork")              # and goes, without having heard what it was asked
+            self.come_home("vfork")  # and goes, without having heard what it was asked
         elif operation == "move":
             old, self.link = self.link, connect(tuple(message["address"]), "move", message["secret"])
             self.selector.register(self.link, selectors.EVENT_READ, self.from_remote)

@@ -126,7 +126,7 @@ async def test_processes_to_be_placed_leave_a_few_at_a_time_and_count_as_gone_me
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     try:
         for child in children:
-            await asleep(child.pid)                      # else it may count as one that runs now, and as one that sleeps below
+            await asleep(child.pid)  # else it may count as one that runs now, and as one that sleeps below
             add(daemon, child.pid, wanted="best")
         daemon.balancer.decide()
         ahead = await settle()
@@ -204,7 +204,7 @@ async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(BEGUN_AT_ONCE + 1)]
     try:
         *silent, last = [add(daemon, child.pid, wanted="best") for child in children]
-        for entry in (*silent, last):                    # the targets of the first ones are never ready
+        for entry in (*silent, last):  # the targets of the first ones are never ready
             await asyncio.wait_for(daemon.balancer.turn(entry), 5)
         daemon.balancer.started(last.pid)
         assert sorted(placed) == sorted(entry.pid for entry in silent)
@@ -266,7 +266,7 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
         done, _ = await asyncio.wait([turn], timeout=0.3)
         assert not done
         assert sum(daemon.balancer._staying.values()) > 0
-        daemon.balancer.started(stays.pid)               # it has waited too long: it counts as what it is now, and only once
+        daemon.balancer.started(stays.pid)  # it has waited too long: it counts as what it is now, and only once
         assert not daemon.balancer._staying
         go_on.set()
         await asyncio.wait_for(turn, 1)
@@ -315,7 +315,7 @@ async def test_what_has_been_watched_for_a_while_is_looked_at_less_often(daemon:
         await looker.look()
     known = looker.of(entry).known
     await looker.look()
-    assert looker.of(entry).known != known               # it is new
+    assert looker.of(entry).known != known  # it is new
     monkeypatch.setattr(habits, "NEW", 0.0)
     known = looker.of(entry).known
     await looker.look()

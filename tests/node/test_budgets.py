@@ -161,7 +161,7 @@ def test_a_signature_is_of_one_key_and_one_text(tmp_path: Path, first: KeyStore)
 def test_names_and_tokens_are_bounded(first: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signed, "MOST", 2)
     monkeypatch.setattr(tokens, "MOST", 3)
-    new_token(first, "n9", "10.0.0.1", 7226, -1)          # over, so it does not count
+    new_token(first, "n9", "10.0.0.1", 7226, -1)  # over, so it does not count
     for _ in range(3):
         new_token(first, "n9", "10.0.0.1", 7226, 5)
     with pytest.raises(PkiError, match="3 tokens wait"):
@@ -169,7 +169,7 @@ def test_names_and_tokens_are_bounded(first: KeyStore, monkeypatch: pytest.Monke
     first.sign(new_key().public_key(), "n2")
     with pytest.raises(ValueError, match="2 nodes"):
         first.sign(new_key().public_key(), "n3")
-    first.sign(new_key().public_key(), "n2")            # one that has a name keeps it
+    first.sign(new_key().public_key(), "n2")  # one that has a name keeps it
 
 
 # -- users of this machine -----------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_who_supervises_guests_is_beside_them_or_has_less_weight_than_the_owner(
         for point in set(hierarchies().values()):
             for name in (RESTING, REMOTES):
                 if (point / name).exists():
-                    (point / name).rmdir()               # as a daemon does that ends
+                    (point / name).rmdir()  # as a daemon does that ends
         groups.place_remote(program.pid, True)
         assert f"/{RESTING}" in _groups_of(program.pid)
         assert not any("memory" in line and RESTING in line for line in Path(f"/proc/{program.pid}/cgroup").read_text().splitlines())

@@ -22,7 +22,7 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
         tmp_path,
         'name = "n1"\naddress = "10.0.0.1"\nport = 7000\nown_programs = 0\npeers = ["10.0.0.2", "n3:7001", "[fd00::1]:9"]\nspeed = 0.5\n'
         'interception = "ptrace"\nlink_timeout = 5\ncpu_flags = "sse2 avx"\nencryption = false\n'
-        '[lend]\nmax_guests = 2\n[balance]\nenabled = false\n'
+        "[lend]\nmax_guests = 2\n[balance]\nenabled = false\n"
         '[mfs]\nexports = ["/srv"]\nread_only = ["/usr"]\ntimeout = 2\nport = 7300\nenabled = false\n'
         "direct = true\ndirect_after = 3\n",
     )

@@ -93,7 +93,7 @@ def test_the_front_has_no_rights_and_not_the_key_of_the_authority(both: Cluster)
     assert {int(status[kind], 16) for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
     assert (status["NoNewPrivs"], status["Seccomp"], status["Groups"].strip()) == ("1", "2", "")
     assert {int(number) >= rights.IDS for number in status["Uid"].split() + status["Gid"].split()} == {True}
-    assert Path(f"/proc/{pid}/environ").stat().st_uid == 0     # the kernel's sign of a process that cannot be looked into
+    assert Path(f"/proc/{pid}/environ").stat().st_uid == 0  # the kernel's sign of a process that cannot be looked into
     root = Path(f"/proc/{pid}/root")
     assert {entry.name for entry in root.rglob("*")} == {"authority.pem", "node.key", "node.pem", "removed"}
     assert (both[1].base / "state" / "pki" / "authority.key").exists()
@@ -369,7 +369,7 @@ def test_an_address_that_is_in_use_for_a_moment_holds_nothing_else_up(first: Key
                     other.listen()
                 task = asyncio.create_task(listen())
                 for _ in range(3):
-                    await asyncio.sleep(0.01)        # others have their turns
+                    await asyncio.sleep(0.01)  # others have their turns
                 assert not task.done()
             await task
         front.close()
@@ -398,7 +398,7 @@ def test_requests_and_datagrams_are_taken_apart_by_the_front_alone(both: Cluster
         with dial(both[1], joining_context()) as connection:
             frames.send(connection, {"id": 1, "method": "join", "params": {"secret": token.secret, "request": request, "name": "n3"}})
             assert frames.receive(connection)["error"]["kind"] == "join"
-    n3.ok("mosctl", "cluster", "join", str(token))                # which no such request has used up
+    n3.ok("mosctl", "cluster", "join", str(token))  # which no such request has used up
     wait_for(lambda: both[1].nodes() == both[2].nodes() == {"n1", "n2"})
     for node in both.nodes:
         assert "met a fault" not in node.log.read_text() and "Traceback" not in node.log.read_text()

@@ -96,7 +96,7 @@ def test_who_has_started_anew_is_heard_at_once_and_what_it_said_before_is_not_he
             await both.until(lambda: len(both.heard["n1"]) == 1)
             both.sockets["n2"].close()
             both.sockets["n2"] = both.ear("n2", keys, life=8)
-            both.sockets["n1"].send("n2", b"are you back?")     # it does not know us, and asks
+            both.sockets["n1"].send("n2", b"are you back?")  # it does not know us, and asks
             await both.until(lambda: both.sockets["n2"].dropped["unknown"] == 1)
             both.sockets["n2"].send("n1", b"two")
             await both.until(lambda: both.heard["n1"] == [("n2", b"one"), ("n2", b"two")])
@@ -138,7 +138,7 @@ def test_what_is_forged_cut_or_sent_again_is_dropped_and_counted(tmp_path: Path,
                 thief.sendto(data, both.addresses["n1"])
                 await both.until(lambda: n1.dropped.total() + len(both.heard["n1"]) == sent + 1)
 
-            for data in (good[1], good[0], good[2]):             # the network may bring them in another order
+            for data in (good[1], good[0], good[2]):  # the network may bring them in another order
                 await send(data)
             assert len(both.heard["n1"]) == 4
             for data in good:
@@ -234,4 +234,4 @@ def test_an_older_certificate_of_a_node_does_not_take_the_place_of_its_newer_one
     with pytest.raises(Unopened, match="replayed"):
         n1.meet(older.introduction(TELLING))
     with pytest.raises(Unopened, match="forged"):
-        n1.meet(Seals(first, 1).introduction(TELLING))           # ourselves
+        n1.meet(Seals(first, 1).introduction(TELLING))  # ourselves

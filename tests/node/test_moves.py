@@ -365,7 +365,11 @@ def test_a_wanted_node_is_gone_to_at_once(pair: Cluster) -> None:
 def test_a_dead_target_is_a_refusal_within_seconds(pair: Cluster) -> None:
     pid = pair.spawn(pair[1], "sleep", "60")
     pair[2].kill()
-    done = pair[1].command("migrate", str(pid), "n2", )
+    done = pair[1].command(
+        "migrate",
+        str(pid),
+        "n2",
+    )
     assert done.returncode == 75
     assert "n2" in done.stderr and done.stderr.count("\n") == 1
     assert is_running(pid)

@@ -77,7 +77,7 @@ def test_a_daemon_that_was_held_up_hears_all_of_it_in_order(pair: Cluster) -> No
     daemon = pair[1].daemon
     assert daemon is not None
     end = time.monotonic() + 0.5
-    while time.monotonic() < end:                # in slices, so that the deputy is started, but never waits to be heard
+    while time.monotonic() < end:  # in slices, so that the deputy is started, but never waits to be heard
         daemon.send_signal(signal.SIGSTOP)
         time.sleep(0.02)
         daemon.send_signal(signal.SIGCONT)

@@ -48,6 +48,7 @@ def groups_of(pid: int) -> set[str]:
 
 def remote_of(node: Node, key: str) -> int:
     """The process that supervises a guest, by what its command line says of its socket."""
+
     def is_it(line: bytes) -> bool:
         return str(node.base).encode() in line and f"/{key}.sock".encode() in line
 

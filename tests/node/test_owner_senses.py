@@ -20,7 +20,7 @@ from tests.node.nodes import wait_for
 
 def test_logins_are_those_that_who_tells(tmp_path: Path) -> None:
     record = struct.Struct("=hxxi32s4s32s256s2h3i16s20x")
-    kinds = ((2, 100), (7, 200), (8, 300), (7, 1_700_000_000), (6, 400))      # of boot, users, somebody who has gone, a login prompt
+    kinds = ((2, 100), (7, 200), (8, 300), (7, 1_700_000_000), (6, 400))  # of boot, users, somebody who has gone, a login prompt
     records = [record.pack(kind, 1, b"pts/0", b"ts/0", b"anna", b"", 0, 0, 0, second, 5, bytes(16)) for kind, second in kinds]
     file = tmp_path / "utmp"
     file.write_bytes(b"".join(records) + b"cut")

@@ -207,7 +207,7 @@ def test_a_token_lets_nobody_in_but_the_node_that_it_names(tmp_path: Path, pair:
     thief = Node(tmp_path / "other", wanted, pair.network, 5)
     done = thief.command("mosctl", "cluster", "join", token)
     assert (done.returncode, done.stderr.count("\n")) == (78, 1)
-    assert "not valid for a node" in done.stderr and "already" not in done.stderr       # nor does it learn which names there are
+    assert "not valid for a node" in done.stderr and "already" not in done.stderr  # nor does it learn which names there are
     assert not (thief.base / "state" / "pki" / "node.key").exists()
     assert pair[1].nodes() == {"n1", "n2"}
 
@@ -229,7 +229,7 @@ def test_joining_where_nobody_is_and_with_nonsense(tmp_path: Path, pair: Cluster
 def test_a_node_that_joins_a_running_daemon_is_known_by_all(tmp_path: Path, pair: Cluster) -> None:
     node = Node(tmp_path, "n3", pair.network, 3)
     pair.nodes.append(node)
-    node.peers = []                                # the token's address is enough
+    node.peers = []  # the token's address is enough
     node.configure()
     node.start()
     node.ok("mosctl", "cluster", "join", pair[1].ok("mosctl", "cluster", "token", "n3").strip())

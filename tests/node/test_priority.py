@@ -39,7 +39,7 @@ def test_all_threads_of_a_program_are_put_first_and_back() -> None:
             assert len(threads) == 2
             assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [nice, nice]
         program.stdin.close()  # type: ignore[union-attr]
-    put_first(program.pid)      # it has ended: no error
+    put_first(program.pid)  # it has ended: no error
 
 
 def test_without_the_right_everything_goes_on() -> None:

@@ -51,7 +51,7 @@ async def test_the_end_of_a_process_is_told_and_its_file_removed(tmp_path: Path,
     registry = Registry(tmp_path, ended.set_result)
     registry.add(entry_of(sleeper.pid))
     assert list(tmp_path.glob("*.json"))
-    sleeper.kill()                                # a zombie has ended, whether its parent knows or not
+    sleeper.kill()  # a zombie has ended, whether its parent knows or not
     assert (await asyncio.wait_for(ended, 5)).pid == sleeper.pid
     assert not list(tmp_path.glob("*"))
     assert registry.get(sleeper.pid) is None
@@ -90,7 +90,7 @@ async def test_grandchildren_are_adopted_with_the_settings_of_their_job(tmp_path
         async with asyncio.timeout(5):
             while len(registry) < 4 or "sleep 61" not in {entry.command for entry in registry}:
                 registry.adopt_children()
-                registry.refresh_commands()       # a child may be seen between its fork and its exec
+                registry.refresh_commands()  # a child may be seen between its fork and its exec
                 await asyncio.sleep(0.01)
         assert {entry.job for entry in registry} == {"j"}
         assert all(entry.locked for entry in registry)
@@ -130,7 +130,7 @@ async def test_one_look_for_children_is_bounded_and_the_next_goes_on(tmp_path: P
     registry = Registry(tmp_path, lambda entry: None)
     registry.add(entry_of(parent.pid))
     clock = iter(range(10_000))
-    monkeypatch.setattr("node.registry.time.monotonic", lambda: next(clock) / 100)      # 10 ms for each child that is taken
+    monkeypatch.setattr("node.registry.time.monotonic", lambda: next(clock) / 100)  # 10 ms for each child that is taken
     try:
         registry.adopt_children()
         assert 1 < len(registry) < 10

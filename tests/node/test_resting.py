@@ -46,7 +46,7 @@ def test_a_program_rests_when_none_of_its_guests_is_moved() -> None:
         programs |= {"a": ONE, "b": ONE, "c": OTHER}
         of.runs("a")
         of.runs("c")
-        await _becomes(groups, {OTHER: True})                     # b is on its way
+        await _becomes(groups, {OTHER: True})  # b is on its way
         of.runs("b")
         await _becomes(groups, {ONE: True, OTHER: True})
         of.moves("a")
@@ -93,7 +93,7 @@ def test_a_number_that_another_program_has_by_now_is_placed_again() -> None:
         await _becomes(groups, {ONE: True})
         programs.clear()
         of.forget("a")
-        of.moves("z")                                             # whatever has it look
+        of.moves("z")  # whatever has it look
         await of.settled()
         groups.places.clear()
         programs["b"] = ONE

@@ -24,7 +24,10 @@ static void wrong(const char *what, size_t page)
 	exit(2);
 }
 
-static size_t chosen(size_t most) { return (size_t)rand_r(&seed) % most; }
+static size_t chosen(size_t most)
+{
+	return (size_t)rand_r(&seed) % most;
+}
 
 static void put(char *by, size_t page, unsigned value)
 {
@@ -107,7 +110,10 @@ static void change(void)
 	}
 }
 
-static int has(const char *name) { return !access(name, F_OK); }
+static int has(const char *name)
+{
+	return !access(name, F_OK);
+}
 
 int main(int argc, char **argv)
 {

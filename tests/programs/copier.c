@@ -4,13 +4,13 @@
 
 int main(void)
 {
-    char bytes[256];
-    ssize_t count;
-    int from = open("feed", O_RDONLY), to = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
-    if (from < 0 || to < 0)
-        return 1;
-    while ((count = read(from, bytes, sizeof bytes)) > 0)
-        if (write(to, bytes, count) != count)
-            return 2;
-    return count < 0;
+	char bytes[256];
+	ssize_t count;
+	int from = open("feed", O_RDONLY), to = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
+	if (from < 0 || to < 0)
+		return 1;
+	while ((count = read(from, bytes, sizeof bytes)) > 0)
+		if (write(to, bytes, count) != count)
+			return 2;
+	return count < 0;
 }

@@ -12,7 +12,10 @@
 static volatile long beats[3];
 static volatile int *volatile nowhere = (volatile int *)8;
 
-static void handled(int number) { (void)number; }
+static void handled(int number)
+{
+	(void)number;
+}
 
 static int deeper(int depth)
 {

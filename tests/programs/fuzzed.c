@@ -30,9 +30,27 @@ static uint64_t chance(void)
 
 static int is_left_out(long number)
 {
-	static const long out[] = {SYS_kill, SYS_tkill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_pidfd_send_signal,
-				   SYS_fork, SYS_vfork, SYS_clone, 435 /* clone3 */, SYS_exit, SYS_exit_group, SYS_pause, SYS_rt_sigreturn,
-				   SYS_execve, SYS_execveat, SYS_reboot, SYS_setsid, SYS_setpgid, SYS_prlimit64, SYS_setrlimit};
+	static const long out[] = {SYS_kill,
+	                           SYS_tkill,
+	                           SYS_tgkill,
+	                           SYS_rt_sigqueueinfo,
+	                           SYS_rt_tgsigqueueinfo,
+	                           SYS_pidfd_send_signal,
+	                           SYS_fork,
+	                           SYS_vfork,
+	                           SYS_clone,
+	                           435 /* clone3 */,
+	                           SYS_exit,
+	                           SYS_exit_group,
+	                           SYS_pause,
+	                           SYS_rt_sigreturn,
+	                           SYS_execve,
+	                           SYS_execveat,
+	                           SYS_reboot,
+	                           SYS_setsid,
+	                           SYS_setpgid,
+	                           SYS_prlimit64,
+	                           SYS_setrlimit};
 	for (size_t i = 0; i < sizeof out / sizeof *out; i++)
 		if (number == out[i])
 			return 1;
@@ -41,13 +59,15 @@ static int is_left_out(long number)
 
 static uint64_t argument(void)
 {
-	static const uint64_t edges[] = {0, 1, 2, 3, 4, 8, 4095, 4096, 65536, 0x7fffffff, 0x80000000, 0xffffffff, 1ull << 47, ~0ull, (uint64_t)-2};
+	static const uint64_t edges[] = {0,     1,          2,          3,          4,          8,     4095,        4096,
+	                                 65536, 0x7fffffff, 0x80000000, 0xffffffff, 1ull << 47, ~0ull, (uint64_t)-2};
 	switch (chance() % 8) {
 	case 0:
 		return chance();
 	case 1:
 		return edges[chance() % (sizeof edges / sizeof *edges)];
-	case 2: case 3:
+	case 2:
+	case 3:
 		return chance() % 16;
 	case 4:
 		return 1ull << chance() % 32;
@@ -58,7 +78,8 @@ static uint64_t argument(void)
 
 static void fill(void)
 {
-	static const char *const names[] = {"file", "directory", "/proc/self/mem", "/proc/1/root", "/proc/sys/kernel/core_pattern", "/dev/mem", "/etc/shadow", "/sys/fs/cgroup", "..", "/"};
+	static const char *const names[] = {"file",     "directory",   "/proc/self/mem", "/proc/1/root", "/proc/sys/kernel/core_pattern",
+	                                    "/dev/mem", "/etc/shadow", "/sys/fs/cgroup", "..",           "/"};
 	for (int i = 0; i < 16; i++) {
 		char *page = memory + i * 4096;
 		for (int k = 0; k < 8; k++)

@@ -23,20 +23,33 @@ static unsigned char *states;
 static size_t pages;
 static unsigned seed;
 
-static void fault(int number) { (void)number; siglongjmp(back, 1); }
+static void fault(int number)
+{
+	(void)number;
+	siglongjmp(back, 1);
+}
 
-static size_t chosen(size_t most) { return (size_t)rand_r(&seed) % most; }
+static size_t chosen(size_t most)
+{
+	return (size_t)rand_r(&seed) % most;
+}
 
-static volatile char *at(size_t page) { return page < pages ? memory + page * PAGE : file + (page - pages) * PAGE; }
+static volatile char *at(size_t page)
+{
+	return page < pages ? memory + page * PAGE : file + (page - pages) * PAGE;
+}
 
 static int is_as_said(size_t page)
 {
 	volatile char *p = at(page);
 	char first = p[0], last = p[PAGE - 1];
 	switch (states[page]) {
-	case WRITTEN: return *(volatile size_t *)p == page && last == (char)(page | 1);
-	case ZEROS: return !first && !last;
-	case OF_FILE: return page != pages || !memcmp((char *)p + 1, "ELF", 3);
+	case WRITTEN:
+		return *(volatile size_t *)p == page && last == (char)(page | 1);
+	case ZEROS:
+		return !first && !last;
+	case OF_FILE:
+		return page != pages || !memcmp((char *)p + 1, "ELF", 3);
 	}
 	return 0;
 }

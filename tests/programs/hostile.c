@@ -97,8 +97,10 @@ static void signals(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*act)(void); } kinds[] = {
-		{"forks", forks}, {"memory", memory}, {"descriptors", descriptors}, {"processor", processor}, {"signals", signals}};
+	static const struct {
+		const char *name;
+		void (*act)(void);
+	} kinds[] = {{"forks", forks}, {"memory", memory}, {"descriptors", descriptors}, {"processor", processor}, {"signals", signals}};
 	lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
 	while (access("go", F_OK))
 		usleep(20000);

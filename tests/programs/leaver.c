@@ -9,35 +9,35 @@
 
 static void line(int file, long number)
 {
-    struct timespec pause = {0, 20000000};
-    dprintf(file, "%ld\n", number);
-    nanosleep(&pause, NULL);
+	struct timespec pause = {0, 20000000};
+	dprintf(file, "%ld\n", number);
+	nanosleep(&pause, NULL);
 }
 
 static void *until_told(void *nothing)
 {
-    int file = open("second", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    for (long number = 0; access("go", F_OK); number++)
-        line(file, number);
-    close(file);
-    (void)nothing;
-    return (void *)42;
+	int file = open("second", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	for (long number = 0; access("go", F_OK); number++)
+		line(file, number);
+	close(file);
+	(void)nothing;
+	return (void *)42;
 }
 
 int main(int argc, char **argv)
 {
-    pthread_t second;
-    void *result = NULL;
-    if (argc != 2)
-        return 64;
-    int file = open("lines", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    pthread_create(&second, NULL, until_told, NULL);
-    for (long number = 0, count = atol(argv[1]); number < count; number++) {
-        line(file, number);
-        if (!result && !access("go", F_OK)) {
-            pthread_join(second, &result);
-            dprintf(file, "joined\n");
-        }
-    }
-    return result == (void *)42 ? 0 : 3;
+	pthread_t second;
+	void *result = NULL;
+	if (argc != 2)
+		return 64;
+	int file = open("lines", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	pthread_create(&second, NULL, until_told, NULL);
+	for (long number = 0, count = atol(argv[1]); number < count; number++) {
+		line(file, number);
+		if (!result && !access("go", F_OK)) {
+			pthread_join(second, &result);
+			dprintf(file, "joined\n");
+		}
+	}
+	return result == (void *)42 ? 0 : 3;
 }

@@ -9,27 +9,27 @@ static char *page;
 
 static long read_from(char *stack, char *buffer)
 {
-    long got = 0; /* SYS_read */
-    __asm__ volatile("mov %%rsp, %%rbx\n\tmov %[stack], %%rsp\n\tsyscall\n\tmov %%rbx, %%rsp"
-                     : "+a"(got)
-                     : "D"(0), "S"(buffer), "d"(64), [stack] "r"(stack)
-                     : "rbx", "rcx", "r11", "memory");
-    return got;
+	long got = 0; /* SYS_read */
+	__asm__ volatile("mov %%rsp, %%rbx\n\tmov %[stack], %%rsp\n\tsyscall\n\tmov %%rbx, %%rsp"
+	                 : "+a"(got)
+	                 : "D"(0), "S"(buffer), "d"(64), [stack] "r"(stack)
+	                 : "rbx", "rcx", "r11", "memory");
+	return got;
 }
 
 int main(void)
 {
-    char buffer[64];
-    page = mmap(NULL, 3 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED || mprotect(page + 4096, 4096, PROT_READ | PROT_WRITE))
-        return 1;
-    page += 4096;
-    memset(page, 's', 4096);
-    if (write(1, "waiting\n", 8) != 8)
-        return 1;
-    long got = read_from(page + 256, buffer);
-    for (int i = 0; i < 4096; i++)
-        if (page[i] != 's')
-            return 3;
-    return write(1, buffer, (size_t)got) == got ? 0 : 1;
+	char buffer[64];
+	page = mmap(NULL, 3 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED || mprotect(page + 4096, 4096, PROT_READ | PROT_WRITE))
+		return 1;
+	page += 4096;
+	memset(page, 's', 4096);
+	if (write(1, "waiting\n", 8) != 8)
+		return 1;
+	long got = read_from(page + 256, buffer);
+	for (int i = 0; i < 4096; i++)
+		if (page[i] != 's')
+			return 3;
+	return write(1, buffer, (size_t)got) == got ? 0 : 1;
 }

@@ -13,35 +13,37 @@
 
 static volatile long known;
 
-static void must(int good, const char *what) {
-    if (!good) {
-        printf("not so: %s (%s)\n", what, strerror(errno));
-        exit(3);
-    }
+static void must(int good, const char *what)
+{
+	if (!good) {
+		printf("not so: %s (%s)\n", what, strerror(errno));
+		exit(3);
+	}
 }
 
-int main(int argc, char **argv) {
-    int relative = argc > 1 && !strcmp(argv[1], "relative"), looks = 0, fd = -1;
-    FILE *lines = fopen("lines", "w");
-    for (int turn = 0; access("enough", F_OK); turn++) {
-        char text[4096] = "";
-        long found = -1;
-        known = turn;
-        if (relative && !access("look", F_OK)) {
-            int directory = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
-            fd = openat(directory, "status", O_RDONLY);
-            must(directory >= 0 && fd >= 0 && read(fd, text, sizeof text - 1) > 0, "a status");
-            must(strstr(text, "State:\tR (running)") && strstr(text, "TracerPid:\t0\n"), text);
-            must(!close(fd) && !close(directory) && !unlink("look"), "an end of it");
-            looks++;
-        } else if (!relative && fd < 0 && !access("look", F_OK))
-            must((fd = open("/proc/self/mem", O_RDWR)) >= 0 && ++looks, "a way to its memory");
-        if (!relative && fd >= 0)
-            must(pread(fd, &found, sizeof found, (uintptr_t)&known) == sizeof found && found == turn, "its own memory");
-        fprintf(lines, "turn %d, looked %d times\n", turn, looks);
-        fflush(lines);
-        nanosleep(&(struct timespec){0, 30000000}, NULL);
-    }
-    printf("looked %d times\n", looks);
-    return 0;
+int main(int argc, char **argv)
+{
+	int relative = argc > 1 && !strcmp(argv[1], "relative"), looks = 0, fd = -1;
+	FILE *lines = fopen("lines", "w");
+	for (int turn = 0; access("enough", F_OK); turn++) {
+		char text[4096] = "";
+		long found = -1;
+		known = turn;
+		if (relative && !access("look", F_OK)) {
+			int directory = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+			fd = openat(directory, "status", O_RDONLY);
+			must(directory >= 0 && fd >= 0 && read(fd, text, sizeof text - 1) > 0, "a status");
+			must(strstr(text, "State:\tR (running)") && strstr(text, "TracerPid:\t0\n"), text);
+			must(!close(fd) && !close(directory) && !unlink("look"), "an end of it");
+			looks++;
+		} else if (!relative && fd < 0 && !access("look", F_OK))
+			must((fd = open("/proc/self/mem", O_RDWR)) >= 0 && ++looks, "a way to its memory");
+		if (!relative && fd >= 0)
+			must(pread(fd, &found, sizeof found, (uintptr_t)&known) == sizeof found && found == turn, "its own memory");
+		fprintf(lines, "turn %d, looked %d times\n", turn, looks);
+		fflush(lines);
+		nanosleep(&(struct timespec){0, 30000000}, NULL);
+	}
+	printf("looked %d times\n", looks);
+	return 0;
 }

@@ -18,71 +18,74 @@ static volatile int ends;
 
 static void *other(void *nothing)
 {
-    tid = syscall(SYS_gettid);
-    while (!ends)
-        usleep(10000);
-    return nothing;
+	tid = syscall(SYS_gettid);
+	while (!ends)
+		usleep(10000);
+	return nothing;
 }
 
-static void tell(const char *what, long result) { printf("%s: %s\n", what, result < 0 ? strerrorname_np(errno) : "done"); }
+static void tell(const char *what, long result)
+{
+	printf("%s: %s\n", what, result < 0 ? strerrorname_np(errno) : "done");
+}
 
 static void tell_of_proc(const char *name)
 {
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/%d/%s", tid, name);
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) {
-        int process, number;
-        if (sscanf(line, "Tgid: %d", &process) == 1)
-            printf("%s: of the process %d\n", name, process == getpid());
-        if (sscanf(line, "TracerPid: %d", &number) == 1 || sscanf(line, "Threads: %d", &number) == 1)
-            printf("%.7s %d\n", line, number);
-    }
-    if (!file)
-        tell(name, -1);
-    else
-        fclose(file);
+	char path[64], line[256];
+	snprintf(path, sizeof path, "/proc/%d/%s", tid, name);
+	FILE *file = fopen(path, "r");
+	while (file && fgets(line, sizeof line, file)) {
+		int process, number;
+		if (sscanf(line, "Tgid: %d", &process) == 1)
+			printf("%s: of the process %d\n", name, process == getpid());
+		if (sscanf(line, "TracerPid: %d", &number) == 1 || sscanf(line, "Threads: %d", &number) == 1)
+			printf("%.7s %d\n", line, number);
+	}
+	if (!file)
+		tell(name, -1);
+	else
+		fclose(file);
 }
 
 int main(void)
 {
-    pthread_t thread;
-    siginfo_t info;
-    struct rlimit limit;
-    cpu_set_t set;
-    char byte = 'x', copy = 0;
-    struct iovec here = {&copy, 1}, there = {&byte, 1};
-    int lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
-    pthread_create(&thread, NULL, other, NULL);
-    dprintf(lines, "ready\n");
-    while (access("go", F_OK) || !tid)
-        usleep(10000);
-    tell("kill of a group", kill(-tid, 0));
-    tell("kill", kill(tid, 0));
-    tell("tgkill", syscall(SYS_tgkill, getpid(), tid, 0));
-    tell("tgkill of another process's", syscall(SYS_tgkill, tid, tid, 0));
-    tell("waitid", waitid(P_PID, tid, &info, WEXITED | WNOHANG));
-    tell("pidfd_open", syscall(SYS_pidfd_open, tid, 0));
-    tell("pidfd_open of a thread", syscall(SYS_pidfd_open, tid, O_EXCL));
-    tell("setpriority", setpriority(PRIO_PROCESS, tid, 3));
-    printf("priorities %d and %d\n", getpriority(PRIO_PROCESS, 0), getpriority(PRIO_PROCESS, tid));
-    tell("sched_setscheduler", sched_setscheduler(tid, SCHED_BATCH, &(struct sched_param){0}));
-    printf("policies %d and %d\n", sched_getscheduler(0), sched_getscheduler(tid));
-    CPU_ZERO(&set);
-    CPU_SET(0, &set);
-    tell("sched_setaffinity", sched_setaffinity(tid, sizeof set, &set));
-    sched_getaffinity(tid, sizeof set, &set);
-    printf("processors %d\n", CPU_COUNT(&set));
-    tell("prlimit", prlimit(tid, RLIMIT_NOFILE, NULL, &limit));
-    tell("prlimit of a stack", prlimit(tid, RLIMIT_STACK, NULL, &limit));
-    printf("group %d, session %d\n", getpgid(tid) == getpgrp(), getsid(tid) == getsid(0));
-    tell("setpgid", setpgid(tid, 0));
-    printf("ioprio %ld\n", syscall(SYS_ioprio_get, 1, tid));
-    tell_of_proc("status");
-    tell_of_proc("task/1/status");
-    fflush(stdout);
-    tell("process_vm_readv", process_vm_readv(tid, &here, 1, &there, 1, 0));
-    printf("read %c\n", copy);
-    ends = 1;
-    return pthread_join(thread, NULL);
+	pthread_t thread;
+	siginfo_t info;
+	struct rlimit limit;
+	cpu_set_t set;
+	char byte = 'x', copy = 0;
+	struct iovec here = {&copy, 1}, there = {&byte, 1};
+	int lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
+	pthread_create(&thread, NULL, other, NULL);
+	dprintf(lines, "ready\n");
+	while (access("go", F_OK) || !tid)
+		usleep(10000);
+	tell("kill of a group", kill(-tid, 0));
+	tell("kill", kill(tid, 0));
+	tell("tgkill", syscall(SYS_tgkill, getpid(), tid, 0));
+	tell("tgkill of another process's", syscall(SYS_tgkill, tid, tid, 0));
+	tell("waitid", waitid(P_PID, tid, &info, WEXITED | WNOHANG));
+	tell("pidfd_open", syscall(SYS_pidfd_open, tid, 0));
+	tell("pidfd_open of a thread", syscall(SYS_pidfd_open, tid, O_EXCL));
+	tell("setpriority", setpriority(PRIO_PROCESS, tid, 3));
+	printf("priorities %d and %d\n", getpriority(PRIO_PROCESS, 0), getpriority(PRIO_PROCESS, tid));
+	tell("sched_setscheduler", sched_setscheduler(tid, SCHED_BATCH, &(struct sched_param){0}));
+	printf("policies %d and %d\n", sched_getscheduler(0), sched_getscheduler(tid));
+	CPU_ZERO(&set);
+	CPU_SET(0, &set);
+	tell("sched_setaffinity", sched_setaffinity(tid, sizeof set, &set));
+	sched_getaffinity(tid, sizeof set, &set);
+	printf("processors %d\n", CPU_COUNT(&set));
+	tell("prlimit", prlimit(tid, RLIMIT_NOFILE, NULL, &limit));
+	tell("prlimit of a stack", prlimit(tid, RLIMIT_STACK, NULL, &limit));
+	printf("group %d, session %d\n", getpgid(tid) == getpgrp(), getsid(tid) == getsid(0));
+	tell("setpgid", setpgid(tid, 0));
+	printf("ioprio %ld\n", syscall(SYS_ioprio_get, 1, tid));
+	tell_of_proc("status");
+	tell_of_proc("task/1/status");
+	fflush(stdout);
+	tell("process_vm_readv", process_vm_readv(tid, &here, 1, &there, 1, 0));
+	printf("read %c\n", copy);
+	ends = 1;
+	return pthread_join(thread, NULL);
 }

@@ -39,7 +39,11 @@ static double now(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-static void fault(int number) { (void)number; siglongjmp(back, 1); }
+static void fault(int number)
+{
+	(void)number;
+	siglongjmp(back, 1);
+}
 
 static int faults(volatile char *p)
 {
@@ -57,7 +61,11 @@ static void dispatched(int number, siginfo_t *info, void *context)
 	((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = 4711;
 }
 
-static void trapped(int number) { (void)number; traps++; }
+static void trapped(int number)
+{
+	(void)number;
+	traps++;
+}
 
 static int shares(void *unused)
 {
@@ -98,7 +106,8 @@ static int set(const char *how)
 	if (!strcmp(how, "mdwe"))
 		return prctl(65, 1, 0, 0, 0) ? 77 : 0;
 	if (!strcmp(how, "ldt")) {
-		struct user_desc segment = {.entry_number = 0, .base_addr = 0, .limit = 0xfff, .seg_32bit = 1, .limit_in_pages = 1, .useable = 1};
+		struct user_desc segment = {
+			.entry_number = 0, .base_addr = 0, .limit = 0xfff, .seg_32bit = 1, .limit_in_pages = 1, .useable = 1};
 		return syscall(SYS_modify_ldt, 1, &segment, sizeof segment) ? 77 : 0;
 	}
 	if (!strcmp(how, "cpuid"))

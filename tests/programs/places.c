@@ -12,11 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST 64   /* records of one read */
+#define MOST 64 /* records of one read */
 #define PLACES 40 /* reads of another place between two that go on */
 #define CHILDREN 16
 
-struct part { unsigned long first, count; };
+struct part {
+	unsigned long first, count;
+};
 
 static unsigned long records, base;
 static unsigned char *seen;
@@ -132,7 +134,7 @@ int main(int argc, char **argv)
 	records = argc > 2 ? strtoul(argv[2], NULL, 10) : 2000;
 	seen = malloc(records);
 	if (getenv("FARHOME_SPLIT"))
-		for (int is_stub = fork(); ; )
+		for (int is_stub = fork();;)
 			if (pause() && !is_stub)
 				break;
 	for (long round = 0; rounds ? round < rounds : access("enough", F_OK); round++) {

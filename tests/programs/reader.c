@@ -45,7 +45,10 @@ static unsigned char byte_of(int seed, long at)
 	return (unsigned char)(x >> 13 ^ x >> 5);
 }
 
-static void name_of(int number, char *name) { sprintf(name, "data%d", number); }
+static void name_of(int number, char *name)
+{
+	sprintf(name, "data%d", number);
+}
 
 static void put(int fd, int seed, long from, long to)
 {
@@ -80,7 +83,10 @@ static void check(const char *what, int seed, long at, const unsigned char *byte
 			fail(what, at + i, -1);
 }
 
-static long expect(long at, long count, long length) { return at >= length ? 0 : at + count > length ? length - at : count; }
+static long expect(long at, long count, long length)
+{
+	return at >= length ? 0 : at + count > length ? length - at : count;
+}
 
 /* One read in some way at position *at, which it leaves where it then has to be. */
 static void read_once(int fd, int seed, long *at, long length)

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST 64     /* records of one read */
+#define MOST 64 /* records of one read */
 #define OF_CHILD 3
 
 static unsigned long records, threads;

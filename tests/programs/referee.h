@@ -61,23 +61,26 @@ void watch(void);
 void add_thread(int number);
 
 /* A system call; a negative errno when it fails. */
-static inline int64_t call(uint64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {
-    register uint64_t r10 asm("r10") = d, r8 asm("r8") = e, r9 asm("r9") = f;
-    int64_t result;
-    asm volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-    return result;
+static inline int64_t call(uint64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f)
+{
+	register uint64_t r10 asm("r10") = d, r8 asm("r8") = e, r9 asm("r9") = f;
+	int64_t result;
+	asm volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+	return result;
 }
 
-static inline uint64_t hash(const unsigned char *at, uint64_t size) {
-    uint64_t h = 0xcbf29ce484222325ul;
-    for (uint64_t i = 0; i < size; i++)
-        h = (h ^ at[i]) * 0x100000001b3ul;
-    return h;
+static inline uint64_t hash(const unsigned char *at, uint64_t size)
+{
+	uint64_t h = 0xcbf29ce484222325ul;
+	for (uint64_t i = 0; i < size; i++)
+		h = (h ^ at[i]) * 0x100000001b3ul;
+	return h;
 }
 
-static inline void exit_with(const char *why) {
-    tell("%s\n", why);
-    flush_log();
-    _exit(96);
+static inline void exit_with(const char *why)
+{
+	tell("%s\n", why);
+	flush_log();
+	_exit(96);
 }
 #endif

@@ -13,7 +13,8 @@
 #define READS 20
 #define FAR ((1l << 42) - 1) /* bytes: a few times as much is more than an ext4 may have */
 
-static const long places[] = {0, 4095, 8 * PAGE, 9 * PAGE + 1, 12 * PAGE, 40 * PAGE, 64 * PAGE, 65 * PAGE, -1, 1l << 33, 1l << 43, LONG_MAX};
+static const long places[] = {0,         4095,      8 * PAGE, 9 * PAGE + 1, 12 * PAGE, 40 * PAGE,
+                              64 * PAGE, 65 * PAGE, -1,       1l << 33,     1l << 43,  LONG_MAX};
 static const int whences[] = {SEEK_DATA, SEEK_HOLE, SEEK_END, SEEK_CUR, SEEK_SET, 17};
 
 static void fail(const char *what, long got, long wanted)

@@ -16,49 +16,49 @@ static int rounds;
 
 static void on_signal(int number)
 {
-    (void)number;
-    signals++;
+	(void)number;
+	signals++;
 }
 
 static void *send(void *first)
 {
-    for (int round = 0; round < rounds; round++) {
-        sem_wait(&wanted);
-        usleep(2000);                                   /* so that the first thread waits */
-        if (round % 2)
-            syscall(SYS_tgkill, getpid(), *(long *)first, SIGUSR1);
-        else
-            kill(getpid(), SIGUSR1);
-        sem_post(&sent);
-    }
-    return NULL;
+	for (int round = 0; round < rounds; round++) {
+		sem_wait(&wanted);
+		usleep(2000);                                   /* so that the first thread waits */
+		if (round % 2)
+			syscall(SYS_tgkill, getpid(), *(long *)first, SIGUSR1);
+		else
+			kill(getpid(), SIGUSR1);
+		sem_post(&sent);
+	}
+	return NULL;
 }
 
 int main(int count, char **words)
 {
-    if (count != 2)
-        return 2;
-    rounds = atoi(words[1]);
-    long first = syscall(SYS_gettid);
-    int missed = 0;
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGUSR1, &action, NULL);
-    sem_init(&wanted, 0, 0);
-    sem_init(&sent, 0, 0);
-    pthread_t sender;
-    pthread_create(&sender, NULL, send, &first);
-    FILE *lines = fopen("lines", "w");
-    for (int round = 1; round <= rounds; round++) {
-        sem_post(&wanted);
-        while (sem_wait(&sent) && errno == EINTR)
-            ;
-        missed += signals != round;
-        for (int i = 0; i < 2000 && signals != round; i++)
-            usleep(1000);
-        fprintf(lines, "%d\n", round);
-        fflush(lines);
-    }
-    pthread_join(sender, NULL);
-    printf("missed %d\n", missed);
-    return signals != rounds;
+	if (count != 2)
+		return 2;
+	rounds = atoi(words[1]);
+	long first = syscall(SYS_gettid);
+	int missed = 0;
+	struct sigaction action = {.sa_handler = on_signal};
+	sigaction(SIGUSR1, &action, NULL);
+	sem_init(&wanted, 0, 0);
+	sem_init(&sent, 0, 0);
+	pthread_t sender;
+	pthread_create(&sender, NULL, send, &first);
+	FILE *lines = fopen("lines", "w");
+	for (int round = 1; round <= rounds; round++) {
+		sem_post(&wanted);
+		while (sem_wait(&sent) && errno == EINTR)
+			;
+		missed += signals != round;
+		for (int i = 0; i < 2000 && signals != round; i++)
+			usleep(1000);
+		fprintf(lines, "%d\n", round);
+		fflush(lines);
+	}
+	pthread_join(sender, NULL);
+	printf("missed %d\n", missed);
+	return signals != rounds;
 }

@@ -33,7 +33,10 @@ static void serve(int device)
 	static char request[1 << 20];
 	alarm(30); /* whatever becomes of who has started us */
 	for (int opens = 0;;) {
-		struct { struct fuse_out_header head; char body[4096]; } reply = {.head.len = sizeof reply.head};
+		struct {
+			struct fuse_out_header head;
+			char body[4096];
+		} reply = {.head.len = sizeof reply.head};
 		const struct fuse_in_header *head = (const void *)request;
 		size_t size = 0;
 		if (read(device, request, sizeof request) < 0 && errno != EINTR && errno != ENOENT)

@@ -19,49 +19,52 @@ static volatile int handled, elsewhere, never;
 
 static void handler(int number)
 {
-    (void)number;
-    if (syscall(SYS_gettid) == getpid())
-        handled++;
-    else
-        elsewhere++;
+	(void)number;
+	if (syscall(SYS_gettid) == getpid())
+		handled++;
+	else
+		elsewhere++;
 }
 
-static void on_tick(int number) { (void)number; }
+static void on_tick(int number)
+{
+	(void)number;
+}
 
 static void *idle(void *nothing)
 {
-    while (!never)
-        syscall(SYS_futex, &never, 0, 0, NULL, NULL, 0);
-    return nothing;
+	while (!never)
+		syscall(SYS_futex, &never, 0, 0, NULL, NULL, 0);
+	return nothing;
 }
 
 int main(void)
 {
-    pthread_t threads[2];
-    timer_t timer;
-    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGRTMIN};
-    struct itimerspec often = {{0, 500000}, {0, 500000}};
-    int in_time = 0, lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
-    event.sigev_notify_thread_id = getpid();
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, tick = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
-    sigaction(SIGUSR1, &action, NULL);
-    sigaction(SIGRTMIN, &tick, NULL);
-    for (int i = 0; i < 2; i++)
-        pthread_create(&threads[i], NULL, idle, NULL);
-    dprintf(lines, "ready\n");
-    while (access("go", F_OK))
-        usleep(20000);
-    timer_create(CLOCK_MONOTONIC, &event, &timer);
-    timer_settime(timer, 0, &often, NULL);
-    for (int i = 0; i < ROUNDS; i++) {
-        int before = handled;
-        kill(getpid(), SIGUSR1);
-        in_time += handled == before + 1;
-    }
-    timer_delete(timer);
-    if (in_time >= ROUNDS * 19 / 20)        /* at home it is all of them but one, now and then */
-        printf("nearly all in time\n");
-    else
-        printf("%d in time, %d by other threads\n", in_time, elsewhere);
-    return 0;
+	pthread_t threads[2];
+	timer_t timer;
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGRTMIN};
+	struct itimerspec often = {{0, 500000}, {0, 500000}};
+	int in_time = 0, lines = open("lines", O_WRONLY | O_CREAT | O_APPEND, 0644);
+	event.sigev_notify_thread_id = getpid();
+	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, tick = {.sa_handler = on_tick, .sa_flags = SA_RESTART};
+	sigaction(SIGUSR1, &action, NULL);
+	sigaction(SIGRTMIN, &tick, NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, idle, NULL);
+	dprintf(lines, "ready\n");
+	while (access("go", F_OK))
+		usleep(20000);
+	timer_create(CLOCK_MONOTONIC, &event, &timer);
+	timer_settime(timer, 0, &often, NULL);
+	for (int i = 0; i < ROUNDS; i++) {
+		int before = handled;
+		kill(getpid(), SIGUSR1);
+		in_time += handled == before + 1;
+	}
+	timer_delete(timer);
+	if (in_time >= ROUNDS * 19 / 20) /* at home it is all of them but one, now and then */
+		printf("nearly all in time\n");
+	else
+		printf("%d in time, %d by other threads\n", in_time, elsewhere);
+	return 0;
 }

@@ -123,8 +123,9 @@ class Court:
         command = f"exec {inside}/referee {inside}/script {inside}/record {inside}/work{' exact' if exact else ''}"
         launcher = [] if way == "native" else ["mosrun", "-L", "-J", job, "--"]
         script = ["sh", "-c", f"while [ ! -e {inside}/go ]; do sleep 0.02; done; {command}"]
-        process = self.cluster.home.popen(["env", "-i", f"PATH={PATH}", "setsid", "--wait", *launcher, *script],
-        "farhome-a", stdin=-3, stdout=-3)
+        process = self.cluster.home.popen(
+            ["env", "-i", f"PATH={PATH}", "setsid", "--wait", *launcher, *script], "farhome-a", stdin=-3, stdout=-3
+        )
         mover: Mover | None = None
         try:
             if way != "native":
@@ -245,4 +246,3 @@ def calls_of(lines: list[str]) -> int:
 
 def line_at(lines: list[str], at: int) -> str:
     return lines[at] if at < len(lines) else "nothing more"
-

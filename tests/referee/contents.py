@@ -16,8 +16,12 @@ def _timespec(chance: Chance) -> bytes:
 
 
 def _interval(chance: Chance) -> bytes:
-    return struct.pack("<4q", *chance.choice(((0, 0, 0, 0), (0, 0, 1000, 0), (1000, 0, 2000, 5), (0, 0, 0, 1), (0, 0, 0, 1000000000),
-    (0, -1, 5, 0), (0, 0, -1, 0))))
+    return struct.pack(
+        "<4q",
+        *chance.choice(
+            ((0, 0, 0, 0), (0, 0, 1000, 0), (1000, 0, 2000, 5), (0, 0, 0, 1), (0, 0, 0, 1000000000), (0, -1, 5, 0), (0, 0, -1, 0))
+        ),
+    )
 
 
 def _signals(chance: Chance) -> bytes:

@@ -30,8 +30,11 @@ def harmless(name: str, words: list[str], numbers: dict[int, int], program: Gene
         elif command in (8, 10, 1031, 1033):
             words[2] = {8: "@s", 10: f"{chance.choice((0, 10, 34)):x}", 1031: "1000", 1033: f"{chance.choice((1, 2, 16)):x}"}[command]
         if command == 15:
-            program.before += [f"P {words[2]} {struct.pack('<i', chance.choice((0, 1, 9))).hex()}",
-            f"Q {int(words[2], 16) + 4:x} @s"] if in_data(words[2]) else []
+            program.before += (
+                [f"P {words[2]} {struct.pack('<i', chance.choice((0, 1, 9))).hex()}", f"Q {int(words[2], 16) + 4:x} @s"]
+                if in_data(words[2])
+                else []
+            )
     elif name == "ioctl" and numbers.get(1) in (0x5410, 0x8901, 0x8902) and in_data(words[2]):
         program.before.append(f"Q {words[2]} @s")
     elif name == "ioctl" and numbers.get(1) == 0x5421 and in_data(words[2]):
@@ -57,14 +60,15 @@ def harmless(name: str, words: list[str], numbers: dict[int, int], program: Gene
         words[place] = f"{program.inside(16):x}"
         program.before.append(f"P {words[place]} {bytes(16).hex()}")
     elif name == "mmap":
-        words[3] = f"{numbers[3] | (0x10 if not numbers[3] & 0x100000 else 0):x}"       # where it is put is the kernel's own choice else
+        words[3] = f"{numbers[3] | (0x10 if not numbers[3] & 0x100000 else 0):x}"  # where it is put is the kernel's own choice else
     elif name == "mremap" and numbers[3] == 0 and chance.random() < 0.5:
         words[2] = words[1]
     elif name in ("setrlimit", "prlimit64"):
         at = words[1 if name == "setrlimit" else 2]
         resource = numbers[0 if name == "setrlimit" else 1]
-        limit = chance.choice((MANY - 1, 1 << 40, 1 << 50)) if resource not in (7, 5, 6, 10, 11, 12, 13, 14) else chance.choice((64,
-        800, 1024))
+        limit = (
+            chance.choice((MANY - 1, 1 << 40, 1 << 50)) if resource not in (7, 5, 6, 10, 11, 12, 13, 14) else chance.choice((64, 800, 1024))
+        )
         if resource in (13, 14):
             limit = chance.choice((0, 20))
         if in_data(at):
@@ -73,8 +77,11 @@ def harmless(name: str, words: list[str], numbers: dict[int, int], program: Gene
         program.before.append(f"Q {int(words[0], 16) + 4:x} @s")
     elif name == "timer_create" and in_data(words[1]):
         program.before.append(f"Q {int(words[1], 16) + 16:x} {chance.choice(('@s', '@1', '@h'))}")
-    elif name in ("shmat", "shmctl", "msgctl", "semctl", "semop", "semtimedop", "msgsnd",
-    "msgrcv") and program.episode.flags & OBJECTS and chance.random() < 0.8:
+    elif (
+        name in ("shmat", "shmctl", "msgctl", "semctl", "semop", "semtimedop", "msgsnd", "msgrcv")
+        and program.episode.flags & OBJECTS
+        and chance.random() < 0.8
+    ):
         words[0] = "@m" if name.startswith("shm") else "@q" if name.startswith("msg") else "@e"
     elif name in ("prctl",) and numbers[0] in (1, 4, 8, 29, 36):
         words[1] = f"{chance.choice({1: (0, 10, 65), 4: (0, 1, 2), 8: (0, 1, 2), 29: (0, 50000), 36: (0, 1)}[numbers[0]]):x}"

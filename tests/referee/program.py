@@ -37,8 +37,9 @@ class Episode:
 
     def script(self) -> str:
         """For tests/programs/referee.c."""
-        return "".join(f"{line}\n" for line in [f"E {self.threads:x} {self.flags:x}",
-        *(line for step in self.steps for line in step.lines)])
+        return "".join(
+            f"{line}\n" for line in [f"E {self.threads:x} {self.flags:x}", *(line for step in self.steps for line in step.lines)]
+        )
 
 
 class Generator:
@@ -102,10 +103,14 @@ class Generator:
         words = [self.argument(row.name, i, argument, numbers) for i, argument in enumerate(arguments)]
         words = harmless(row.name, words, numbers, self)
         self.spare(row.name, words)
-        flags = values.NOT_WAITING.get(row.name,
-        "") + ("r" if row.name in masks.RESULT_MASKS and "b" not in values.NOT_WAITING.get(row.name, "") else "")
-        if row.name in ("kill", "tkill", "tgkill",
-        "rt_sigqueueinfo") and words[0] in self.of_helper() and _plain(words[-1 if row.name != "rt_sigqueueinfo" else 1]):
+        flags = values.NOT_WAITING.get(row.name, "") + (
+            "r" if row.name in masks.RESULT_MASKS and "b" not in values.NOT_WAITING.get(row.name, "") else ""
+        )
+        if (
+            row.name in ("kill", "tkill", "tgkill", "rt_sigqueueinfo")
+            and words[0] in self.of_helper()
+            and _plain(words[-1 if row.name != "rt_sigqueueinfo" else 1])
+        ):
             flags += "w"
         lines = list(self.before)
         for argument, offset, size, kind in masked:
@@ -265,11 +270,14 @@ class Generator:
         elif size == 4 and argument.size_kind is SizeKind.FIXED:
             data = struct.pack("<I", chance.choice((0, 1, 4, 8, 16, 64, 128, 0xFFFFFFFF)))
         elif name in ("poll", "ppoll") and i == 0:
-            data = b"".join(struct.pack("<Ihh", self.descriptor("ioctl") & 0xFFFFFFFF, chance.choice((1, 4, 5, 0x1000)),
-            0) for _ in range(max(size // 8, 1)))
+            data = b"".join(
+                struct.pack("<Ihh", self.descriptor("ioctl") & 0xFFFFFFFF, chance.choice((1, 4, 5, 0x1000)), 0)
+                for _ in range(max(size // 8, 1))
+            )
         elif name in ("select", "pselect6") and i in (1, 2, 3):
-            data = struct.pack("<Q", sum(1 << FD[kind] for kind in ("reading", "writing", "stream", "event",
-            "slave") if chance.random() < 0.4)) * max(size // 8, 1)
+            data = struct.pack(
+                "<Q", sum(1 << FD[kind] for kind in ("reading", "writing", "stream", "event", "slave") if chance.random() < 0.4)
+            ) * max(size // 8, 1)
         else:
             data = self.random_bytes(size)
         self.put(at, data)

@@ -61,8 +61,9 @@ _SPECIFIED = {
 }  # fmt: skip
 """What the arguments are of calls that are made where the process is, and of those that the table sends home without looking."""
 
-HOME_ONLY = frozenset({"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "mseal", "io_setup", "shmat",
-"process_vm_writev"})
+HOME_ONLY = frozenset(
+    {"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "mseal", "io_setup", "shmat", "process_vm_writev"}
+)
 """Of those that go home: what changes the process so that it stays there, so no more than one of an episode."""
 
 

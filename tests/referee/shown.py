@@ -21,21 +21,21 @@ from tests.moves.outcome import PATH
 from tests.moves.workloads import USER
 
 _TRACEME = 0
-_FOLLOW = 1 | 2 | 4 | 8 | 16        # PTRACE_O_TRACESYSGOOD, and births and execs
+_FOLLOW = 1 | 2 | 4 | 8 | 16  # PTRACE_O_TRACESYSGOOD, and births and execs
 _WALL = 0x40000000
 _CALL_STOP = signal.SIGTRAP | 0x80
 
 NOT_THE_SAME = re.compile(
-    r"0x[0-9a-f]{6,}"               # addresses
-    r"|<\d+\.\d{6} [^>]*>"          # how long it took, and where
+    r"0x[0-9a-f]{6,}"  # addresses
+    r"|<\d+\.\d{6} [^>]*>"  # how long it took, and where
     r"|<takes it home from \w+>"
-    r"|\b1[0-9]{9}(\.\d+)?\b"       # times of now
-    r"|-?\b\d{7,}\b"                # ids of processes, which are high here
+    r"|\b1[0-9]{9}(\.\d+)?\b"  # times of now
+    r"|-?\b\d{7,}\b"  # ids of processes, which are high here
     r"|(?<=/tmp/)(?:cc|tmp\.|tmp)\w{6,8}"  # names of temporary files
 )
 LEFT_OUT = re.compile(
-    r"restart_syscall|.*= \? \(interrupted\)|execve.* = 0 "      # the kernel's own, and the end of what never comes back
-    r"|getrandom"                                                # asked for until a number is in a range
+    r"restart_syscall|.*= \? \(interrupted\)|execve.* = 0 "  # the kernel's own, and the end of what never comes back
+    r"|getrandom"  # asked for until a number is in a range
 )
 
 
@@ -113,7 +113,7 @@ class Showing:
         tracer = f"mosrun -L -r {way} --trace={calls} --"
         if way == "native":
             tracer = f"/opt/farhome/.venv/bin/python -m tests.referee.shown {calls} --"
-        script = f"cd /opt/farhome; {tracer} sh -c 'mkdir {inside}/work; cd {inside}/work; exec sh -c \"$1\" {BEGIN}' begin \"$1\"; exit $?"
+        script = f'cd /opt/farhome; {tracer} sh -c \'mkdir {inside}/work; cd {inside}/work; exec sh -c "$1" {BEGIN}\' begin "$1"; exit $?'
         try:
             done = self.cluster.home.run("env", "-i", f"PATH={PATH}", "LC_ALL=C.UTF-8", f"HOME={inside}", "sh", "-c", script, "sh", command,
                                          user=USER)  # fmt: skip

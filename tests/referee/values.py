@@ -137,8 +137,16 @@ STRINGS["creat"] = ("data", "new", "sub/new", "sub", "nosuch/x", "link", "")
 PIDS = frozenset({"pid", "tid", "who", "pgid"})
 """Words for processes: its own, its helper's, or nobody's."""
 
-NOT_WAITING = {"inotify_init": "n", "eventfd": "n", "signalfd": "n", "accept": "n", "pipe": "N", "timer_settime": "s", "setitimer": "s",
-"alarm": "b"}
+NOT_WAITING = {
+    "inotify_init": "n",
+    "eventfd": "n",
+    "signalfd": "n",
+    "accept": "n",
+    "pipe": "N",
+    "timer_settime": "s",
+    "setitimer": "s",
+    "alarm": "b",
+}
 FATAL_TO_HELPER = frozenset({1, 2, 3, 10, 12, 13, 14, 15, 16, 29, 34, 40, 63})
 SPARING = (0, 17, 18, 23, 28, 65)
 """Signals that do nothing without a handler, or are none."""

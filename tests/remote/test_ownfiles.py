@@ -69,9 +69,7 @@ def test_where_nothing_is_shown_nothing_is_opened() -> None:
         (0, BERT.pw_gid, 0o640, {"bert", "root"}), (NOBODY, 0, 0o600, {"nobody", "root"}),
     ],
 )  # fmt: skip
-def test_it_is_opened_with_the_rights_of_the_guests_user(
-    shown: Path, owner: int, group: int, mode: int, may: set[str]
-) -> None:
+def test_it_is_opened_with_the_rights_of_the_guests_user(shown: Path, owner: int, group: int, mode: int, may: set[str]) -> None:
     """Root of the home is nobody here, unless this node's owner says otherwise; and whoever opens it is themselves again then."""
     for parent in (shown, *shown.parents):
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 1:

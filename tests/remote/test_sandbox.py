@@ -26,8 +26,8 @@ def tool(tmp_path: Path) -> str:
         "#include <dirent.h>\n#include <stdio.h>\n#include <unistd.h>\n"
         "int main(int n, char **v) { if (n < 2) { pause(); return 0; } DIR *d = opendir(v[1]); if (!d) return 9;\n"
         "struct dirent *e; while ((e = readdir(d))) if (e->d_name[0] != '.' || e->d_name[1] == 'f') puts(e->d_name);\n"
-        "char h[99]; gethostname(h, 99); printf(\"host %s pid %d uid %d\\n\", h, getpid(), getuid());\n"
-        "return fopen(\"/made\", \"w\") ? 0 : 7; }\n"
+        'char h[99]; gethostname(h, 99); printf("host %s pid %d uid %d\\n", h, getpid(), getuid());\n'
+        'return fopen("/made", "w") ? 0 : 7; }\n'
     )
     program = tmp_path / "tool"
     subprocess.run(["gcc", "-static", "-o", str(program), str(source)], check=True, timeout=60)

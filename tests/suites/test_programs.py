@@ -36,7 +36,7 @@ def test_a_jvm_with_performance_data_stays_at_home_and_all_say_why(cluster: Clus
     java = cluster.home.popen(["env", "-i", f"PATH={PATH}", "HOME=/tmp", "bash", "-c", script], USER, stdout=subprocess.PIPE)
     try:
         assert java.stdout is not None
-        java.stdout.readline()                   # a round is done: it has mapped what it maps
+        java.stdout.readline()  # a round is done: it has mapped what it maps
         row = until("the JVM is registered", lambda: next(iter(cluster.processes(job)), None))
         pid = row["pid"]
         why = f"it has /tmp/hsperfdata_{USER}/{pid} mapped shared and writable"

@@ -174,7 +174,7 @@ class Files:
     @staticmethod
     def _shown(status: os.stat_result) -> dict[str, int]:
         shown = {"kind": stat.S_IFMT(status.st_mode), "mode": stat.S_IMODE(status.st_mode), "mtime": status.st_mtime_ns}
-        if not stat.S_ISDIR(status.st_mode):    # sizes and links of directories are each file system's own
+        if not stat.S_ISDIR(status.st_mode):  # sizes and links of directories are each file system's own
             shown |= {"size": status.st_size, "nlink": status.st_nlink}
         return shown
 

@@ -72,7 +72,7 @@ def contest(coherence: Coherence, name: str) -> list[str]:
             seen = actor.look([["lines", "log"]])[0].get("value")
             if seen != lines(len(coherence.actors)):
                 wrong.append(f"{name}: {actor.place.name} finds {seen}")
-    coherence.lost = True    # its files are not those of the model
+    coherence.lost = True  # its files are not those of the model
     listed = [actor.look([["names", ""]])[0] for actor in coherence.actors]
     wrong += [f"{name}: {actor.place.name} lists {seen}" for actor, seen in zip(coherence.actors, listed, strict=True) if seen != listed[0]]
     return wrong

@@ -259,7 +259,7 @@ class Coherence:
 
         Returns the change if it failed in a way that is allowed: whether it has been made is not known then. Errors: Hangs."""
         self.report.rounds += 1
-        if self.lost:    # what follows from what was seen is not to be told again
+        if self.lost:  # what follows from what was seen is not to be told again
             self.begin()
         pick = self.chance.random.choice
         if hold:
@@ -274,7 +274,7 @@ class Coherence:
             for actor in self.actors
             if actor is not writer
         }
-        for number, (_, looks) in plans.items():    # so that whatever is kept has been kept
+        for number, (_, looks) in plans.items():  # so that whatever is kept has been kept
             for look, seen in zip(looks, self.actors[number].look(looks), strict=True):
                 if by_home := self._under_way():
                     self._judge(before, self.actors[number], look, seen, "rounds later", self.home, by_home)

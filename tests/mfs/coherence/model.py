@@ -229,7 +229,7 @@ class Tree:
                 raise OSError(errno.EISDIR, name)
             if node.kind == stat.S_IFREG:
                 return digest(node.data)
-            name = "/".join(filter(None, (_split(name)[0], node.data.decode())))    # its target is in its own directory
+            name = "/".join(filter(None, (_split(name)[0], node.data.decode())))  # its target is in its own directory
         raise OSError(errno.ELOOP, name)
 
     def _see_pread(self, actor: int, slot: int) -> list[object]:

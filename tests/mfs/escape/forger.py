@@ -104,7 +104,7 @@ class Peer:
         while True:
             size, error, unique = REPLY.unpack(self._take(self.replies, REPLY.size))
             data = self._take(self.replies, size - REPLY.size)
-            if unique == number:    # others are the server's own words
+            if unique == number:  # others are the server's own words
                 return Answer(error, data)
 
     def close(self) -> None:
@@ -247,6 +247,7 @@ def _more(peer: Peer, at: Ground) -> Iterator[Answer]:
 
 # numbers that were never given
 
+
 @attack("numbers of files that were never told")
 def _numbers(peer: Peer, at: Ground) -> Iterator[Answer]:
     for node in (0, 2**63, 2**64 - 1, 2**32, 1 << 21, at.mine + (1 << 32), at.mine ^ (1 << 40), *range(100, 4000, 97)):
@@ -314,6 +315,7 @@ def _linked(peer: Peer, at: Ground) -> Iterator[Answer]:
 
 # a read-only export
 
+
 @attack("a read-only export is written")
 def _frozen(peer: Peer, at: Ground) -> Iterator[Answer]:
     for flags in (os.O_RDWR, os.O_WRONLY, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND):
@@ -365,6 +367,7 @@ def _skeleton(peer: Peer, at: Ground) -> Iterator[Answer]:
 
 # rights
 
+
 @attack("devices")
 def _devices(peer: Peer, at: Ground) -> Iterator[Answer]:
     for kind in (0o020000, 0o060000):
@@ -409,6 +412,7 @@ def _program(peer: Peer, at: Ground) -> Iterator[Answer]:
 
 
 # messages that are none
+
 
 @oddity("operations that are none")
 def _unknown(peer: Peer, at: Ground) -> Iterator[Answer]:

@@ -62,7 +62,7 @@ def found(directory: str) -> int:
     while True:
         try:
             return os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:    # ESTALE: moved between two steps of the walk, as docs/files.md says (C5)
+        except OSError as error:  # ESTALE: moved between two steps of the walk, as docs/files.md says (C5)
             if error.errno not in (errno.ENOENT, errno.ESTALE) or time.monotonic() > end:
                 raise
 

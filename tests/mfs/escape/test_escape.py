@@ -115,12 +115,12 @@ def race(grounds: Grounds, node: Node, racer: str) -> Iterator[None]:
             assert process.poll() is None, "the race has ended"
         finally:
             process.kill()
-    left = grounds.at(f"{OUTSIDE}/deep")    # where the race ended
+    left = grounds.at(f"{OUTSIDE}/deep")  # where the race ended
     if left.exists():
         left.rename(grounds.at(f"{TRY}/deep"))
     after = grounds.state()
     if racer == "move":
-        before[OUTSIDE[1:]] = after[OUTSIDE[1:]]    # its time is that of the moves
+        before[OUTSIDE[1:]] = after[OUTSIDE[1:]]  # its time is that of the moves
     assert changes(before, after) == []
 
 
