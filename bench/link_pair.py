@@ -20,14 +20,14 @@ from types import TracebackType
 
 from deputy.stub import Stub
 from engine.arrival import install_filter
-from kernel_helpers import syscalls, tracing
-from kernel_helpers.filter import RET_NOTIFY, program
-from kernel_helpers.link import AwayLink, Event, HomeLink, Kind
-from kernel_helpers.pacing import unpaced
-from kernel_helpers.seizing import seize
-from kernel_helpers.syscalls import SYS, signed
-from kernel_helpers.table import Class, row_of
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.calls.filter import RET_NOTIFY, program
+from kernel_helpers.calls.table import Class, row_of
+from kernel_helpers.common.pacing import unpaced
+from kernel_helpers.link.link import AwayLink, Event, HomeLink, Kind
+from kernel_helpers.process import syscalls, tracing
+from kernel_helpers.process.seizing import seize
+from kernel_helpers.process.syscalls import SYS, signed
+from kernel_helpers.process.tracing import Cause, Stop
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from wire import channel
 

@@ -18,7 +18,7 @@ from bench.batch import ENDS, await_ends
 from bench.nodes import wait_until
 from bench.peers import find
 from bench.result import BenchFailed
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 
 if TYPE_CHECKING:
     from lab import Lab, Node

@@ -3,7 +3,7 @@ seconds that they took.
 
 WHAT is `piece`: one megabyte, which stays in the processors' caches, again and again, and read into another one; or `memory`: that many
 bytes of memory into as much fresh memory, which is what a move has to do as well. With `-unpaced` behind it the stream has a congestion
-control that does not pace (kernel_helpers/pacing.h), as a move's has; else the machine's.
+control that does not pace (kernel_helpers/common/pacing.h), as a move's has; else the machine's.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from engine.capture import limits_in_force
 from engine.context import ADDRESS_NAMES, SIGNALS, BadContext, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, SPECIAL, Mapping
 from engine.processor import own_processor
-from kernel_helpers import library
+from kernel_helpers.common import library
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.pages import PageRange, PageTotals
-from kernel_helpers.syscalls import Registers
+from kernel_helpers.pages.pages import PageRange, PageTotals
+from kernel_helpers.process.syscalls import Registers
 
 IMAGE_MOST = 256 << 20
 """Bytes of an image other than the one of pages."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from checkpoint.errors import CheckpointRefused
 from checkpoint.record import DEVICE, DIRECTORY, FILE, STANDARD, Descriptor, File, OpenFile
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.syscalls import SYS
 
 DEVICES = {(1, 3): "/dev/null", (1, 5): "/dev/zero", (1, 7): "/dev/full", (1, 8): "/dev/random", (1, 9): "/dev/urandom"}
 """What is the same whoever opens it."""

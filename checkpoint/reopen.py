@@ -14,8 +14,8 @@ from checkpoint.directory import Opened
 from checkpoint.errors import RestartRefused
 from checkpoint.record import DEVICE, DIRECTORY, FILE, STANDARD, File, OpenFile
 from checkpoint.rights import User, rights_of
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, U64
 
 _KEPT_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC | os.O_DIRECT | os.O_NOATIME | os.O_DIRECTORY | os.O_PATH
 _SETTABLE = os.O_APPEND | os.O_NONBLOCK | os.O_DIRECT | os.O_NOATIME

@@ -42,9 +42,9 @@ from engine.phases import Phases
 from engine.refill import set_memory_layout
 from engine.vessel import Vessel
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.inject import PTRACE_O_EXITKILL, PTRACE_O_TRACEEXEC, Thread, check
-from kernel_helpers.seizing import RED_ZONE, Frozen, find_instruction, seize
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.inject import PTRACE_O_EXITKILL, PTRACE_O_TRACEEXEC, Thread, check
+from kernel_helpers.process.seizing import RED_ZONE, Frozen, find_instruction, seize
+from kernel_helpers.process.syscalls import SYS
 from wire import logs
 
 ATTEMPTS = 50

@@ -42,9 +42,9 @@ from engine.private import private_directories
 from engine.restarts import shorten, timed_waits, waiting_places
 from engine.vessel import kernel_pages
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
-from kernel_helpers.journal import Journal
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.journal import Journal
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 from wire import logs
 
 MOMENT = 0.05

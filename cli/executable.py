@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cli.known import STAYS, SYSTEM
-from kernel_helpers import table
+from kernel_helpers.calls import table
 
 SCRIPTS = 5
 """Interpreters that are scripts themselves; the kernel goes no deeper (BINPRM)."""

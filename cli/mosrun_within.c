@@ -1,4 +1,4 @@
-/* How mosrun -X begins anew where its directories are its own: see kernel_helpers/private.c. */
+/* How mosrun -X begins anew where its directories are its own: see kernel_helpers/namespaces/private.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>

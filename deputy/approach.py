@@ -1,8 +1,8 @@
 """Memory of a guest that comes home ahead of it, into its stub, while the guest runs on: a worker talks to the remote, the loop makes room
 in the stub.
 
-What the kernel writes into the stub meanwhile, for calls whose buffers have to be where the program has them (kernel_helpers/home.c,
-places), spoils the pages that it lies in: those come again with the rest.
+What the kernel writes into the stub meanwhile, for calls whose buffers have to be where the program has them
+(kernel_helpers/link/home/home.c, places), spoils the pages that it lies in: those come again with the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from engine import postcopy, precopy
 from engine.layout import Span, merge, subtract_all
 from engine.mappings import PAGE
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.stream import Connection
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.stream.stream import Connection
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError

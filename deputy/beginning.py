@@ -16,11 +16,11 @@ import time
 from collections.abc import Iterable, Iterator
 
 from engine.permission import Owner, may_leave
-from kernel_helpers import tracing
 from kernel_helpers.errors import MoveRefused
-from kernel_helpers.inject import Thread
-from kernel_helpers.seizing import Frozen, look_past_filters
-from kernel_helpers.tracing import PTRACE_O_TRACEEXEC, Cause
+from kernel_helpers.process import tracing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.seizing import Frozen, look_past_filters
+from kernel_helpers.process.tracing import PTRACE_O_TRACEEXEC, Cause
 
 PATIENCE = 3.0
 """Seconds within which a process executes its program whose turn it is."""

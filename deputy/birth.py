@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from deputy.guestlink import GuestLink
 from deputy.preparation import Target
 from engine.phases import Phases
-from kernel_helpers import children
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.link import Event
+from kernel_helpers.link.link import Event
+from kernel_helpers.usage import children
 from wire.control import Control, unpack
 
 if TYPE_CHECKING:

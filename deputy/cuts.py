@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine import rests
-from kernel_helpers import tracing
-from kernel_helpers.syscalls import U64, signed
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import U64, signed
 
 if TYPE_CHECKING:
     from deputy.stub import Stub

@@ -22,7 +22,7 @@ from deputy.traced import Replaced
 from engine.precopy import Ahead
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.errors import sentence as sentence_of
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.process.seizing import Frozen
 from wire.frames import WireError
 from wire.logs import start_thread
 

@@ -38,10 +38,10 @@ from engine.finishing import Rests
 from engine.permission import Owner
 from engine.postcopy import Giver
 from engine.precopy import Progress
-from kernel_helpers import children
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.journal import SUFFIX
-from kernel_helpers.link import Event
+from kernel_helpers.link.link import Event
+from kernel_helpers.process.journal import SUFFIX
+from kernel_helpers.usage import children
 from wire.control import Control, unpack
 from wire.frames import Message, WireError
 from wire.local import LocalServer

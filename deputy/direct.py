@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernel_helpers.direct import POSITION
-from kernel_helpers.link import Event
+from kernel_helpers.link.direct_files import POSITION
+from kernel_helpers.link.link import Event
 from mfs.mounts import MFS, Mount, mounts
 from wire.control import Control, unpack
 from wire.frames import WireError

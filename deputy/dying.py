@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel_helpers import tracing
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.process import tracing
+from kernel_helpers.process.seizing import Frozen
 from wire.frames import WireError
 
 if TYPE_CHECKING:

@@ -30,12 +30,13 @@ from deputy.report import Report
 from engine.pending import Pending, put, take
 from engine.permission import may_leave
 from engine.phases import Phases
-from kernel_helpers import account, tracing
+from kernel_helpers.calls.numbers import NUMBERS
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
-from kernel_helpers.inject import SIGINFO_SIZE
-from kernel_helpers.numbers import NUMBERS
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process import tracing
+from kernel_helpers.process.inject import SIGINFO_SIZE
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.usage import account
 from wire.control import Control
 from wire.frames import WireError
 

@@ -11,8 +11,8 @@ from engine.layout import Span, merge, subtract
 from engine.mappings import PAGE, SPECIAL
 from engine.remains import BASES, GRID
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import Thread
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.syscalls import SYS
 
 _MADV_DONTNEED, _MADV_REMOVE, _MADV_DONTNEED_LOCKED = 4, 9, 24
 LOWEST, HIGHEST = 1 << 32, 0x7FFF_0000_0000

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deputy import dying, mapping
-from kernel_helpers import account
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.link import Event, HomeLink, Kind
-from kernel_helpers.stream import Connection
+from kernel_helpers.link.link import Event, HomeLink, Kind
+from kernel_helpers.stream.stream import Connection
+from kernel_helpers.usage import account
 from wire import channel
 from wire.control import Control, pack, unpack
 from wire.frames import WireError

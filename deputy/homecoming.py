@@ -19,10 +19,11 @@ from engine.phases import Phases
 from engine.refill import RefillFailed, refill
 from engine.restarts import SLEEPS, make_again
 from engine.ticks import merged
-from kernel_helpers import children, syscalls
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS, Registers
+from kernel_helpers.process import syscalls
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, Registers
+from kernel_helpers.usage import children
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError

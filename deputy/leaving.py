@@ -42,15 +42,15 @@ from engine.remains import remains
 from engine.restarts import TimedWait, shorten, timed_waits, waiting_places
 from engine.signalfds import read_by
 from engine.vessel import obstacle
-from kernel_helpers import many, tracing
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
-from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP
-from kernel_helpers.journal import Journal
-from kernel_helpers.link import HomeLink, Part
-from kernel_helpers.pages import send_own_pages
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.stream import Connection
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.link.link import HomeLink, Part
+from kernel_helpers.pages.pages import send_own_pages
+from kernel_helpers.process import many, tracing
+from kernel_helpers.process.inject import PTRACE_O_SUSPEND_SECCOMP
+from kernel_helpers.process.journal import Journal
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.stream.stream import Connection
 from wire import channel
 from wire.channel import Channel, Refused
 from wire.frames import WireError

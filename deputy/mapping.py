@@ -23,8 +23,8 @@ from engine.files import FileMapping, MappedFile, by_mapping, describe, hashes, 
 from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
 from engine.written import is_kernels_own, is_open_for_writing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.link import Event
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.link.link import Event
+from kernel_helpers.process.syscalls import SYS
 from wire.control import Control, unpack
 from wire.frames import WireError
 

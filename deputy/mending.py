@@ -1,9 +1,9 @@
 """`python -m deputy.mending JOURNAL`: puts right a process whose deputy, or whoever took a checkpoint of it, was killed while it had the
 process make calls; started by mosd.
 
-A thread that is in its refuge (kernel_helpers/refuge.py) gets back what it had; memory that was used is as it was, what was opened in the
-meantime is closed, and copies of the process are ended. Signals that were taken come back in any case. If we are killed, too, the next one
-finds the same.
+A thread that is in its refuge (kernel_helpers/process/refuge.py) gets back what it had; memory that was used is as it was, what was opened
+in the meantime is closed, and copies of the process are ended. Signals that were taken come back in any case. If we are killed, too, the
+next one finds the same.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from engine.capture import inner_tid
 from engine.forkcopy import WALL
 from engine.pending import put
-from kernel_helpers import journal, refuge
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.journal import Journal, NoJournal, Signals
-from kernel_helpers.seizing import Frozen, seize
-from kernel_helpers.syscalls import SYS, Registers
+from kernel_helpers.process import journal, refuge
+from kernel_helpers.process.journal import Journal, NoJournal, Signals
+from kernel_helpers.process.seizing import Frozen, seize
+from kernel_helpers.process.syscalls import SYS, Registers
 from wire import logs
 
 log = logging.getLogger("deputy")

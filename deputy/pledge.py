@@ -1,7 +1,7 @@
 """Memory that follows a process home: it runs natively, with all that this means, while pages of it are still missing.
 
 So nobody may ever find zeros where such a page was. If this program dies, another one, which holds the same userfaultfd, ends the process
-(kernel_helpers/pledge.c); if the pages do not come, we do.
+(kernel_helpers/postcopy/pledge.c); if the pages do not come, we do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import suppress
 
 from engine.layout import Span
 from engine.postcopy import Taker
-from kernel_helpers import library
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.stream import Connection
+from kernel_helpers.common import library
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.stream.stream import Connection
 from wire.waking import ready
 
 log = logging.getLogger("deputy")

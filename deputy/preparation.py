@@ -19,9 +19,9 @@ from engine.pending import Pending
 from engine.permission import Owner, has_fixed_ids, may_leave
 from engine.refusal import why_not
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
-from kernel_helpers.link import Part
-from kernel_helpers.pages import knows_guards
-from kernel_helpers.stream import Connection
+from kernel_helpers.link.link import Part
+from kernel_helpers.pages.pages import knows_guards
+from kernel_helpers.stream.stream import Connection
 from wire import channel, steps
 from wire.channel import Channel
 from wire.frames import WireError

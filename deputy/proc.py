@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deputy import selfsight
-from kernel_helpers import account, children
-from kernel_helpers.link import Event
+from kernel_helpers.link.link import Event
+from kernel_helpers.usage import account, children
 from wire.control import Control, unpack
 from wire.frames import WireError
 

@@ -19,13 +19,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.capture import pending_signals
-from kernel_helpers import tracing
-from kernel_helpers.syscalls import SYS
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.tracing import Cause, Stop
 
 if TYPE_CHECKING:
     from deputy.stub import Stub
-    from kernel_helpers.link import Standing
+    from kernel_helpers.link.link import Standing
 
 _WALL = 0x40000000
 _ALL = (1 << 64) - 1

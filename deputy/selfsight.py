@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 from engine.files import FileMapping, mappings
-from kernel_helpers.account import SECOND, WHOLE
-from kernel_helpers.account import Used as Figures
+from kernel_helpers.usage.account import SECOND, WHOLE
+from kernel_helpers.usage.account import Used as Figures
 
 NAMES = frozenset({"maps", "smaps", "smaps_rollup", "numa_maps", "status", "stat", "statm", "cmdline", "environ", "auxv"})
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -19,10 +19,10 @@ from deputy.traced import Replaced
 from engine.pending import Pending, put, settled, take
 from engine.signalfds import NAME, UNCATCHABLE, read_by
 from engine.ticks import merged
-from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.link import Event
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.link.link import Event
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import SYS
 from wire.control import Control, unpack
 from wire.frames import WireError
 

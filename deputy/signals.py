@@ -19,10 +19,11 @@ from deputy.stub import Stub, say_on_terminal
 from deputy.timers import Ticks
 from engine.pending import Pending
 from engine.ticks import ALARM, overruns_of
-from kernel_helpers import account, children, tracing
-from kernel_helpers.link import Standing
-from kernel_helpers.syscalls import SYS
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.link.link import Standing
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.tracing import Cause, Stop
+from kernel_helpers.usage import account, children
 from wire.control import Control
 
 if TYPE_CHECKING:

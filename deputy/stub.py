@@ -1,6 +1,6 @@
 """The stub: the original process while its memory and registers are away.
 
-Its threads run the resident loop (kernel_helpers/resident.c), which makes the calls that the guest forwards. The loop's code
+Its threads run the resident loop (kernel_helpers/link/home/resident.c), which makes the calls that the guest forwards. The loop's code
 and the slots that it shares with this deputy are all that is put into it; everything else of the process stays as it was,
 its private memory excepted.
 """
@@ -27,13 +27,14 @@ from engine.forkcopy import CLONE_OF_THREAD, clone_task
 from engine.handover import give_descriptor
 from engine.layout import Span
 from engine.mappings import PAGE
-from kernel_helpers import inject, library, many, refuge, syscalls, tracing
+from kernel_helpers.common import library
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
-from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, Thread
-from kernel_helpers.link import HomeLink
-from kernel_helpers.seizing import Frozen, find_instruction
-from kernel_helpers.syscalls import SYS, U64, Registers, signed
-from kernel_helpers.tracing import Cause
+from kernel_helpers.link.link import HomeLink
+from kernel_helpers.process import inject, many, refuge, syscalls, tracing
+from kernel_helpers.process.inject import PTRACE_O_SUSPEND_SECCOMP, Thread
+from kernel_helpers.process.seizing import Frozen, find_instruction
+from kernel_helpers.process.syscalls import SYS, U64, Registers, signed
+from kernel_helpers.process.tracing import Cause
 from wire.waking import ready
 
 _PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4

@@ -12,8 +12,8 @@ from engine import postcopy
 from engine.layout import Span, subtract_all
 from engine.mappings import PAGE
 from engine.room import make_room
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, U64
 
 if TYPE_CHECKING:
     from deputy.stub import Stub

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from engine.pending import Pending
 from engine.ticks import joined, timer_of
-from kernel_helpers import tracing
+from kernel_helpers.process import tracing
 
 if TYPE_CHECKING:
     from deputy.stub import Stub

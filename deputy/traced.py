@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import Thread
-from kernel_helpers.seizing import find_instruction
-from kernel_helpers.syscalls import SYS
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.process import tracing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.seizing import find_instruction
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.tracing import Cause, Stop
 
 _WALL = 0x40000000
 LOOK = 0.02

@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from engine.files import FileMapping, by_mapping, file_system
 from engine.handover import give_descriptor
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, PROT_WRITE, Mapping, free_address, read_places, renamed
-from kernel_helpers import library
-from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.sharing import MAPPED, OPEN, who_has
-from kernel_helpers.stream import Connection, lent
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.common import library
+from kernel_helpers.inspection.sharing import MAPPED, OPEN, who_has
+from kernel_helpers.pages.pages import PageRange, PageTotals, receive_own_pages
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, U64
+from kernel_helpers.stream.stream import Connection, lent
 
 MOST = 4096
 """Objects of one process."""

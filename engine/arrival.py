@@ -17,12 +17,12 @@ from engine.confinement import INSTRUCTION, TOO_LONG, Chain
 from engine.crowd import have_called
 from engine.handover import take_descriptor
 from engine.mappings import PAGE
-from kernel_helpers import filter as call_filter
-from kernel_helpers import many
+from kernel_helpers.calls import filter as call_filter
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import PTRACE_O_SUSPEND_SECCOMP, check
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process import many
+from kernel_helpers.process.inject import PTRACE_O_SUSPEND_SECCOMP, check
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47

@@ -20,13 +20,14 @@ from engine.crowd import call_in
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping, read_mappings_quickly
 from engine.marks import future_locks, guards_of
-from kernel_helpers import many, refuge, tasks, tracing
-from kernel_helpers.inject import Thread, check, comes_again
-from kernel_helpers.pages import PageTotals, Splicer, send_own_pages
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.stream import Connection
-from kernel_helpers.syscalls import SYS, Registers, carry_restart, put_back
-from kernel_helpers.tracing import signal_state
+from kernel_helpers.inspection import tasks
+from kernel_helpers.pages.pages import PageTotals, Splicer, send_own_pages
+from kernel_helpers.process import many, refuge, tracing
+from kernel_helpers.process.inject import Thread, check, comes_again
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, Registers, carry_restart, put_back
+from kernel_helpers.process.tracing import signal_state
+from kernel_helpers.stream.stream import Connection
 
 _PTRACE_PEEKSIGINFO = 0x4209
 _PEEK_SHARED = 1

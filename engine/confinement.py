@@ -13,10 +13,11 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 
-from kernel_helpers import many, tasks
-from kernel_helpers.filter import AUDIT_ARCH_X86_64
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.calls.filter import AUDIT_ARCH_X86_64
+from kernel_helpers.inspection import tasks
+from kernel_helpers.process import many
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 
 Chain = tuple[bytes, ...]
 """Programs (struct sock_filter[]) of a thread's filters, the oldest first."""

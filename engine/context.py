@@ -15,7 +15,7 @@ from engine import confinement
 from engine.alone import MOST, SharedObject, may_be
 from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.pages import MOST_GUARDS
+from kernel_helpers.pages.pages import MOST_GUARDS
 
 VERSION = 5
 SIGNALS = 64

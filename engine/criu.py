@@ -18,8 +18,8 @@ from typing import Protocol
 
 from engine import images, inspection
 from engine.forkcopy import Copy
+from kernel_helpers.common.library import build_directory
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.library import build_directory
 
 CRIU_INSIDE = "/.farhome/criu"
 IMAGES_INSIDE = "/.farhome/images"

@@ -6,11 +6,11 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from kernel_helpers import many
-from kernel_helpers.inject import Thread
-from kernel_helpers.many import CALL_ROOM, FEW, Call
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process import many
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.many import CALL_ROOM, FEW, Call
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 
 Calls = Callable[[int, int], Sequence[Call]]
 """What a thread is to call: by its place among them, and where its memory is."""

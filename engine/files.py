@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kernel_helpers import places
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inspection import places
 
 HASHES = Path("/var/lib/farhome/hashes")
 MAX_FILE = 64 << 30

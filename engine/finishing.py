@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass, field
 
 from engine import rests
-from kernel_helpers import inject, syscalls, tracing
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import U64, signed
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.process import inject, syscalls, tracing
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import U64, signed
+from kernel_helpers.process.tracing import Cause, Stop
 from wire.waking import ready
 
 PATIENCE = 10.0

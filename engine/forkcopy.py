@@ -28,9 +28,9 @@ from typing import Protocol
 
 from engine.files import mappings
 from kernel_helpers.errors import MoveRefused
-from kernel_helpers.inject import Thread, check
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS, normalise_restart
+from kernel_helpers.process.inject import Thread, check
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, normalise_restart
 
 CLONE_VM = 0x100
 CLONE_FS = 0x200

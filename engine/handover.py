@@ -9,8 +9,8 @@ import os
 import socket
 import struct
 
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 
 _MSG_CMSG_CLOEXEC = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)

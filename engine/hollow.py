@@ -12,8 +12,8 @@ from engine.files import FileMapping, mappings
 from engine.layout import Span, merge, subtract
 from engine.mappings import PAGE
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.pages import PageRange
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.pages.pages import PageRange
+from kernel_helpers.process.seizing import Frozen
 
 LEAST = 1 << 16
 """Bytes; in a smaller mapping CRIU is as quick."""

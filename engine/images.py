@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kernel_helpers.common.library import build_directory
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.library import build_directory
 
 try:
     from pycriu.images import magic

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from engine.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.pages import PageRange
+from kernel_helpers.pages.pages import PageRange
 
 Span = tuple[int, int]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from kernel_helpers import vmas
+from kernel_helpers.pages.tables import vmas
 
 PAGE = 4096
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
@@ -96,7 +96,7 @@ def read_places(pid: int) -> tuple[Mapping, ...]:
 
 def read_mappings_quickly(pid: int) -> tuple[Mapping, ...]:
     """The same as read_mappings(), but `own` tells only whether there are any pages: a page or nothing. In a moment, whatever their size,
-    where the kernel can be asked (kernel_helpers/vmas.py)."""
+    where the kernel can be asked (kernel_helpers/pages/tables/vmas.py)."""
     try:
         told = vmas.numbers(pid)
     except OSError:

@@ -17,10 +17,10 @@ from engine.context import Context
 from engine.layout import Span, common, merge
 from engine.mappings import PAGE, Mapping, read_mappings
 from kernel_helpers.errors import FarhomeError, MoveRefused
-from kernel_helpers.inject import check
-from kernel_helpers.pages import GUARD_INSTALL, GUARD_REMOVE, MOST_GUARDS, guards, knows_guards
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.pages.pages import GUARD_INSTALL, GUARD_REMOVE, MOST_GUARDS, guards, knows_guards
+from kernel_helpers.process.inject import check
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, U64
 
 MCL_FUTURE, MCL_ONFAULT = 2, 4
 MLOCK_ONFAULT = 1

@@ -1,5 +1,5 @@
-"""What a program has set about itself that no move carries (kernel_helpers/settings.table). Most of it only the process can tell, which
-has to stand still for that."""
+"""What a program has set about itself that no move carries (kernel_helpers/calls/settings.table). Most of it only the process can tell,
+which has to stand still for that."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from engine import confinement, rests, standstill
 from engine.finishing import Rests
 from engine.restarts import shorten, timed_waits, waiting_places
-from kernel_helpers import tasks, vmas
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.settings import Setting, settings
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.calls.settings import Setting, settings
+from kernel_helpers.inspection import tasks
+from kernel_helpers.pages.tables import vmas
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, U64
 
 ITIMER_VIRTUAL, ITIMER_PROF = 1, 2
 CPU_TIMER = "it has a timer that counts its processor time ({})"

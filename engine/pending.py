@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from engine.capture import inner_tids, pending_signals
 from engine.ticks import timer_of
-from kernel_helpers import many, tasks, tracing
-from kernel_helpers.inject import SIGINFO_SIZE, Thread, check, comes_again
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.inspection import tasks
+from kernel_helpers.process import many, tracing
+from kernel_helpers.process.inject import SIGINFO_SIZE, Thread, check, comes_again
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 
 Pending = list[tuple[int, bytes]]
 """(tid as the program sees it, 0 for the process; siginfo)."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_helpers import tasks
+from kernel_helpers.inspection import tasks
 
 _AT_SECURE = 23
 _WAKE_ALARM = 1 << 35
@@ -62,7 +62,7 @@ ROOT = Owner(0, 0)
 
 
 Statuses = Mapping[int, bytes]
-"""tid -> lines of its status (kernel_helpers/tasks.py)."""
+"""tid -> lines of its status (kernel_helpers/inspection/tasks.py)."""
 Told = tuple[tuple[bytes, bytes], ...]
 """Lines of a status: name, value."""
 

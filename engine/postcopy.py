@@ -28,12 +28,12 @@ from engine.context import Context
 from engine.handover import give_descriptor, take_descriptor
 from engine.layout import Span, common, merge, subtract_all
 from engine.mappings import PAGE
-from kernel_helpers import postcopy
 from kernel_helpers.errors import sentence
-from kernel_helpers.postcopy import Given, Sink, State, View, give_pages
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.stream import Connection
-from kernel_helpers.syscalls import SYS, Registers
+from kernel_helpers.postcopy import postcopy
+from kernel_helpers.postcopy.postcopy import Given, Sink, State, View, give_pages
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS, Registers
+from kernel_helpers.stream.stream import Connection
 from wire.channel import HELLO_TIMEOUT
 from wire.frames import WireError
 from wire.logs import start_thread

@@ -37,8 +37,7 @@ from engine.handover import take_descriptor
 from engine.layout import Span, Spans, common, merge, subtract, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_WRITE, Mapping, read_mappings
 from engine.splicing import splicer
-from kernel_helpers.inject import Thread, check
-from kernel_helpers.pages import (
+from kernel_helpers.pages.pages import (
     History,
     Meter,
     PageRange,
@@ -51,9 +50,10 @@ from kernel_helpers.pages import (
     watch_begin,
     written_bytes,
 )  # fmt: skip
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.stream import splices
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.inject import Thread, check
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.stream.stream import splices
 from wire import steps
 from wire.channel import Channel
 from wire.frames import WireError

@@ -1,7 +1,7 @@
 """Private directories of a process (mosrun -X): mounts that only it and its children see, in a mount namespace of theirs.
 
 All that this namespace has beyond the node's own are these; so a process in it can move as any other: the stub stays in it, and what
-the guest asks by a path is found there. kernel_helpers/private.c makes them, and only root could make what looks like them.
+the guest asks by a path is found there. kernel_helpers/namespaces/private.c makes them, and only root could make what looks like them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 
 SOURCE = "farhome-private"
-"""What their mounts are called (kernel_helpers/private.c)."""
+"""What their mounts are called (kernel_helpers/namespaces/private.c)."""
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernel_helpers import library
+from kernel_helpers.common import library
 
 CPUINFO = Path("/proc/cpuinfo")
 NAMED = 6

@@ -12,8 +12,8 @@ import os
 import stat
 import struct
 
-from kernel_helpers.acting import NOBODY, acting_as
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.common.acting import NOBODY, acting_as
+from kernel_helpers.process.syscalls import SYS
 
 KINDS = {
     0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0xF2F52010: "f2fs", 0x01021994: "tmpfs", 0x794C7630: "overlay",

@@ -33,14 +33,14 @@ from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mapping
 from engine.marks import MLOCK_ONFAULT, MarksMissing, check_locks, install, lock_future, remove
 from engine.pending import is_over
 from engine.postcopy import Taker
-from kernel_helpers import many
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.inject import Thread, check
-from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.stream import Connection, Sealed
-from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, SYS, U64, Registers
-from kernel_helpers.tracing import signal_number, signal_state
+from kernel_helpers.pages.pages import PageRange, PageTotals, receive_own_pages
+from kernel_helpers.process import many
+from kernel_helpers.process.inject import Thread, check
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import ERESTART_RESTARTBLOCK, SYS, U64, Registers
+from kernel_helpers.process.tracing import signal_number, signal_state
+from kernel_helpers.stream.stream import Connection, Sealed
 
 _MAP_PRIVATE_ANONYMOUS = 0x22
 _MAP_DROPPABLE_ANONYMOUS = 0x28

@@ -15,10 +15,10 @@ from engine.permission import LINES, THREADS_DIFFER, Statuses, credentials
 from engine.private import has_own_mounts, private_directories
 from engine.remains import is_slots
 from engine.signalfds import NAME as SIGNALFD
-from kernel_helpers import tasks
-from kernel_helpers.pages import has_guards
-from kernel_helpers.seizing import parent_of
-from kernel_helpers.sharing import who_shares_memory
+from kernel_helpers.inspection import tasks
+from kernel_helpers.inspection.sharing import who_shares_memory
+from kernel_helpers.pages.pages import has_guards
+from kernel_helpers.process.seizing import parent_of
 
 _DESCRIPTORS = {
     "anon_inode:[io_uring]": "it uses io_uring",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from engine.files import FileMapping
 from engine.layout import Span
 from engine.mappings import PAGE
-from kernel_helpers.link import SLOTS
+from kernel_helpers.link.link import SLOTS
 
 BASES = tuple(0x3A00_0000_0000 + i * 0x0040_0000_0000 for i in range(64))
 """Where a stub's loop is, with the slots behind it: between where the kernel puts position-independent programs (0x55...) and libraries

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.confinement import chain, is_confined, lets_sleeps_go_on
-from kernel_helpers import tasks
-from kernel_helpers.inject import Thread, read_memory
-from kernel_helpers.seizing import RED_ZONE, Frozen
-from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, SYS, U64, Registers, arguments_of, signed, syscall_at
-from kernel_helpers.tracing import signal_state
+from kernel_helpers.inspection import tasks
+from kernel_helpers.process.inject import Thread, read_memory
+from kernel_helpers.process.seizing import RED_ZONE, Frozen
+from kernel_helpers.process.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, SYS, U64, Registers, arguments_of, signed, syscall_at
+from kernel_helpers.process.tracing import signal_state
 
 _IN_MILLISECONDS = (SYS.epoll_wait, SYS.epoll_pwait, SYS.poll)
 _IN_TIMESPEC = (SYS.epoll_pwait2, SYS.semtimedop, SYS.rt_sigtimedwait, SYS.nanosleep, SYS.clock_nanosleep)

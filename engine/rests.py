@@ -1,7 +1,7 @@
 """Writes that a stop of ours has ended in the middle, as a signal would: the rest of them is made before the program sees a result.
 
 What is left of a call is known by its registers. A process that goes on at home makes it there (engine/finishing.py); whoever is its stub's
-has home's side of the link make it (kernel_helpers/rests.c).
+has home's side of the link make it (kernel_helpers/link/home/rests.c).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import struct
 from dataclasses import dataclass
 
 from engine import writing
-from kernel_helpers import inject, library, syscalls, tracing
-from kernel_helpers.inject import Thread
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import ERESTARTNOINTR, SYS, U64, Registers, signed
-from kernel_helpers.tracing import SignalState
+from kernel_helpers.common import library
+from kernel_helpers.process import inject, syscalls, tracing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS, U64, Registers, signed
+from kernel_helpers.process.tracing import SignalState
 
 _BYTES = {SYS.write: (1, 2), SYS.sendto: (1, 2), SYS.recvfrom: (1, 2), SYS.getrandom: (0, 1)}
 """Which of their arguments are where the bytes are and how many."""

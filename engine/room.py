@@ -7,8 +7,8 @@ from collections.abc import Sequence, Set
 
 from engine.layout import Span
 from engine.mappings import PROT_READ, PROT_WRITE
-from kernel_helpers.inject import Thread
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.syscalls import SYS, U64
 
 _MAP_PRIVATE_ANONYMOUS, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0x22, 0x4000, 0x100000
 _MADV_DONTNEED = 4

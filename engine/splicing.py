@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 
 from engine.handover import take_descriptor
 from engine.mappings import PAGE
-from kernel_helpers.pages import Splicer
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.pages.pages import Splicer
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 
 LEAST = 8 << 20
 """Bytes that a process has in memory: the pipe costs as much as reading a few hundred pages."""

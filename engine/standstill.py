@@ -14,7 +14,7 @@ from engine.restarts import (
     timed_waits,
     waiting_places,
 )  # fmt: skip
-from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.process.seizing import Frozen, seize
 
 _TRIES = 5
 

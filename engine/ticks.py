@@ -7,7 +7,7 @@ import signal
 import struct
 from typing import TYPE_CHECKING
 
-from kernel_helpers import tracing
+from kernel_helpers.process import tracing
 
 if TYPE_CHECKING:
     from engine.pending import Pending

@@ -23,12 +23,13 @@ from engine.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE,
 from engine.marks import raise_lock_limit
 from engine.refill import Refilled, Source, drop_pages, refill, set_memory_layout
 from engine.room import make_room
-from kernel_helpers import many, refuge, tasks, tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import Thread, check
-from kernel_helpers.seizing import Frozen, find_instruction, seize
-from kernel_helpers.stream import Connection
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.inspection import tasks
+from kernel_helpers.process import many, refuge, tracing
+from kernel_helpers.process.inject import Thread, check
+from kernel_helpers.process.seizing import Frozen, find_instruction, seize
+from kernel_helpers.process.syscalls import SYS, U64
+from kernel_helpers.stream.stream import Connection
 
 _INSTRUCTION = b"\x0f\x05"
 _BATCH_AT = 64

@@ -11,8 +11,8 @@ import stat
 import time
 from pathlib import Path
 
-from kernel_helpers import tasks
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.inspection import tasks
+from kernel_helpers.process.syscalls import SYS
 
 PATIENCE = 2.0
 """Seconds that a move waits for such a call to end."""

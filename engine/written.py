@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from engine.alone import may_be
 from engine.files import FileMapping, by_mapping, file_system, named_mappings
-from kernel_helpers.sharing import MAPPED, UNDER_WAY, who_has
+from kernel_helpers.inspection.sharing import MAPPED, UNDER_WAY, who_has
 
 _KERNELS_OWN = {0x9FA0: "/proc", 0x62656572: "/sys", 0x64626720: "debugfs", 0x74726163: "tracefs"}
 """Types of file systems whose files are what the kernel has to say at the moment."""

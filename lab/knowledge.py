@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 
 FILES = "criu"
 """Below the directory of a node's files: what `node-setup` puts where the node's CRIU keeps it."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 from lab import cgroups, cluster, knowledge, network, state
 from lab.node import ROOT, Node
 from lab.state import Cut, LabError, LabState, NodeState

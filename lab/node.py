@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack
 
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 from lab import cgroups, state
 from lab.state import LabError, NodeState
 

@@ -1,4 +1,4 @@
-"""What mfs-client and mfs-server have done: words in files that they have mapped (kernel_helpers/mfs_client.h, mfs_requests.h)."""
+"""What mfs-client and mfs-server have done: words in files that they have mapped (kernel_helpers/mfs/client/client.h, mfs_requests.h)."""
 
 from __future__ import annotations
 

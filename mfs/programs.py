@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernel_helpers.common.library import build_directory
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.library import build_directory
 
 READY_TIMEOUT = 10.0
 END_TIMEOUT = 2.0

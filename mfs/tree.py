@@ -17,7 +17,8 @@ KERNELS_OWN = frozenset({
     "proc", "sysfs", "devpts", "debugfs", "tracefs", "securityfs", "cgroup", "cgroup2", "bpf", "efivarfs", "binfmt_misc", "mqueue",
     "configfs", "fusectl", "pstore", "selinuxfs", "nsfs",
 })  # fmt: skip
-"""Kinds of file systems that tell of a kernel, not of files: they are not shown to others (the same in kernel_helpers/mfs_exports.c)."""
+"""Kinds of file systems that tell of a kernel, not of files: they are not shown to others (the same in
+kernel_helpers/mfs/server/files/exports.c)."""
 
 log = logging.getLogger("mosd.mfs")
 

@@ -32,7 +32,7 @@ ROOMS = {
 }  # fmt: skip
 """What it forks: the name of the program, and where its main() is."""
 PREFIX = (sys.executable, "-P", "-s", "-m")
-SHARED = ("engine.refusal", "engine.store", "kernel_helpers.inject", "mfs.mounts", "wire.host")
+SHARED = ("engine.refusal", "engine.store", "kernel_helpers.process.inject", "mfs.mounts", "wire.host")
 """Modules that the daemon needs as well."""
 TITLE_ROOM = 1000
 """Bytes that a command line has to have for those of the programs to be shown in its place."""
@@ -149,8 +149,10 @@ def _preload() -> None:
     import deputy.__main__
     import remote.__main__
     from engine import criu, mappings
-    from kernel_helpers import filter as call_filter
-    from kernel_helpers import inject, link, vmas
+    from kernel_helpers.calls import filter as call_filter
+    from kernel_helpers.link import link
+    from kernel_helpers.pages.tables import vmas
+    from kernel_helpers.process import inject
 
     # What the first use compiles and imports.
     deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n", "--owner", "0:0:0"])

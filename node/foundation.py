@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 
 TIMEOUT = 5.0
 """Seconds."""

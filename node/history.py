@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kernel_helpers.numbers import NUMBERS
+from kernel_helpers.calls.numbers import NUMBERS
 
 BORN = "born"
 """What a monitor is told of births, which are in no history: their time is the kernel's."""

@@ -1,8 +1,8 @@
 """Which home process a process descends from, also when those between have ended before anybody could look: daemons, `setsid -f`,
 what a shell leaves in the background.
 
-The kernel tells of births in their order (kernel_helpers/forks.py), whoever lives still. Where it does not, children are found only
-among those of parents that live.
+The kernel tells of births in their order (kernel_helpers/inspection/forks.py), whoever lives still. Where it does not, children are found
+only among those of parents that live.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from kernel_helpers.forks import Forks
+from kernel_helpers.inspection.forks import Forks
 from node import process
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from kernel_helpers.journal import SUFFIX, NoJournal, read
+from kernel_helpers.process.journal import SUFFIX, NoJournal, read
 from node.programs import environment
 
 TIMEOUT = 30.0

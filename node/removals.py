@@ -6,7 +6,7 @@
 
 The authority signs each line by itself, so that lists are united without anybody's help: of two lines of one node the later one counts.
 Nothing is ever taken off the list, and nobody but an authority can put anything on it. It goes round by itself (node/spreading.py).
-mfs-server and mfs-client read the same file (kernel_helpers/mfs_members.c).
+mfs-server and mfs-client read the same file (kernel_helpers/mfs/members.c).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from balancer.load import CALIBRATION_SECONDS, SAMPLES_PER_SECOND, effective_cores, speed_of, yardstick_round
-from kernel_helpers.sampler import Sampler
+from kernel_helpers.usage.sampler import Sampler
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace (PROC_PID_INIT_INO of the kernel)."""

@@ -27,15 +27,15 @@ from engine.pending import Pending
 from engine.phases import Phases
 from engine.store import FileStore
 from engine.vessel import Vessel, become
-from kernel_helpers import filter as call_filter
-from kernel_helpers import tracing
+from kernel_helpers.calls import filter as call_filter
+from kernel_helpers.calls.filter import RET_NOTIFY
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.filter import RET_NOTIFY
-from kernel_helpers.link import AwayLink, Part
-from kernel_helpers.pages import PageRange, receive_own_pages
-from kernel_helpers.seizing import Frozen, seize
-from kernel_helpers.stream import Connection
-from kernel_helpers.tasks import inner_tids
+from kernel_helpers.inspection.tasks import inner_tids
+from kernel_helpers.link.link import AwayLink, Part
+from kernel_helpers.pages.pages import PageRange, receive_own_pages
+from kernel_helpers.process import tracing
+from kernel_helpers.process.seizing import Frozen, seize
+from kernel_helpers.stream.stream import Connection
 from remote import identity, rehearsal
 from remote.guest import Guest, end_traced
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from engine.capture import inner_tid
 from engine.forkcopy import CLONE_PTRACE, CLONE_VM
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.inject import Thread, check
-from kernel_helpers.seizing import find_instruction
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.process.inject import Thread, check
+from kernel_helpers.process.seizing import find_instruction
+from kernel_helpers.process.syscalls import SYS, U64
 
 CLONE_VFORK = 0x4000
 CLONE_PARENT = 0x8000

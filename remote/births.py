@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.phases import Phases
-from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.inject import Thread
-from kernel_helpers.link import AwayLink, Event
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
+from kernel_helpers.link.link import AwayLink, Event
+from kernel_helpers.process import tracing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
 from remote import birth
 from remote.birth import Wanted
 from remote.freezing import await_trap

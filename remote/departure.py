@@ -23,7 +23,7 @@ from engine.marks import not_in_images
 from engine.phases import Phases
 from engine.vessel import obstacle
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.pages import send_own_pages
+from kernel_helpers.pages.pages import send_own_pages
 from remote import rehearsal
 from remote.guest import Guest
 from wire import channel, frames

@@ -11,8 +11,8 @@
 
 If others have the position, too, home keeps it, and only calls that name the place in the file themselves are made here.
 
-kernel_helpers/direct.c sees to it that home has the position again before anything else is done with that number. What another thread
-does with it waits until each that reads by it was seen at a stop.
+kernel_helpers/link/away/direct_files.c sees to it that home has the position again before anything else is done with that number. What
+another thread does with it waits until each that reads by it was seen at a stop.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.link import READ, AwayLink, Event, Kind
-from kernel_helpers.syscalls import ERESTARTNOINTR
+from kernel_helpers.link.link import READ, AwayLink, Event, Kind
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import ERESTARTNOINTR
 from remote.ownfiles import open_own
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.logs import start_thread
 
 if TYPE_CHECKING:
-    from kernel_helpers.direct import Direct
+    from kernel_helpers.link.direct_files import Direct
     from remote.guest import Guest
     from remote.remote import Remote
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_helpers import syscalls, tracing
-from kernel_helpers.inject import Thread
-from kernel_helpers.seizing import Frozen
+from kernel_helpers.process import syscalls, tracing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.seizing import Frozen
 
 if TYPE_CHECKING:
     from remote.guest import GuestEnd

@@ -6,8 +6,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from kernel_helpers import tracing
-from kernel_helpers.tracing import Cause, SignalState, Stop
+from kernel_helpers.process import tracing
+from kernel_helpers.process.tracing import Cause, SignalState, Stop
 from wire.control import Control, pack
 
 if TYPE_CHECKING:

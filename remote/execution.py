@@ -11,9 +11,9 @@ import logging
 import struct
 from typing import TYPE_CHECKING
 
-from kernel_helpers import tracing
-from kernel_helpers.link import AwayLink, Event
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.link.link import AwayLink, Event
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import SYS
 from wire.control import Control, pack
 
 if TYPE_CHECKING:

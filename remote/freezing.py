@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from engine.capture import pending_signals
 from engine.pending import Pending, put
 from engine.restarts import note_masks
-from kernel_helpers import inject, many, syscalls, tracing
+from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.errors import sentence
-from kernel_helpers.inject import Thread
-from kernel_helpers.link import Parked
-from kernel_helpers.numbers import NAMES
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.link.link import Parked
+from kernel_helpers.process import inject, many, syscalls, tracing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.tracing import Cause, Stop
 
 if TYPE_CHECKING:
     from remote.guest import Guest

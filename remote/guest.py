@@ -17,13 +17,15 @@ from engine import precopy
 from engine.arrival import seccomp_suspended
 from engine.pending import Pending, put
 from engine.postcopy import Taker
-from kernel_helpers import account, many, tasks, tracing
+from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.inject import Thread
-from kernel_helpers.link import AwayLink, Event, Kind
-from kernel_helpers.numbers import NAMES
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.inspection import tasks
+from kernel_helpers.link.link import AwayLink, Event, Kind
+from kernel_helpers.process import many, tracing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.tracing import Cause, Stop
+from kernel_helpers.usage import account
 from remote import freezing, halves
 from remote.births import Births
 from remote.direct import DirectFiles

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine import rests
-from kernel_helpers import tracing
-from kernel_helpers.syscalls import U64
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import U64
 
 if TYPE_CHECKING:
     from remote.guest import Guest

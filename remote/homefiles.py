@@ -1,7 +1,7 @@
 """Files of the home, for the guests of one tree: a mount of its own, which nobody else sees, and which waits for a home that is lost.
 
 The mount has no place: nobody but who has its root open gets there, and it is gone when nobody has anything of it open any more. Should
-what serves it die, another goes on (kernel_helpers/mfs_client_keeper.c).
+what serves it die, another goes on (kernel_helpers/mfs/client/keeper.c).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from kernel_helpers.common.library import build_directory
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.library import build_directory
 
 log = logging.getLogger("remote")
 
 PREFIX = ".farhome-direct-"
-"""Of names in the root (kernel_helpers/mfs_direct.c)."""
+"""Of names in the root (kernel_helpers/mfs/server/operations/direct_files.c)."""
 END_TIMEOUT = 3.0
 """Seconds that the client has to end."""
 _MNT_DETACH = 2

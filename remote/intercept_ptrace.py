@@ -1,6 +1,6 @@
 """The reference interceptor: calls of the guest are caught by ptrace (SECCOMP_RET_TRACE) instead of notifications.
 
-Same table, same frames, same interface as kernel_helpers.link.AwayLink; short and slow. It runs in the tracer's thread:
+Same table, same frames, same interface as kernel_helpers.link.link.AwayLink; short and slow. It runs in the tracer's thread:
 whoever waits for the guest's threads gives every stop to stopped() first.
 """
 
@@ -14,14 +14,15 @@ import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from kernel_helpers import library, tracing
-from kernel_helpers.account import Account
-from kernel_helpers.filter import RET_TRACE
-from kernel_helpers.link import Event, Kind, Parked, Part, SessionLink
-from kernel_helpers.own_proc import may_be_own
-from kernel_helpers.syscalls import ERESTARTNOINTR, RESTART_CODES, SYS, U64, Registers, signed
-from kernel_helpers.table import Class, Shape, row_of
-from kernel_helpers.tracing import Cause, Stop
+from kernel_helpers.calls.filter import RET_TRACE
+from kernel_helpers.calls.table import Class, Shape, row_of
+from kernel_helpers.common import library
+from kernel_helpers.link.link import Event, Kind, Parked, Part, SessionLink
+from kernel_helpers.link.own_proc import may_be_own
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import ERESTARTNOINTR, RESTART_CODES, SYS, U64, Registers, signed
+from kernel_helpers.process.tracing import Cause, Stop
+from kernel_helpers.usage.account import Account
 from remote.marshal import REPLY_ASKS, REPLY_PART, REPLY_SUSPENDED, Call, Marshaller, TooBig
 
 FILTER_VERDICT = RET_TRACE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_helpers.link import Event
+from kernel_helpers.link.link import Event
 
 if TYPE_CHECKING:
     from remote.guest import Guest

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from engine.files import MappedFile, hashes
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
 from engine.store import FileStore, Incoming
-from kernel_helpers import tracing
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.link import AwayLink, Event
-from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
+from kernel_helpers.link.link import AwayLink, Event
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 

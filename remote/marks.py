@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from engine.mappings import PAGE
 from engine.marks import MCL_FUTURE, lock_limit, locked_bytes, mapped_bytes
-from kernel_helpers.link import Event
-from kernel_helpers.pages import GUARD_INSTALL, GUARD_REMOVE, knows_guards
-from kernel_helpers.syscalls import SYS, U64
+from kernel_helpers.link.link import Event
+from kernel_helpers.pages.pages import GUARD_INSTALL, GUARD_REMOVE, knows_guards
+from kernel_helpers.process.syscalls import SYS, U64
 
 if TYPE_CHECKING:
     from remote.guest import Guest

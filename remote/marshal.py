@@ -1,4 +1,4 @@
-"""A guest's call into a CALL frame and a REPLY into its memory, in Python: the reference for kernel_helpers/marshal.c.
+"""A guest's call into a CALL frame and a REPLY into its memory, in Python: the reference for kernel_helpers/link/marshal/marshal.c.
 
 The data area of a slot at home has two parts: the image, which is sent, and behind it what the kernel at home only writes.
 """
@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kernel_helpers.syscalls import U64
-from kernel_helpers.table import Argument, Records, Row, Rule, Shape, SizeKind, Variant, Writes
+from kernel_helpers.calls.table import Argument, Records, Row, Rule, Shape, SizeKind, Variant, Writes
+from kernel_helpers.process.syscalls import U64
 
 SLOT_DATA = (64 << 20) - 4096
 FAULT_ADDRESS = 16

@@ -24,18 +24,18 @@ from ptrace import PtraceError
 
 from engine.arrival import install_watch
 from engine.signalfds import UNCATCHABLE
-from kernel_helpers import filter as call_filter
-from kernel_helpers import inject, syscalls, tracing
+from kernel_helpers.calls import filter as call_filter
+from kernel_helpers.calls.table import Class, row_of
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.link import AwayLink, Event
-from kernel_helpers.syscalls import SYS, U64, Registers, signed
-from kernel_helpers.table import Class, row_of
-from kernel_helpers.tracing import PTRACE_O_TRACESECCOMP, Cause, Stop
+from kernel_helpers.link.link import AwayLink, Event
+from kernel_helpers.process import inject, syscalls, tracing
+from kernel_helpers.process.syscalls import SYS, U64, Registers, signed
+from kernel_helpers.process.tracing import PTRACE_O_TRACESECCOMP, Cause, Stop
 from wire.control import Control, pack, unpack
 
 if TYPE_CHECKING:
     from engine.context import Context
-    from kernel_helpers.seizing import Frozen
+    from kernel_helpers.process.seizing import Frozen
     from remote.guest import Guest
 
 _BLOCK, _UNBLOCK, _SETMASK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK), int(signal.SIG_SETMASK)

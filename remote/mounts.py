@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.syscalls import SYS
 
 _OPEN_TREE_CLONE = 1
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000

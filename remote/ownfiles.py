@@ -8,7 +8,7 @@ import stat
 import struct
 from pathlib import Path
 
-from kernel_helpers.acting import acting_as_user
+from kernel_helpers.common.acting import acting_as_user
 
 _SYS_OPENAT2 = 437
 _HOW = struct.Struct("=QQQ")
@@ -45,5 +45,5 @@ def _open(shown: Path, path: bytes, inode: int) -> int:
 
 
 def _mixed(device: int, inode: int) -> int:
-    """As others are told it of another file system than the first (kernel_helpers/mfs_exports.c)."""
+    """As others are told it of another file system than the first (kernel_helpers/mfs/server/files/exports.c)."""
     return inode ^ (((device * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> 44 | 1) << 44)

@@ -18,12 +18,12 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_helpers import tracing
-from kernel_helpers.inject import read_memory
-from kernel_helpers.link import CONTROL_LIMIT, Event
-from kernel_helpers.numbers import NAMES
-from kernel_helpers.own_proc import may_be_own
-from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
+from kernel_helpers.calls.numbers import NAMES
+from kernel_helpers.link.link import CONTROL_LIMIT, Event
+from kernel_helpers.link.own_proc import may_be_own
+from kernel_helpers.process import tracing
+from kernel_helpers.process.inject import read_memory
+from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
 from remote.intercept_ptrace import OPENS
 from wire.control import Control, pack, unpack
 from wire.frames import WireError

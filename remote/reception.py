@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from kernel_helpers.stream import Connection, Sealed
+from kernel_helpers.stream.stream import Connection, Sealed
 from wire import channel
 from wire.frames import WireError
 from wire.logs import start_thread

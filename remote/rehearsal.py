@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from engine import criu, images
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 from remote.sandbox import Sandbox
 
 NOBODY = 65534

@@ -14,8 +14,8 @@ from engine import postcopy
 from engine.precopy import Ahead
 from engine.store import LIMIT
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.link import Event, Kind
-from kernel_helpers.stream import Connection, holds
+from kernel_helpers.link.link import Event, Kind
+from kernel_helpers.stream.stream import Connection, holds
 from remote import arrival, departure, identity
 from remote.ahead import GoingAhead
 from remote.guest import Guest

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine import criu
+from kernel_helpers.common.library import build_directory
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.library import build_directory
 from remote import mounts
 from remote.identity import Identities
 from wire.waking import ready

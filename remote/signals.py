@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from engine.pending import Pending
 from engine.ticks import overrun, timer_of
-from kernel_helpers import inject, syscalls, tracing
-from kernel_helpers.link import Event, Parked
-from kernel_helpers.syscalls import ERESTARTNOHAND, SYS, U64, signed
-from kernel_helpers.tracing import Stop
+from kernel_helpers.link.link import Event, Parked
+from kernel_helpers.process import inject, syscalls, tracing
+from kernel_helpers.process.syscalls import ERESTARTNOHAND, SYS, U64, signed
+from kernel_helpers.process.tracing import Stop
 from remote import halves
 from wire.control import Control, pack, unpack
 

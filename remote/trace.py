@@ -19,10 +19,10 @@ from ptrace.debugger.process import PtraceProcess
 from ptrace.func_call import FunctionCallOptions
 from ptrace.syscall import PtraceSyscall
 
-from kernel_helpers import tracing
-from kernel_helpers.numbers import NAMES
-from kernel_helpers.syscalls import RESTART_CODES
-from kernel_helpers.table import Class, row_of
+from kernel_helpers.calls.numbers import NAMES
+from kernel_helpers.calls.table import Class, row_of
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import RESTART_CODES
 
 log = logging.getLogger("remote")
 

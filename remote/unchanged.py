@@ -7,10 +7,10 @@ import struct
 from typing import TYPE_CHECKING
 
 from engine.memory_nodes import ONE, memory_nodes
-from kernel_helpers import tracing
-from kernel_helpers.link import Event
-from kernel_helpers.syscalls import ERESTARTNOINTR, SYS
-from kernel_helpers.table import Class, row_of
+from kernel_helpers.calls.table import Class, row_of
+from kernel_helpers.link.link import Event
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
 
 if TYPE_CHECKING:
     from remote.guest import Guest

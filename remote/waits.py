@@ -21,12 +21,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_helpers import inject, tracing
-from kernel_helpers.inject import SIGINFO_SIZE, Thread
-from kernel_helpers.link import Parked
-from kernel_helpers.seizing import RED_ZONE, Frozen
-from kernel_helpers.syscalls import ERESTART_RESTARTBLOCK, ERESTARTNOHAND, ERESTARTNOINTR, SYS, U64, Registers, normalise_restart, signed
-from kernel_helpers.tracing import Cause
+from kernel_helpers.link.link import Parked
+from kernel_helpers.process import inject, tracing
+from kernel_helpers.process.inject import SIGINFO_SIZE, Thread
+from kernel_helpers.process.seizing import RED_ZONE, Frozen
+from kernel_helpers.process.syscalls import (
+    ERESTART_RESTARTBLOCK,
+    ERESTARTNOHAND,
+    ERESTARTNOINTR,
+    SYS,
+    U64,
+    Registers,
+    normalise_restart,
+    signed,
+)  # fmt: skip
+from kernel_helpers.process.tracing import Cause
 
 if TYPE_CHECKING:
     from remote.guest import Guest

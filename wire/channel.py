@@ -1,6 +1,6 @@
 """Data connections between a deputy and a remote (or, for a hop, between two remotes).
 
-The remote listens. Who connects, and who listens, prove to each other by a TLS handshake (kernel_helpers/stream_tls.c) that they hold the
+The remote listens. Who connects, and who listens, prove to each other by a TLS handshake (kernel_helpers/stream/tls.c) that they hold the
 one-time secret that went over the mutually authenticated control connection of the two node daemons; nothing is read before. A connection
 is of one role, which the handshake tells: ``move`` (msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop), ``link``
 (handed to the C session) or ``page`` (memory that follows, engine/postcopy.py).
@@ -16,8 +16,8 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kernel_helpers.pacing import settle_pace, unpaced
-from kernel_helpers.stream import Connection, NotProven, Sealed, holds, open_sealed
+from kernel_helpers.common.pacing import settle_pace, unpaced
+from kernel_helpers.stream.stream import Connection, NotProven, Sealed, holds, open_sealed
 from wire import frames
 from wire.frames import Message, WireError
 from wire.waking import ready

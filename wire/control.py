@@ -37,7 +37,7 @@ class Control(IntEnum):
     """a stub thread made exit(2): so may the guest's"""
     CARRIED = 40
     """the first frame of a link; what the guest has used on the nodes that it was on before: used; what its limit on processor time
-    leaves beyond what it has used at home: limit; see kernel_helpers/account.py; own: numbers of files that it shares with nobody"""
+    leaves beyond what it has used at home: limit; see kernel_helpers/usage/account.py; own: numbers of files that it shares with nobody"""
     BORN = 41
     """to tid, which wants a thread or a child: the stub has it, thread is its id; or thread is 0 and again tells whether to ask again"""
     SNAPSHOT = 48
@@ -106,7 +106,7 @@ class Control(IntEnum):
     POSITION = 83
     """where is the file: number, serial; answered by POSITIONED"""
     POSITIONS = 84
-    """a direct file is home's again, and is there: no map, but kernel_helpers/direct.py, POSITION"""
+    """a direct file is home's again, and is there: no map, but kernel_helpers/link/direct_files.py, POSITION"""
     EXECUTE = 74
     """tid is about to execute a program, its CALL comes next: blocked, ignored (masks of signals)"""
     BLOCKS = 76

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgpack
 
-from kernel_helpers.stream import Connection
+from kernel_helpers.stream.stream import Connection
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes; longer messages are refused."""

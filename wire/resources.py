@@ -16,5 +16,6 @@ def allow_many_descriptors() -> None:
 
 def let_memory_be_merged() -> None:
     """Where the owner lets the kernel merge pages that are the same (KSM). Of deputies and remotes two thirds of the pages that they do not
-    share become so. Before Linux 6.4 there is no such thing. What we start inherits it; guests do not (kernel_helpers/sandbox.c)."""
+    share become so. Before Linux 6.4 there is no such thing. What we start inherits it; guests do not
+    (kernel_helpers/namespaces/sandbox/main.c)."""
     ctypes.CDLL(None).prctl(_PR_SET_MEMORY_MERGE, 1, 0, 0, 0)

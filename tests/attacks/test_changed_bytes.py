@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.link_pair import Pair
-from kernel_helpers.link import Kind
+from kernel_helpers.link.link import Kind
 from tests.wire.relay import Relay
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(os.geteuid() != 0, reason="a filter without no_new_privs needs root")]

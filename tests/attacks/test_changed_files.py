@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 from tests.mfs.nodes import until
 from tests.mfs.served import Served
 from tests.wire.relay import Relay

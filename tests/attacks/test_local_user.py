@@ -16,7 +16,7 @@ from engine import capture, postcopy
 from engine.arrival import drop_capabilities
 from engine.context import Identity
 from engine.vessel import become
-from kernel_helpers import seizing
+from kernel_helpers.process import seizing
 from remote import identity
 from remote.sandbox import Sandbox
 from tests.remote.ids import own_ids

@@ -18,8 +18,8 @@ from checkpoint.record import MOST, NAME, Record
 from checkpoint.take import take
 from engine.capture import capture
 from engine.context import Context, ThreadContext
-from kernel_helpers.seizing import seize
-from kernel_helpers.syscalls import SYS, Registers, normalise_restart
+from kernel_helpers.process.seizing import seize
+from kernel_helpers.process.syscalls import SYS, Registers, normalise_restart
 from tests.moves.cluster import until
 
 WAITING = """

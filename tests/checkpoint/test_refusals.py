@@ -15,7 +15,7 @@ import pytest
 from checkpoint.errors import CheckpointRefused
 from checkpoint.take import take
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.seizing import seize
+from kernel_helpers.process.seizing import seize
 from tests.moves.cluster import until
 
 HELD = Path(__file__).with_name("held.py")

@@ -13,7 +13,7 @@ import pytest
 
 from cli import executable, moscheck
 from cli.executable import examine
-from kernel_helpers import table
+from kernel_helpers.calls import table
 from tests.engine.test_all_reasons import THREE_THINGS
 from tests.engine.test_refusal import python
 from tests.node.conftest import pair  # noqa: F401

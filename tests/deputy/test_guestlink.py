@@ -12,7 +12,7 @@ import pytest
 
 from deputy.guestlink import GuestLink
 from deputy.preparation import Target
-from kernel_helpers.link import HomeLink
+from kernel_helpers.link.link import HomeLink
 from remote.intercept_ptrace import PtraceLink
 from wire import channel
 from wire.control import Control

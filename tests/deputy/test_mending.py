@@ -16,11 +16,11 @@ import pytest
 from deputy.mending import mend
 from engine.crowd import call_in
 from engine.pending import put, take
-from kernel_helpers import refuge, seizing
-from kernel_helpers.inject import Thread
-from kernel_helpers.journal import Journal, children, descriptors
-from kernel_helpers.seizing import Frozen
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process import refuge, seizing
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.journal import Journal, children, descriptors
+from kernel_helpers.process.seizing import Frozen
+from kernel_helpers.process.syscalls import SYS
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,7 +12,7 @@ import pytest
 from balancer import conditions, lending, owner, policy
 from cli import exit_codes, man
 from cli.command import Parser
-from kernel_helpers import table
+from kernel_helpers.calls import table
 from mfs.settings import Settings
 from node import config
 from wire import control
@@ -58,6 +58,19 @@ def test_every_room_is_in_the_architecture() -> None:
     for room, text in re.findall(r"^\| `(\w+)/` \| (.*) \|$", ARCHITECTURE, re.MULTILINE):
         for name in re.findall(r"`(\w+\.\w+)`", text):
             assert (ROOT / room / name).exists(), f"{room}/{name}"
+
+
+FOLDERS = sorted(path.parent for path in (ROOT / "kernel_helpers").rglob("*.c"))
+
+
+@pytest.mark.parametrize("folder", sorted(set(FOLDERS)), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_readme_names_what_is_in_each_folder_of_helpers(folder: Path) -> None:
+    """Its own, or that of the nearest folder above; and what a README names is there."""
+    readme = next(path / "README.md" for path in (folder, *folder.parents) if (path / "README.md").exists())
+    for word in re.findall(r"`([\w/]+\.(?:c|h|py|table))`", readme.read_text()):
+        assert list(readme.parent.rglob(word)) or (ROOT / "kernel_helpers" / word).exists(), word
+    assert readme.parent == folder or f"{folder.name}/" in readme.read_text()
+    assert len([path for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py")]) <= 14
 
 
 @pytest.mark.parametrize("name", man.COMMANDS)

@@ -36,7 +36,7 @@ def test_its_modules_are_its_own(installed: Path) -> None:
     program = (
         "import balancer, checkpoint, cli, deputy, engine, kernel_helpers, lab, node, remote, wire, pycriu\n"
         "import engine.criu, node.daemon, remote.guest\n"
-        "from kernel_helpers import library\n"
+        "from kernel_helpers.common import library\n"
         "print(library.load()._name, *[m.__file__ for m in (cli, deputy, remote, pycriu)], sep='\\n')\n"
     )
     done = subprocess.run([tree / ".venv/bin/python", "-I", "-c", program], capture_output=True, text=True, timeout=30, check=True, cwd="/")

@@ -20,11 +20,11 @@ from engine.context import Context
 from engine.forkcopy import fork_copy
 from engine.mappings import Mapping, free_address, read_mappings
 from engine.refill import Refilled, refill
-from kernel_helpers.inject import check
-from kernel_helpers.pages import PageTotals
-from kernel_helpers.seizing import Frozen, find_instruction, seize
-from kernel_helpers.syscalls import SYS
-from kernel_helpers.tracing import signal_number
+from kernel_helpers.pages.pages import PageTotals
+from kernel_helpers.process.inject import check
+from kernel_helpers.process.seizing import Frozen, find_instruction, seize
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.tracing import signal_number
 
 PAGE = 4096
 RESIDENT_BYTES = 2 * PAGE

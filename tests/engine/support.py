@@ -16,7 +16,7 @@ from typing import Any
 from engine import criu, files
 from engine.arrival import wake
 from engine.forkcopy import fork_copy
-from kernel_helpers import inject, seizing
+from kernel_helpers.process import inject, seizing
 from remote.sandbox import Sandbox
 from tests.remote.ids import own_ids
 

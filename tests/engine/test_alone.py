@@ -13,8 +13,8 @@ from engine.alone import MOST, SharedObject, name_at_home, named
 from engine.capture import capture
 from engine.context import BadContext, Context
 from engine.mappings import read_mappings
-from kernel_helpers.seizing import seize
-from kernel_helpers.sharing import MAPPED, OPEN, who_has
+from kernel_helpers.inspection.sharing import MAPPED, OPEN, who_has
+from kernel_helpers.process.seizing import seize
 
 PAGE = 4096
 

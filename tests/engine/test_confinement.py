@@ -17,8 +17,8 @@ from engine.capture import capture
 from engine.confinement import IN_IMAGES, chain, lets_sleeps_go_on, obstacle, unfit
 from engine.context import BadContext, Context
 from engine.refusal import only_poured, why_not
-from kernel_helpers.filter import program as own_program
-from kernel_helpers.seizing import seize
+from kernel_helpers.calls.filter import program as own_program
+from kernel_helpers.process.seizing import seize
 from tests.programs.build import program
 
 ALLOW = bytes.fromhex("060000000000ff7f")

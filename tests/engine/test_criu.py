@@ -12,9 +12,9 @@ import pytest
 from engine import capture, criu, images
 from engine.arrival import drop_capabilities, install_filter
 from engine.forkcopy import fork_copy
-from kernel_helpers import inject, seizing
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process import inject, seizing
+from kernel_helpers.process.syscalls import SYS
 from remote.sandbox import Sandbox
 from tests.engine.support import (
     PYTHON_COUNTER,

@@ -17,8 +17,9 @@ from engine.capture import capture
 from engine.context import Context
 from engine.crowd import call_in
 from engine.pending import take
-from kernel_helpers import many, seizing, tasks
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.inspection import tasks
+from kernel_helpers.process import many, seizing
+from kernel_helpers.process.syscalls import SYS
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = 300

@@ -13,8 +13,8 @@ import pytest
 
 from engine import files
 from engine.files import HashCache, MappedFile, mapped_files
-from kernel_helpers import places
 from kernel_helpers.errors import FarhomeError
+from kernel_helpers.inspection import places
 
 CONTENT = b"content of a library " * 5000
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.forkcopy import fork_copy
-from kernel_helpers import seizing
 from kernel_helpers.errors import MoveRefused
+from kernel_helpers.process import seizing
 from tests.engine.support import counts_on, descendants, eventually, running
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -69,7 +69,7 @@ def test_death_of_the_tracer_leaves_the_process_sound_and_no_copy(counter: str) 
     source = """
 import os, signal, sys
 from engine.forkcopy import fork_copy
-from kernel_helpers import seizing
+from kernel_helpers.process import seizing
 copy = fork_copy(seizing.seize(int(sys.argv[1])))
 print(copy.pid, copy.keeper.tid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

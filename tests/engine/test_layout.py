@@ -6,7 +6,7 @@ import pytest
 
 from engine.layout import Duplicate, LayoutImpossible, ReservedOverlap, make_plan, merge, subtract
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
-from kernel_helpers.pages import PageRange
+from kernel_helpers.pages.pages import PageRange
 
 READ, WRITE = 1, 2
 

@@ -16,8 +16,8 @@ import pytest
 
 from engine.peculiar import ask
 from engine.refusal import passes, reasons
+from kernel_helpers.calls.settings import parse, settings
 from kernel_helpers.errors import MoveRefused
-from kernel_helpers.settings import parse, settings
 from tests.programs.build import program
 
 SECONDS = 30

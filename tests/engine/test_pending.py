@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from engine.pending import put, settled, take
-from kernel_helpers import seizing, tracing
-from kernel_helpers.inject import SIGINFO_SIZE
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process import seizing, tracing
+from kernel_helpers.process.inject import SIGINFO_SIZE
+from kernel_helpers.process.syscalls import SYS
 
 USR1, STOP, TSTP, CONT = signal.SIGUSR1, signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT
 pytestmark = pytest.mark.timeout(30)

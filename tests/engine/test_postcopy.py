@@ -14,10 +14,10 @@ import pytest
 from deputy.pledge import Pledge
 from engine import postcopy, precopy
 from engine.layout import Span
-from kernel_helpers import seizing
-from kernel_helpers.pages import GUARD_INSTALL, guards, knows_guards, own_bytes
-from kernel_helpers.postcopy import Given, Sink, give_pages
-from kernel_helpers.stream import Connection, open_sealed
+from kernel_helpers.pages.pages import GUARD_INSTALL, guards, knows_guards, own_bytes
+from kernel_helpers.postcopy.postcopy import Given, Sink, give_pages
+from kernel_helpers.process import seizing
+from kernel_helpers.stream.stream import Connection, open_sealed
 from tests.engine.support import PYTHON
 from tests.engine.test_precopy import BIG, process
 from wire.waking import ready

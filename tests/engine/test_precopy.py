@@ -13,7 +13,7 @@ import pytest
 from engine import precopy
 from engine.layout import merge
 from engine.mappings import PAGE, Mapping, read_mappings
-from kernel_helpers import seizing
+from kernel_helpers.process import seizing
 from tests.engine.support import PYTHON
 from wire.frames import WireError
 

@@ -28,8 +28,8 @@ from engine.context import BadContext, Context
 from engine.layout import ReservedOverlap
 from engine.mappings import PAGE, read_mappings
 from engine.refill import Refilled, RefillFailed, refill
-from kernel_helpers.seizing import seize
-from kernel_helpers.syscalls import SYS, signed
+from kernel_helpers.process.seizing import seize
+from kernel_helpers.process.syscalls import SYS, signed
 from tests.engine import roundtrip, support
 from tests.engine.roundtrip import away, connection, go_on, pour, wait_until
 from tests.programs.build import program

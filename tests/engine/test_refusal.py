@@ -11,7 +11,7 @@ import pytest
 
 from engine.peculiar import by_asking
 from engine.refusal import why_not
-from kernel_helpers import seizing
+from kernel_helpers.process import seizing
 
 PRELUDE = """
 import ctypes, mmap, os, signal, sys, tempfile, time

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine import restarts, standstill
-from kernel_helpers.seizing import Frozen, seize
-from kernel_helpers.syscalls import SYS, signed
+from kernel_helpers.process.seizing import Frozen, seize
+from kernel_helpers.process.syscalls import SYS, signed
 
 SOURCE = Path(__file__).resolve().parents[1] / "programs" / "restarted.c"
 

@@ -13,7 +13,7 @@ import pytest
 
 from engine import rests
 from engine.finishing import Rests
-from kernel_helpers.seizing import seize
+from kernel_helpers.process.seizing import seize
 from tests.programs.build import program
 
 WRITER = """import os, signal, sys, time

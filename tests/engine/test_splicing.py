@@ -16,8 +16,8 @@ import pytest
 
 from engine import splicing
 from engine.splicing import splicer
-from kernel_helpers.pages import PageRange, PageTotals, receive_own_pages, send_own_pages
-from kernel_helpers.seizing import Frozen, seize
+from kernel_helpers.pages.pages import PageRange, PageTotals, receive_own_pages, send_own_pages
+from kernel_helpers.process.seizing import Frozen, seize
 
 ADDRESS, SIZE = 0x5510_0000_0000, 64 << 20
 EMPTY = (ADDRESS + (16 << 20), ADDRESS + (24 << 20))

@@ -1,6 +1,6 @@
 /* The bytes of the file tree's connections without the TLS around them: what is in a record is what a hostile peer chooses. */
 #define _GNU_SOURCE
-#include "mfs_wire.h"
+#include "mfs/wire.h"
 #include <errno.h>
 #include <sys/socket.h>
 

@@ -1,7 +1,7 @@
 /* mfs-client: what a hostile peer may send: replies to what the kernel has asked, notifications, and frames of our own. The kernel is a socket
  * of which nobody reads more than there is. */
 #define _GNU_SOURCE
-#include "mfs_client_link.c"
+#include "mfs/client/link.c"
 #include "input.h"
 
 #define FRAMES 32

@@ -1,7 +1,7 @@
 /* mfs-server: requests as a hostile peer may send them, on a file system of this program's own that is gone with it. Each is as large as it is
  * in memory, so that who reads beyond is seen. */
 #define _GNU_SOURCE
-#include "mfs_requests.c"
+#include "mfs/server/sessions/request.c"
 #include "input.h"
 #include <fcntl.h>
 #include <sched.h>

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "guest.h"
 #include "input.h"
-#include "pages.h"
+#include "pages/pages.h"
 #include <errno.h>
 #include <stdlib.h>
 

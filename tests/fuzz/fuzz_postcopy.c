@@ -1,7 +1,7 @@
 /* The side of post-copy that wants pages: frames as a hostile source may send them. The process whose pages come is this one, or rather a
  * piece of its memory that nobody here touches. The right checksum is put into most frames: no input would guess it. */
 #define _GNU_SOURCE
-#include "postcopy_receive.c"
+#include "postcopy/receive.c"
 #include "input.h"
 #include <fcntl.h>
 #include <sys/mman.h>

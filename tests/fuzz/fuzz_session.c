@@ -2,7 +2,7 @@
  * connection. */
 #define _GNU_SOURCE
 #include "input.h"
-#include "link.h"
+#include "link/link.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>

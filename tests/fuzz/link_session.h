@@ -3,7 +3,7 @@
 #ifndef FARHOME_FUZZ_LINK_SESSION_H
 #define FARHOME_FUZZ_LINK_SESSION_H
 #include "input.h"
-#include "link.h"
+#include "link/link.h"
 
 struct session {
 	session_handler handler;

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers import account
-from kernel_helpers.account import FIELDS, WHOLE, Account
-from kernel_helpers.numbers import NUMBERS
+from kernel_helpers.calls.numbers import NUMBERS
+from kernel_helpers.usage import account
+from kernel_helpers.usage.account import FIELDS, WHOLE, Account
 from tests.moves.cluster import until
 
 PROGRAM = """

@@ -11,7 +11,7 @@ import pytest
 
 from engine.refusal import reasons
 from kernel_helpers.errors import MoveRefused, sentence
-from kernel_helpers.inject import check
+from kernel_helpers.process.inject import check
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ETIMEDOUT, errno.ENXIO, errno.ECONNRESET])

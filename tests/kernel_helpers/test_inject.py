@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from engine.pending import take
-from kernel_helpers import seizing, syscalls
-from kernel_helpers.syscalls import SYS
-from kernel_helpers.tracing import SI_TKILL, signal_code, signal_number
+from kernel_helpers.process import seizing, syscalls
+from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.process.tracing import SI_TKILL, signal_code, signal_number
 from tests.programs.build import program as build_program
 
 

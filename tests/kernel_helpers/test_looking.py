@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from kernel_helpers import library
+from kernel_helpers.common import library
 
 
 class Looking(ctypes.Structure):

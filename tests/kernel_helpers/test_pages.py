@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kernel_helpers.pages import (
+from kernel_helpers.pages.pages import (
     GUARD_INSTALL,
     GUARD_REMOVE,
     History,

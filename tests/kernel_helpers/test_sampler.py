@@ -12,7 +12,7 @@ from statistics import fmean, mode
 
 import pytest
 
-from kernel_helpers.sampler import MOST, Sampler
+from kernel_helpers.usage.sampler import MOST, Sampler
 from tests.node.nodes import wait_for
 
 

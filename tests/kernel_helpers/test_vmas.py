@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from engine.mappings import PAGE, Mapping, read_mappings, read_mappings_quickly
-from kernel_helpers import vmas
+from kernel_helpers.pages.tables import vmas
 
 SCRIPT = """
 import mmap, sys, time

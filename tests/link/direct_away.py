@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from bench.link_pair import _Away, serve
-from kernel_helpers import tracing
-from kernel_helpers.link import READ, AwayLink, Event, Kind
-from kernel_helpers.syscalls import ERESTARTNOINTR
+from kernel_helpers.link.link import READ, AwayLink, Event, Kind
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import ERESTARTNOINTR
 from wire.control import Control
 
 EAGER = 3

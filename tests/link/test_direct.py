@@ -10,7 +10,7 @@ import pytest
 
 from bench.link_pair import Pair
 from deputy.direct import set_position
-from kernel_helpers.direct import POSITION
+from kernel_helpers.link.direct_files import POSITION
 from tests.link.direct_away import PLACE
 from tests.programs.build import program
 from wire.control import Control

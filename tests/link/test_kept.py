@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench.link_pair import wait_for
-from kernel_helpers.link import HomeLink, Kind
+from kernel_helpers.link.link import HomeLink, Kind
 from tests.link.test_session import CALL, CALL_KIND, CONTROL, FRAME, GETPPID, REPLY, REPLY_BODY, RESUME, call, collect, control, frame
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.link_pair import GO_HOME, Pair
-from kernel_helpers.numbers import NUMBERS
+from kernel_helpers.calls.numbers import NUMBERS
 from tests.link.conftest import Native
 
 pytestmark = pytest.mark.timeout(120)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bench.link_pair import wait_for
-from kernel_helpers.link import AwayLink, Event, HomeLink, Kind, SessionLink
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.link.link import AwayLink, Event, HomeLink, Kind, SessionLink
+from kernel_helpers.process.syscalls import SYS
 from remote.intercept_ptrace import PtraceLink
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.link_pair import PARKED, PAUSE, UNPAUSE, Pair
-from kernel_helpers.syscalls import SYS
+from kernel_helpers.process.syscalls import SYS
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers import filter as bpf
-from kernel_helpers import table
-from kernel_helpers.numbers import NUMBERS
-from kernel_helpers.table import Class, Shape
+from kernel_helpers.calls import filter as bpf
+from kernel_helpers.calls import table
+from kernel_helpers.calls.numbers import NUMBERS
+from kernel_helpers.calls.table import Class, Shape
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
@@ -104,5 +104,5 @@ def test_documentation_is_up_to_date() -> None:
 
 
 def test_table_can_be_generated_without_the_project(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-I", ROOT / "kernel_helpers/table.py", "--c", tmp_path / "calls.inc"], check=True, timeout=30)
+    subprocess.run([sys.executable, "-I", ROOT / "kernel_helpers/calls/table.py", "--c", tmp_path / "calls.inc"], check=True, timeout=30)
     assert "call_rows" in (tmp_path / "calls.inc").read_text()

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 from node.pki import KeyStore, new_key
 from tests.mfs.caller import Caller
 

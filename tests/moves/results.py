@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from kernel_helpers.table import Argument, Class, Row, Shape, SizeKind, Variant, rows
+from kernel_helpers.calls.table import Argument, Class, Row, Shape, SizeKind, Variant, rows
 
 MADE_AT_HOME = (Class.FORWARD, Class.SUM)
 OF_THE_MACHINE = {

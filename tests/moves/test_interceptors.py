@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers.pages import knows_guards
+from kernel_helpers.pages.pages import knows_guards
 from tests.faults import stops
 from tests.moves import (
     test_core,

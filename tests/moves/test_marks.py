@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_helpers.pages import knows_guards
+from kernel_helpers.pages.pages import knows_guards
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
 

@@ -17,9 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-from kernel_helpers.inject import Thread
-from kernel_helpers.stream import Connection
-from kernel_helpers.tracing import PTRACE_O_EXITKILL
+from kernel_helpers.process.inject import Thread
+from kernel_helpers.process.tracing import PTRACE_O_EXITKILL
+from kernel_helpers.stream.stream import Connection
 from wire import frames
 from wire.channel import connect, greet
 from wire.frames import Message

@@ -18,8 +18,8 @@ import pytest
 
 from balancer.owner import Stage
 from balancer.policy import LendingPolicy
-from kernel_helpers import seizing
-from kernel_helpers.numbers import NUMBERS
+from kernel_helpers.calls.numbers import NUMBERS
+from kernel_helpers.process import seizing
 from node import lending
 from node.cgroups import BASE, GuestGroups, hierarchies
 from node.config import Config

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers.forks import Forks
+from kernel_helpers.inspection.forks import Forks
 from node import process
 from node.lineage import MOST_BETWEEN, Lineage
 from node.registry import HomeProcess, Registry, from_record

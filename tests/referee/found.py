@@ -4,7 +4,7 @@ Lines are those of a script (tests/programs/referee.h); a call is named, its arg
 
 from __future__ import annotations
 
-from kernel_helpers.numbers import NAMES
+from kernel_helpers.calls.numbers import NAMES
 from tests.referee.program import HANDLERS, Episode, Step
 
 _NUMBERS = {name: number for number, name in NAMES.items()}

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernel_helpers.table import Argument, Class, Shape, SizeKind
+from kernel_helpers.calls.table import Argument, Class, Shape, SizeKind
 from tests.referee import contents, masks, rows, values
 from tests.referee.harmless import harmless
 from tests.referee.values import DATA, DATA_SIZE, FD, GROUND, GROUND_PAGES, MANY, NOBODY, NOTHING, NOWHERE, READ_ONLY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_helpers.table import Argument, Class, Row, _parse_argument, rows
+from kernel_helpers.calls.table import Argument, Class, Row, _parse_argument, rows
 
 LEFT_OUT = {
     "changes the machine, or may": (

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ptrace.binding.func import ptrace
 
-from kernel_helpers import tracing
+from kernel_helpers.process import tracing
 from remote.trace import Trace
 from tests.moves.cluster import Cluster
 from tests.moves.outcome import PATH

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_helpers.table import Class
-from kernel_helpers.table import rows as table_rows
+from kernel_helpers.calls.table import Class
+from kernel_helpers.calls.table import rows as table_rows
 from tests.moves.storm import new_seed
 from tests.referee import rows
 from tests.referee.compare import Court, step_name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_helpers.acting import NOBODY
+from kernel_helpers.common.acting import NOBODY
 from remote.ownfiles import open_own
 
 ANNA, BERT = (pwd.getpwnam(f"farhome-{letter}") for letter in "ab")

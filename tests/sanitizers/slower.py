@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_helpers.library import build_directory
+from kernel_helpers.common.library import build_directory
 
 SLOWER = 5
 """Than what is built without; no kind of them is worse."""

@@ -19,14 +19,14 @@ from tests.sanitizers.slower import SLOWER
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3000)]
 BEYOND_ITS_END = """
 import ctypes
-from kernel_helpers import library
+from kernel_helpers.common import library
 allocate = library.load().malloc
 allocate.restype = ctypes.c_void_p
 ctypes.memset(allocate(10), 0, 11)
 """
 AT_ONCE = """
 import ctypes, threading
-from kernel_helpers import library
+from kernel_helpers.common import library
 allocate = library.load().malloc
 allocate.restype = ctypes.c_void_p
 memory = allocate(1 << 20)

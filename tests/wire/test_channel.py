@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kernel_helpers.stream import Sealed, open_sealed
+from kernel_helpers.stream.stream import Sealed, open_sealed
 from remote import reception
 from remote.reception import Reception
 from tests.wire.relay import Relay

@@ -1,0 +1,107 @@
+/* What the files of the guest's side share: its threads, and what is known of their calls.
+ *
+ *   away.c          calls on their way home, and their answers
+ *   life.c          who is here; the beginning and the end of all
+ *   clocks.c        cpu clocks that are told without asking
+ *   direct_calls.c  calls about files that are direct
+ *   parked.c        calls that Python deals with */
+#ifndef FARHOME_AWAY_H
+#define FARHOME_AWAY_H
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <time.h>
+#include "usage/account.h"
+#include "link/marshal/data_area.h"
+#include "link/away/direct_files.h"
+#include "link/away/listener.h"
+#include "link/link.h"
+
+enum state { IDLE, SENT_HOME, WAITS_FOR_PYTHON };
+
+/* What home last said of a cpu clock. Its share stands still for as long as the stub makes no call (but the question itself). */
+struct told {
+	uint64_t as_of;             /* the moment() at which it was asked; 0: nothing was said */
+	struct timespec time;
+};
+
+struct guest_thread {
+	int host_tid;
+	uint32_t tid;               /* as the program sees it; 0: it has ended */
+	uint32_t former;            /* what it was before that */
+	enum state state;
+	uint64_t notification;
+	uint64_t asked_by;          /* number of the last CALL, which is kept until the other side says that it has it */
+	int class;
+	int asked;                  /* home wants to know what it blocks */
+	int renamed;                /* away_forward() has given it another path */
+	struct rlimit limit;        /* of a call that sets one */
+	int64_t part, part_number;  /* bytes that are done of the call that it is to make next, and its number; 0: none are */
+	uint64_t calls;             /* sent home, questions about cpu clocks left out; from 1 */
+	uint64_t asked_at;          /* the moment() of the question */
+	struct told process_clock, thread_clock;
+	struct direct_thread reads;
+	struct marshalled m;
+};
+
+struct away {
+	struct session *session;
+	struct account *account;    /* not ours; NULL: nothing is added */
+	struct direct *direct;      /* not ours; NULL: no file is direct */
+	struct guest_room *room;
+	uint64_t frames;            /* CALLs sent and REPLYs taken, questions about cpu clocks left out; from 1 */
+	struct hub *hub;
+	int listener;               /* the hub's */
+	int pause;
+	uint64_t watched;           /* signals that wait at home where threads block them */
+	unsigned count;             /* grows, also while other threads of ours go through the list */
+	struct guest_thread **threads;
+	pthread_mutex_t lock;       /* states and ledger */
+	unsigned char *results;     /* the receiver's own */
+	size_t results_room;
+};
+
+/* ---- life.c ---- */
+
+/* NULL: there is none. */
+struct guest_thread *away_by_host_tid(struct away *a, int tid);
+struct guest_thread *away_by_tid(struct away *a, uint32_t tid);
+/* Whether it has ended. */
+int away_is_gone(struct away *a, uint32_t tid);
+
+/* ---- away.c ---- */
+
+extern const struct hub_uses away_uses;
+/* Runs in the receiver: a REPLY. */
+int away_take_reply(void *owner, struct session *session, const struct frame *frame);
+/* Ends the caught call: with that value, or by having the kernel execute it here. */
+void away_respond(struct away *a, uint64_t id, int64_t value, int native);
+/* Has the call that was marshalled under way. 0, or -ENOMEM. */
+int away_send(struct away *a, struct guest_thread *t);
+
+/* ---- clocks.c ---- */
+
+/* A call is sent home, and its reply has come. */
+void away_count_call(struct away *a, struct guest_thread *t);
+void away_count_reply(struct away *a, struct guest_thread *t);
+/* A cpu clock whose home share is known is answered at once. Whether it was. */
+int away_answer_clock(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]);
+/* A REPLY to a call of class SUM, whose bytes are the receiver's results. */
+void away_add_used(struct away *a, struct guest_thread *t, uint32_t length);
+
+/* ---- direct_calls.c ---- */
+
+/* Whether a call is dealt with because of a file that is direct, or about to be. */
+int away_takes_directly(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]);
+/* The thread has come out of whatever it read by itself. */
+void away_direct_left(struct away *a, int host_tid);
+
+/* ---- parked.c ---- */
+
+/* So much (bytes) of the call of that number is done, which the thread makes next. */
+void away_note_part(struct away *a, struct guest_thread *t, int64_t number, int64_t done);
+/* Of a thread's parked call. Whether there is one. */
+int away_notification_of(struct away *a, int tid, uint64_t *id);
+
+#endif

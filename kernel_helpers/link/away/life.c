@@ -1,0 +1,185 @@
+/* Threads of the guest, and the beginning and end of its side of the link. */
+#define _GNU_SOURCE
+#include "link/away/away.h"
+#include <errno.h>
+#include <stdlib.h>
+
+#define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
+
+struct guest_thread *away_by_host_tid(struct away *a, int tid)
+{
+	unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < count; i++)
+		if (a->threads[i]->host_tid == tid)
+			return a->threads[i];
+	return NULL;
+}
+
+struct guest_thread *away_by_tid(struct away *a, uint32_t tid)
+{
+	unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < count; i++)
+		if (a->threads[i]->tid == tid)
+			return a->threads[i];
+	return NULL;
+}
+
+int away_is_gone(struct away *a, uint32_t tid)
+{
+	unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < count && tid; i++)
+		if (a->threads[i]->former == tid)
+			return 1;
+	return 0;
+}
+
+/* A thread that is here from now on; the entry of one that has ended is used again. 0, or a negative errno. */
+int away_add_thread(struct away *a, int host_tid, int tid)
+{
+	struct guest_thread *t = away_by_tid(a, 0);
+	if (t) {
+		pthread_mutex_lock(&a->lock);
+		t->state = IDLE;
+		t->m.call.sequence = 0;
+		t->calls = 1;
+		t->process_clock.as_of = t->thread_clock.as_of = 0;
+		t->tid = tid;
+		t->former = 0;
+		t->host_tid = host_tid;
+		pthread_mutex_unlock(&a->lock);
+		return 0;
+	}
+	if (a->count >= THREADS_LIMIT)
+		return -EAGAIN;
+	t = calloc(1, sizeof *t);
+	if (!t)
+		return -ENOMEM;
+	t->host_tid = host_tid;
+	t->tid = tid;
+	t->calls = 1;
+	t->m.room = a->room;
+	a->threads[a->count] = t;
+	__atomic_store_n(&a->count, a->count + 1, __ATOMIC_RELEASE);
+	/* The list has it: the analyzer of gcc 12 forgets what was stored through a pointer when an atomic operation follows. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+	return 0;
+#pragma GCC diagnostic pop
+}
+
+void away_remove_thread(struct away *a, int host_tid)
+{
+	struct guest_thread *t = away_by_host_tid(a, host_tid);
+	if (!t)
+		return;
+	away_direct_left(a, host_tid);
+	pthread_mutex_lock(&a->lock);
+	t->state = IDLE;
+	t->former = t->tid;
+	t->host_tid = t->tid = 0;
+	pthread_mutex_unlock(&a->lock);
+}
+
+static void free_away(struct away *a)
+{
+	if (a->session)
+		session_free(a->session);
+	for (unsigned i = 0; i < a->count; i++) {
+		marshal_free(&a->threads[i]->m);
+		free(a->threads[i]);
+	}
+	free(a->threads);
+	guest_room_free(a->room);
+	free(a->results);
+	free(a);
+}
+
+static struct away *new_away(const int *host_tids, const int *tids, unsigned count, int event_fd)
+{
+	struct away *a = calloc(1, sizeof *a);
+	if (!a || !(a->room = guest_room_new()) || !(a->threads = calloc(THREADS_LIMIT, sizeof *a->threads))) {
+		if (a)
+			guest_room_free(a->room);
+		free(a);
+		return NULL;
+	}
+	a->frames = 1;
+	pthread_mutex_init(&a->lock, NULL);
+	int failed = 0;
+	for (unsigned i = 0; i < count && !failed; i++)
+		failed = away_add_thread(a, host_tids[i], tids[i]);
+	if (failed || !(a->session = session_new(away_take_reply, a, event_fd))) {
+		free_away(a);
+		return NULL;
+	}
+	return a;
+}
+
+struct away *away_new(int listener, const int *host_tids, const int *tids, unsigned count, int event_fd)
+{
+	struct away *a = new_away(host_tids, tids, count, event_fd);
+	if (!a)
+		return NULL;
+	a->hub = hub_new(listener, &away_uses, a);
+	if (a->hub) {
+		a->listener = hub_listener(a->hub);
+		if (!hub_start(a->hub))
+			return a;
+	}
+	free_away(a);
+	return NULL;
+}
+
+/* Another process with the same filter, whose thread has not run yet. */
+struct away *away_sibling(struct away *one, int host_tid, int tid, int event_fd)
+{
+	struct away *a = new_away(&host_tid, &tid, 1, event_fd);
+	if (!a)
+		return NULL;
+	a->hub = one->hub;
+	a->listener = one->listener;
+	if (hub_join(a->hub, a)) {
+		free_away(a);
+		return NULL;
+	}
+	return a;
+}
+
+/* Before the first attach. */
+void away_set_account(struct away *a, struct account *account)
+{
+	a->account = account;
+}
+
+/* Before the first attach. */
+void away_set_direct(struct away *a, struct direct *direct)
+{
+	__atomic_store_n(&a->direct, direct, __ATOMIC_RELEASE);
+}
+
+struct session *away_session(struct away *a)
+{
+	return a->session;
+}
+
+/* Stops taking notifications, those of siblings too; returns when the listener stands. Calls that were sent are still answered. */
+void away_pause(struct away *a)
+{
+	if (!a->pause)
+		hub_pause(a->hub);
+	a->pause = 1;
+}
+
+void away_unpause(struct away *a)
+{
+	if (a->pause)
+		hub_unpause(a->hub);
+	a->pause = 0;
+}
+
+void away_free(struct away *a)
+{
+	away_unpause(a);
+	hub_leave(a->hub, a);
+	free_away(a);
+}

@@ -1,0 +1,264 @@
+/* What the parts of the link layer share: the wire, the slots of the resident loop, the table's types. */
+#ifndef FARHOME_LINK_H
+#define FARHOME_LINK_H
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "inspection/guest_room.h"
+#include "link/slot.h"
+#include "stream/stream.h"
+
+/* ---- the wire: little-endian, both ends are x86-64 ---- */
+
+#define FRAME_LIMIT (128u << 20)  /* bytes; a longer frame is nonsense and breaks the session */
+#define CONTROL_LIMIT (1u << 20)
+
+enum frame_kind { FRAME_RESUME = 1, FRAME_HEARTBEAT = 2, FRAME_CALL = 3, FRAME_REPLY = 4, FRAME_ABANDON = 5, FRAME_CONTROL = 16 };
+enum frame_flag { FRAME_BARRIER = 1 };
+
+struct frame {
+	uint32_t length;        /* bytes that follow */
+	uint16_t kind, flags;
+	uint32_t tid, zero;
+	uint64_t number;        /* 1, 2, ... in each direction; 0: not numbered (RESUME, HEARTBEAT) */
+	uint64_t acknowledged;  /* all the other side's frames up to this one have arrived */
+};
+
+enum out_rule { OUT_FULL = 0, OUT_ALWAYS = 1, OUT_RETURNED = 2, OUT_MESSAGE = 3 };
+
+struct out {                /* a range of the data area that the call writes */
+	uint32_t offset, length;
+	uint16_t rule, scale;
+	uint32_t add; /* OUT_RETURNED: scale * ret + add bytes; OUT_MESSAGE: if scale < ret, the u32 at this offset of the area says */
+};
+
+struct call { /* followed by relocations[], outs[], the image */
+	uint64_t sequence; /* per thread */
+	int32_t number;
+	uint32_t offsets; /* bit i: argument i is an offset into the data area; BLOCKS_* */
+	uint64_t arguments[6];
+	uint32_t image, area; /* bytes sent; bytes of the data area in use */
+	uint64_t place; /* an argument that the stub shall have at this address too, see home/home.c */
+	uint32_t place_argument, place_length; /* NO_PLACE: there is none */
+	uint32_t relocations, outs;
+};
+
+#define NO_PLACE 6
+/* What a caller blocks of the signals of its terminal, which decides by that: told when home has asked (REPLY_ASKS). */
+#define BLOCKS_TOLD (1u << 29)
+#define BLOCKS_TTIN (1u << 30)
+#define BLOCKS_TTOU (1u << 31)
+#define BLOCKS_ALL (BLOCKS_TOLD | BLOCKS_TTIN | BLOCKS_TTOU)
+
+/* ASKS: suspended for want of BLOCKS_*. PART: suspended in the middle (ERESTARTNOINTR); home makes the rest when the call is made again. */
+enum reply_flag { REPLY_SUSPENDED = 1, REPLY_ASKS = 2, REPLY_PART = 4 };
+
+struct reply { /* followed by lengths[outs] and as many bytes */
+	uint64_t sequence;
+	int64_t value; /* as in rax; REPLY_SUSPENDED: the restart code; REPLY_PART: bytes that are done */
+	uint32_t flags, outs;
+};
+
+#define OUTS_LIMIT 4096
+#define RELOCATIONS_LIMIT 65536 /* so many arguments may execve have */
+/* In place of a pointer that the guest could not read: nothing is mapped there (mmap_min_addr), and the kernel finds out
+ * only when it gets to it, so that a vector's parts before it still count. */
+#define FAULT_ADDRESS 16ULL
+
+/* ---- the table ---- */
+
+enum call_class {
+	CLASS_GO_HOME,
+	CLASS_LOCAL,
+	CLASS_FORWARD,
+	CLASS_BOTH,
+	CLASS_END,
+	CLASS_REFUSE,
+	CLASS_SUM,
+	CLASS_EXECUTE,
+	CLASS_BIND,
+	CLASS_RIGHTS,
+	CLASS_IDS,
+	CLASS_WATCH
+};
+enum shape {
+	SHAPE_NUMBER,
+	SHAPE_STRING,
+	SHAPE_IN,
+	SHAPE_OUT,
+	SHAPE_INOUT,
+	SHAPE_IOV_IN,
+	SHAPE_IOV_OUT,
+	SHAPE_MSG_IN,
+	SHAPE_MSG_OUT,
+	SHAPE_MMSG_IN,
+	SHAPE_MMSG_OUT,
+	SHAPE_MASK,
+	SHAPE_MASK6,
+	SHAPE_ZERO,
+	SHAPE_IN_PLACE,
+	SHAPE_TEXT,
+	SHAPE_XATTR_IN,
+	SHAPE_XATTR_OUT,
+	SHAPE_PROGRAM,
+	SHAPE_EVENT,
+	SHAPE_TIMEX,
+	SHAPE_STRINGS,
+	SHAPE_TERMINAL,
+	SHAPE_PART,
+	SHAPE_MSG_PART,
+	SHAPE_MMSG_PART,
+	SHAPE_SIGNALS
+};
+enum size_kind { SIZE_FIXED, SIZE_ARGUMENT, SIZE_BEHIND, SIZE_BITS };
+
+/* When the kernel writes: after an effect that it does not take back, so that room for it is seen to before; or (LATE) only when there
+ * was none, and says EFAULT if it cannot; or (QUIET) it does not say so. */
+enum writes { WRITES_AFTER, WRITES_LATE, WRITES_QUIET };
+enum records { RECORDS_NONE, RECORDS_DIRENT, RECORDS_DIRENT64 };
+
+struct call_argument {
+	uint8_t shape, size_kind, size_argument, rule;
+	uint16_t rule_scale, rule_add;
+	uint32_t size_scale, size_add;
+	uint16_t size_least, size_most; /* bounds of the size; 0: none */
+	uint8_t writes, records;
+};
+struct call_entry {
+	uint8_t class, count;
+	struct call_argument arguments[6];
+};
+struct call_variant {
+	uint8_t argument, also;
+	uint64_t mask, value, also_mask, also_value;
+	struct call_entry entry;
+};
+struct call_row {
+	const char *name;
+	uint16_t first_variant, variants;
+	struct call_entry entry;
+};
+
+/* The entry that a call's number and arguments choose. */
+const struct call_entry *link_entry(long number, const uint64_t arguments[6]);
+int link_class(long number, const uint64_t arguments[6]);
+/* Whether some arguments of this number are executed at home. */
+int link_forwardable(long number);
+
+/* ---- events for Python ---- */
+
+enum event_kind {
+	EVENT_CONTROL = 1,
+	EVENT_CONNECTION_LOST = 2,
+	EVENT_SILENT = 3,
+	EVENT_HEARD = 4,
+	EVENT_CONNECTED = 5,
+	EVENT_GO_HOME_CALL = 6,
+	EVENT_GUEST_GONE = 7,
+	EVENT_SUSPENDED = 8,
+	EVENT_READS = 9,
+	EVENT_READS_OPEN = 10,
+	EVENT_BUSY = 11,
+	EVENT_LETS_IN = 12
+};
+
+struct event {
+	uint32_t kind, tid, control, flags;
+	uint64_t number;
+	int64_t value;
+	uint32_t length, zero;
+};
+
+/* ---- the session ---- */
+
+struct session;
+/* Takes the body of a CALL or REPLY by session_read(), all frame->length bytes of it. Returns 0, or -1: broken. */
+typedef int (*session_handler)(void *owner, struct session *session, const struct frame *frame);
+
+struct outgoing;
+struct session *session_new(session_handler handler, void *owner, int event_fd);
+void session_free(struct session *session);
+/* The stream is the session's from here on. Never blocks. */
+int session_attach(struct session *session, struct stream *stream);
+void session_detach(struct session *session);
+void session_hold(struct session *session);
+void session_release(struct session *session);
+void session_set_silence(struct session *session, int milliseconds);
+int session_read(struct session *session, void *to, size_t length);
+/* A handler has read the whole body: from here on the frame counts as received. Before it acts on it. */
+void session_accept(struct session *session, const struct frame *frame);
+int session_skip(struct session *session, size_t length);
+size_t session_buffered(const struct session *session);
+void session_broken(struct session *session, const char *reason);
+
+/* A frame to be sent: `head` bytes after the frame's own header, and a body of its own (malloc'ed, given away). */
+struct outgoing *outgoing_new(uint16_t kind, uint32_t tid, size_t head);
+void *outgoing_head(struct outgoing *frame);
+void outgoing_body(struct outgoing *frame, void *body, size_t length);
+void outgoing_free(struct outgoing *frame);
+enum send_mode { SEND_NOW, SEND_LATER };
+/* Returns the frame's number. */
+uint64_t session_post(struct session *session, struct outgoing *frame, enum send_mode mode);
+/* session_post(SEND_NOW) in two: what is queued has its place before all that is queued later; session_send() may wait. Returns the
+ * frame's number. */
+uint64_t session_queue(struct session *session, struct outgoing *frame);
+void session_send(struct session *session);
+void session_event(struct session *session, const struct event *event, const void *data);
+int session_next_event(struct session *session, struct event *event, void *data, uint32_t room);
+int session_control(struct session *session, uint16_t kind, uint16_t flags, uint32_t tid, const void *data, uint32_t length);
+/* Waits until everything posted is on its way. 0, or -ETIMEDOUT. */
+int session_flush(struct session *session, int milliseconds);
+uint64_t session_statistic(struct session *session, int which);
+
+/* ---- marshalling (marshal/marshal.c) ---- */
+
+struct segment {
+	uint64_t address;
+	uint32_t length;
+	uint32_t out;
+	uint8_t writes, records;
+};
+
+struct marshalled { /* one per guest thread, reused */
+	struct call call;
+	uint32_t *relocations;
+	uint32_t relocations_room;
+	struct out *outs;
+	uint32_t outs_room;
+	struct segment *segments;
+	uint32_t segments_count, segments_room;
+	unsigned char *image;
+	size_t image_room;
+	unsigned char *kept;
+	size_t kept_room; /* what was sent of the outs that lie in the image, one after the other */
+	struct guest_room *room; /* not ours; NULL: what is written to is not looked at */
+	struct room_seen seen;
+	uint64_t signal_mask;
+	int has_mask; /* what the call wants blocked: all but what it waits for */
+	uint64_t watched; /* signals that wait at home where the guest's threads block them */
+	int failed;
+};
+
+/* Builds the CALL of a guest thread (tid as this process sees it). 0, or -E2BIG: too much for a slot, -ENOTSUP: what it
+ * means, home's kernel knows alone, or -ENOMEM. */
+int marshal_call(struct marshalled *m, int tid, const struct call_entry *entry, long number, const uint64_t arguments[6]);
+/* The path that a marshalled call names first; NULL: none, or none that could be read. */
+const char *marshal_path(const struct marshalled *m, const struct call_entry *entry);
+/* Has it name another one. 0, -ENOTSUP, or as marshal_call(). */
+int marshal_rename(struct marshalled *m, const struct call_entry *entry, const char *path);
+/* Adds what is for the deputy alone to a call without pointers. 0, or a negative errno. */
+int marshal_attach(struct marshalled *m, const void *data, uint32_t size);
+/* Makes the frame of it; the image goes along. */
+struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid);
+/* Copies results to the guest: of memory that was sent, too, what home's kernel has changed, and nothing else. 0, or -EFAULT.
+ * `lengths[outs]`, `data` as in the REPLY. */
+int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths, unsigned char *data);
+void marshal_free(struct marshalled *m);
+
+/* ---- what a process reads of itself (away/own_proc.c) ---- */
+
+/* Whether a path may be that of a file in /proc by which a process looks at its own memory or signals. `id`: the process or thread that
+ * it names, 0: the caller, or (a relative one) not known here. */
+int own_proc_path(const char *path, uint32_t *id);
+
+#endif

@@ -1,0 +1,221 @@
+/* The kernel's side of a mount: requests are taken from /dev/fuse and forwarded as they are, replies written back. */
+#define _GNU_SOURCE
+#include "mfs/client/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define MINOR 45 /* of the kernel's protocol: what is newer is not asked for */
+#define NOTIFY_RESEND 7
+#define NOTIFY_INC_EPOCH 8
+#define EPOCHS_SINCE 44
+#define HAS_RESEND (1ull << 39)
+#define DIRECT_IO_ALLOW_MMAP (1ull << 36)
+
+static const uint64_t wanted = FUSE_ASYNC_READ | FUSE_POSIX_LOCKS | FUSE_ATOMIC_O_TRUNC | FUSE_BIG_WRITES | FUSE_DONT_MASK |
+                               FUSE_FLOCK_LOCKS | FUSE_AUTO_INVAL_DATA | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_ASYNC_DIO |
+                               FUSE_PARALLEL_DIROPS | FUSE_POSIX_ACL | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 | HAS_RESEND |
+                               DIRECT_IO_ALLOW_MMAP;
+
+struct notification {
+	struct notification *next;
+	size_t size;
+	char frame[];
+};
+
+static int device = -1;
+static struct notification *first, **last = &first;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t is_there = PTHREAD_COND_INITIALIZER;
+
+int mfs_fuse_tell(const void *frame, size_t size)
+{
+	return write(device, frame, size) < 0 ? -errno : 0;
+}
+
+void mfs_fuse_answer(const void *frame, size_t size)
+{
+	/* Refused are answers to what has been given up meanwhile. */
+	if (write(device, frame, size) < 0 && errno != ENOENT && errno != ENODEV && errno != EINVAL)
+		mfs_log("the kernel does not take an answer: %s", strerror(errno));
+}
+
+void mfs_fuse_fail(uint64_t unique, int error)
+{
+	struct fuse_out_header header = {.len = sizeof header, .error = -error, .unique = unique};
+
+	atomic_fetch_add(&mfs_figures->failed, 1);
+	mfs_fuse_answer(&header, sizeof header);
+}
+
+int mfs_fuse_ask_again(void)
+{
+	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_RESEND};
+
+	return mfs_fuse_tell(&header, sizeof header);
+}
+
+bool mfs_fuse_has_epochs(void)
+{
+	return mfs_kept->minor >= EPOCHS_SINCE;
+}
+
+void mfs_fuse_forget_names(void)
+{
+	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_INC_EPOCH};
+
+	if (!mfs_fuse_has_epochs())
+		return;
+	mfs_unread_names_go();
+	mfs_fuse_tell(&header, sizeof header);
+}
+
+void mfs_fuse_notify(const void *frame, size_t size)
+{
+	const struct fuse_out_header *header = frame;
+
+	if (header->error == FUSE_NOTIFY_INVAL_INODE) {
+		mfs_beside_forget(((const struct fuse_notify_inval_inode_out *)(header + 1))->ino);
+		mfs_known_forget(((const struct fuse_notify_inval_inode_out *)(header + 1))->ino);
+	}
+	struct notification *one = malloc(sizeof *one + size);
+
+	if (!one)
+		return; /* the peer is told nothing of it, and waits until our kernel has forgotten by itself */
+	one->next = NULL;
+	one->size = size;
+	memcpy(one->frame, frame, size);
+	pthread_mutex_lock(&lock);
+	*last = one;
+	last = &one->next;
+	pthread_cond_signal(&is_there);
+	pthread_mutex_unlock(&lock);
+	atomic_fetch_add(&mfs_figures->notifications, 1);
+}
+
+static struct notification *next_notification(void)
+{
+	pthread_mutex_lock(&lock);
+	while (!first)
+		pthread_cond_wait(&is_there, &lock);
+	struct notification *one = first;
+	first = one->next;
+	if (!first)
+		last = &first;
+	pthread_mutex_unlock(&lock);
+	return one;
+}
+
+static void obey(const struct notification *one)
+{
+	const struct fuse_out_header *header = (const struct fuse_out_header *)one->frame;
+	struct fuse_in_header ack = {.len = sizeof ack, .opcode = MFS_ACK};
+	int result;
+
+	if (one->size >= sizeof *header + sizeof ack.nodeid)
+		memcpy(&ack.nodeid, header + 1, sizeof ack.nodeid); /* of our own frames: a number, or a node's */
+	if (header->error == MFS_FENCE) {
+		mfs_unread_settle();
+		mfs_link_send(&ack, sizeof ack);
+	} else if (header->error == NOTIFY_INC_EPOCH)
+		mfs_fuse_forget_names();
+	else if (header->error == MFS_LOOK)
+		mfs_pages_look_at(ack.nodeid);
+	else if (header->error == MFS_LOOK_SOON)
+		mfs_pages_look_soon(ack.nodeid);
+	else if ((result = mfs_fuse_tell(header, one->size)) == -ENOENT)
+		mfs_fuse_forget_names(); /* it does not know the node yet: perhaps it is just about to take an answer that tells of it */
+	else if (result && result != -ENODEV)
+		mfs_log("the kernel does not take notification %d: %s", header->error, strerror(-result));
+}
+
+/* A thread of its own: the kernel may hold it up until an answer has come that another thread delivers. */
+static void *pass_notifications(void *unused)
+{
+	(void)unused;
+	for (;;) {
+		struct notification *one = next_notification();
+		obey(one);
+		free(one);
+	}
+	return NULL;
+}
+
+/* The kernel's first question; what follows has to hold with every server, so none is asked. */
+static void agree(const struct fuse_in_header *in)
+{
+	const struct fuse_init_in *asked = (const struct fuse_init_in *)(in + 1);
+	uint64_t flags = asked->flags | (asked->flags & FUSE_INIT_EXT ? (uint64_t)asked->flags2 << 32 : 0);
+	struct {
+		struct fuse_out_header header;
+		struct fuse_init_out body;
+	} reply = {
+		.header = {.len = sizeof reply, .unique = in->unique},
+		.body =
+			{
+				.major = FUSE_KERNEL_VERSION,
+				.minor = asked->minor < MINOR ? asked->minor : MINOR,
+				.max_readahead = MFS_READ_AHEAD << 10, /* no less, whether it has been set already or is set later */
+				.flags = (uint32_t)(flags & wanted) | (asked->flags & FUSE_INIT_EXT),
+				.flags2 = (uint32_t)((flags & wanted) >> 32),
+				.max_background = 128,
+				.congestion_threshold = 96,
+				.max_write = MFS_DATA_MOST,
+				.time_gran = 1,
+				.max_pages = MFS_DATA_MOST / 4096,
+			},
+	};
+
+	mfs_kept->minor = reply.body.minor;
+	if (asked->major == FUSE_KERNEL_VERSION && asked->minor >= 31)
+		mfs_fuse_answer(&reply, sizeof reply);
+	else
+		mfs_fuse_fail(in->unique, EPROTO);
+}
+
+static void *take_requests(void *unused)
+{
+	char *buffer = malloc(MFS_FRAME_MOST);
+
+	(void)unused;
+	while (buffer) {
+		ssize_t size = read(device, buffer, MFS_FRAME_MOST);
+		const struct fuse_in_header *in = (const struct fuse_in_header *)buffer;
+		if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
+			continue;
+		if (size < (ssize_t)sizeof *in)
+			break; /* ENODEV: it has been unmounted */
+		if (in->opcode == FUSE_INIT)
+			agree(in);
+		if (in->opcode == FUSE_READ || in->opcode == FUSE_WRITE)
+			mfs_pages_seen(in->nodeid);
+		if (in->opcode == FUSE_GETATTR)
+			mfs_pages_asked(in->nodeid);
+		mfs_unread_asked(in);
+		if (in->opcode == FUSE_INIT || in->opcode == FUSE_DESTROY || mfs_known_answers(in) || mfs_beside_answers(in))
+			continue;
+		mfs_promises_asked(in);
+		mfs_link_forward(buffer, (size_t)size);
+	}
+	kill(getpid(), SIGTERM);
+	return NULL;
+}
+
+int mfs_fuse_begin(int opened)
+{
+	pthread_t notifications, requests;
+
+	device = opened;
+	int result = -pthread_create(&notifications, NULL, pass_notifications, NULL);
+	if (!result && !(result = -pthread_create(&requests, NULL, take_requests, NULL)))
+		pthread_detach(requests); /* it ends when the mount does, and nobody waits for it */
+	return result;
+}

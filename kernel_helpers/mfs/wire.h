@@ -1,0 +1,83 @@
+/* What mfs-client and mfs-server share: their connections, and the frames on them.
+ *
+ * A mount has two connections, each of which carries frames in one direction only: requests to the server, replies from it. Frames are FUSE
+ * messages as the kernel has them (their first word is their length). Both begin with a TLS handshake in which each side shows a certificate
+ * of the cluster, and a hello inside it. All of it is encrypted, or, if neither side wants that, has a MAC alone (tls.c). */
+#ifndef MFS_WIRE_H
+#define MFS_WIRE_H
+
+#include <linux/fuse.h>
+#include <openssl/ssl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MFS_MAGIC 0x314d4846u /* "FHM1" */
+#define MFS_VERSION 4
+#define MFS_DATA_MOST (1u << 20)                     /* bytes of one read or write */
+#define MFS_FRAME_MOST (MFS_DATA_MOST + (64u << 10)) /* bytes of one frame */
+#define MFS_NAME_MOST 64                             /* bytes of a node's name, with its NUL */
+#define MFS_SESSION 16                               /* bytes that name a mount */
+
+/* Frames of our own. Towards the server they are opcodes, from it they stand where notifications have their code. */
+#define MFS_PING 0x4d460001u /* answered by MFS_PONG */
+#define MFS_PONG 0x4d460002
+#define MFS_FENCE 0x4d460004 /* from the server, with a number (64 bits): answered, when the kernel has obeyed what came before, by */
+#define MFS_ACK 0x4d460005u  /* with that number as its node */
+#define MFS_LOOK_SOON 0x4d460007 /* the same, when who was told of the change by others has looked by himself */
+#define MFS_LOOK 0x4d460006 /* from the server, with a node: the kernel is to ask for its attributes, as if somebody looked at it */
+#define MFS_BYE 0x4d460003u  /* the mount ends, and with it all that the server keeps for it */
+
+/* In the number of a reply: struct mfs_beside follows it. */
+#define MFS_BESIDE (1ull << 62)
+
+/* Attributes of a node that the request has changed or opened, beside what its reply tells of. */
+struct mfs_beside {
+	uint64_t node;
+	uint64_t order;   /* what has the higher one is not older */
+	uint64_t gone[2]; /* nodes that have lost a name, or have another one: what is known of them does not hold; or 0 */
+	struct fuse_attr_out attributes; /* of the node; attr_valid 0: they are not told */
+};
+
+enum mfs_role { MFS_REQUESTS = 1, MFS_REPLIES = 2 };
+
+struct mfs_hello {
+	uint32_t magic, version, role;
+	uint32_t resumed;   /* from the server: it knows this mount's nodes and open files */
+	uint32_t able;      /* from the client: */
+	uint8_t session[MFS_SESSION];
+};
+
+#define MFS_HAS_EPOCHS 1u /* its kernel can be told to look all names up anew (protocol 7.44) */
+#define MFS_TAKES_BESIDE 2u
+
+struct mfs_stream {
+	int fd;
+	SSL *tls;
+	char peer[MFS_NAME_MOST];        /* the node that the certificate names */
+	long long since;                 /* the second from which on that is valid */
+};
+
+/* A context with the keys in that directory; NULL, and the reason in `why`. */
+SSL_CTX *mfs_context(const char *directory, int is_server, char *why, size_t size);
+/* Both make the handshake on the socket, within timeout (ms); 0 or -errno, -EPROTO when the peer has no certificate of the cluster. plain:
+ * it need not be secret if the other side does not want it either. */
+int mfs_stream_connect(struct mfs_stream *stream, SSL_CTX *context, int fd, bool plain, int timeout);
+int mfs_stream_accept(struct mfs_stream *stream, SSL_CTX *context, int fd, bool plain, int timeout);
+/* All of it; 0 or -errno, -ECONNRESET at the end of the stream, or where something is not as it was sent. One thread at a time. */
+int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size);
+int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size);
+/* Whether a read would not have to wait. */
+bool mfs_stream_is_ready(struct mfs_stream *stream);
+/* How long a read or a write may wait, in ms; 0: for ever. */
+void mfs_stream_patience(struct mfs_stream *stream, int receive, int send);
+/* Ends both directions; whoever reads or writes returns. */
+void mfs_stream_shut(struct mfs_stream *stream);
+void mfs_stream_close(struct mfs_stream *stream);
+/* The first `least` bytes of a frame, which begins with its length; that length, which is at least that, or -errno. */
+long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
+
+/* Whether whoever opens a file with these flags may change it. */
+bool mfs_is_for_writing(uint32_t flags);
+
+#endif

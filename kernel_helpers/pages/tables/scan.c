@@ -1,0 +1,268 @@
+/* Which pages a process has of its own, and which of them it has written since somebody looked (PAGEMAP_SCAN, and a userfaultfd that
+ * protects pages against writing without anybody having to answer: UFFD_FEATURE_WP_ASYNC, both Linux 6.7). */
+#define _GNU_SOURCE
+#include "pages/tables/pagemap.h"
+#include "pages/pages.h"
+#include "process/guest_memory.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define PAGEMAP_WORDS 65536
+#define TAKEN_AT_ONCE 16384 /* pages: meanwhile nobody writes into a guest */
+
+#define FEATURE_WP_ASYNC (1u << 15)
+
+static int walk_scan(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context)
+{
+	struct scan_region regions[SCAN_REGIONS];
+	bool takes = scan == SCAN_TAKE || scan == SCAN_DENSE_TAKE, dense = scan == SCAN_DENSE || scan == SCAN_DENSE_TAKE;
+	uint64_t guard = guard_category();
+
+	while (start < end) {
+		struct scan_argument argument = {
+			.size = sizeof argument,
+			.start = start,
+			.end = end,
+			.flags = takes ? FLAG_PROTECT : 0,
+			.vec = (uintptr_t)regions,
+			.vec_len = SCAN_REGIONS,
+			.max_pages = takes                       ? TAKEN_AT_ONCE
+			             : scan == SCAN_ANY && guard ? 1
+			                                         : 0,
+			.category_inverted = IS_FILE | IS_ZERO_PAGE | guard,
+			.category_mask = IS_FILE | IS_ZERO_PAGE | guard | (takes ? IS_WATCHED | IS_WRITTEN : 0),
+			.category_anyof_mask = IS_PRESENT | IS_SWAPPED,
+			/* Regions of different categories come apart: what the caller's batches join again. */
+			.return_mask = (scan == SCAN_TELL ? IS_WRITTEN : IS_PRESENT) | (guard ? 0 : IS_SWAPPED),
+		};
+		if (dense) { /* for these very masks the kernel has a way of its own, which looks at one bit of an entry */
+			argument.category_inverted = argument.category_anyof_mask = 0;
+			argument.category_mask = argument.return_mask = IS_WRITTEN;
+		}
+		/* Nobody may be half-way through writing a page when it is taken (process/guest_memory.h). */
+		if (takes)
+			guest_memory_take();
+		int count = ioctl(pagemap, PAGEMAP_SCAN_REQUEST, &argument);
+		int error = errno;
+		if (takes)
+			guest_memory_taken();
+		if (count < 0)
+			return -error;
+		for (int i = 0; i < count; i++) {
+			bool written = scan != SCAN_TELL || regions[i].categories & IS_WRITTEN;
+			bool may_be_guards = !guard && !dense && regions[i].categories & IS_SWAPPED;
+			int result = may_be_guards ? walk_guards(pagemap, regions[i].start, regions[i].end, false, written, found, context)
+			                           : found(context, regions[i].start, regions[i].end, written);
+			if (result)
+				return result;
+		}
+		if (argument.walk_end <= start)
+			return -EIO;
+		start = argument.walk_end;
+	}
+	return 0;
+}
+
+/* The same from the words of /proc/PID/pagemap. A page of the kernel's zero page counts as present here. */
+static int walk_words(int pagemap, uint64_t start, uint64_t end, found_pages found, void *context)
+{
+	uint64_t *words = malloc(PAGEMAP_WORDS * sizeof *words);
+	int result = 0;
+
+	if (!words)
+		return -ENOMEM;
+	while (start < end && !result) {
+		size_t wanted = (end - start) / PAGE;
+		if (wanted > PAGEMAP_WORDS)
+			wanted = PAGEMAP_WORDS;
+		ssize_t size = pread(pagemap, words, wanted * sizeof *words, start / PAGE * sizeof *words);
+		if (size < (ssize_t)sizeof *words) {
+			result = size < 0 ? -errno : -EIO;
+			break;
+		}
+		size_t count = size / sizeof *words, first = count;
+		for (size_t i = 0; i <= count && !result; i++) {
+			bool own = i < count && (words[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) && !(words[i] & PAGEMAP_FILE) &&
+			           !is_guard(words[i]);
+			if (own && first == count)
+				first = i;
+			else if (!own && first != count) {
+				result = found(context, start + first * PAGE, start + i * PAGE, true);
+				first = count;
+			}
+		}
+		start += count * PAGE;
+	}
+	free(words);
+	return result;
+}
+
+/* Calls found with each run of pages, in order. SCAN_TAKE and SCAN_TELL: where farhome_watch() watches. Returns what found returns
+ * when that is not 0; -errno. */
+int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context)
+{
+	static int without_scan;
+
+	if (scan != SCAN_OWN && scan != SCAN_ANY)
+		return walk_scan(pagemap, scan, start, end, found, context);
+	if (!__atomic_load_n(&without_scan, __ATOMIC_RELAXED)) {
+		int result = walk_scan(pagemap, scan, start, end, found, context);
+		if (result != -ENOTTY && result != -EINVAL && result != -EOPNOTSUPP)
+			return result;
+		__atomic_store_n(&without_scan, 1, __ATOMIC_RELAXED);
+	}
+	return walk_words(pagemap, start, end, found, context);
+}
+
+int open_proc(int pid, const char *name, int flags)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+	int fd = open(path, flags | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+static int count_bytes(void *context, uint64_t start, uint64_t end, bool written)
+{
+	if (written)
+		*(uint64_t *)context += end - start;
+	return 0;
+}
+
+/* Returns how many bytes of [start, end) of pid are pages of its own (not the file's, not the zero page), or -errno. */
+int64_t farhome_pages_own(int pid, uint64_t start, uint64_t end)
+{
+	uint64_t bytes = 0;
+	int pagemap = open_proc(pid, "pagemap", O_RDONLY);
+	if (pagemap < 0)
+		return pagemap;
+	int result = walk_pages(pagemap, SCAN_OWN, start, end, count_bytes, &bytes);
+	close(pagemap);
+	return result ? result : (int64_t)bytes;
+}
+
+/* Returns about how many bytes of the ranges, which are watched, pid has written since they were taken, or -errno. */
+int64_t farhome_pages_written(int pid, const struct page_range *ranges, size_t count, const struct history *history)
+{
+	uint64_t bytes = 0;
+	int pagemap = open_proc(pid, "pagemap", O_RDONLY), result = 0;
+	if (pagemap < 0)
+		return pagemap;
+	for (size_t i = 0; i < count; i++)
+		for (uint64_t at = ranges[i].start, next; at < ranges[i].end && !result; at = next) {
+			bool dense;
+			next = history_dense(history, at, ranges[i].end, &dense);
+			result = walk_pages(pagemap, dense ? SCAN_DENSE : SCAN_TELL, at, next, count_bytes, &bytes);
+		}
+	close(pagemap);
+	return result ? result : (int64_t)bytes;
+}
+
+struct runs {
+	struct run *runs;
+	size_t count, room;
+	uint64_t start; /* of the range: nothing is joined with what is before it */
+};
+#define GAP_LEAST (16 * PAGE) /* bytes */
+
+static int collect_run(void *context, uint64_t start, uint64_t end, bool written)
+{
+	struct runs *runs = context;
+	struct run *last = runs->count ? &runs->runs[runs->count - 1] : NULL;
+
+	if (!written)
+		return 0;
+	if (last && last->address >= runs->start && start - (last->address + last->length) <= GAP_LEAST) {
+		last->length = end - last->address;
+		return 0;
+	}
+	if (runs->count == runs->room) {
+		size_t room = runs->room ? runs->room * 2 : 1024;
+		struct run *more = realloc(runs->runs, room * sizeof *more);
+		if (!more)
+			return -ENOMEM;
+		runs->runs = more;
+		runs->room = room;
+	}
+	runs->runs[runs->count++] = (struct run){start, end - start};
+	return 0;
+}
+
+/* Joins runs of the same range across ever greater gaps until there are few enough, or none that can be joined. */
+static void join_runs(struct runs *runs, const struct page_range *ranges, size_t range_count, size_t most)
+{
+	for (uint64_t gap = 2 * GAP_LEAST; runs->count > most && gap < 1ull << 47; gap *= 2) {
+		size_t kept = 0, range = 0;
+		for (size_t i = 0; i < runs->count; i++) {
+			const struct run run = runs->runs[i];
+			struct run *last = kept ? &runs->runs[kept - 1] : NULL;
+			while (range < range_count && ranges[range].end <= run.address)
+				range++;
+			if (last && range < range_count && last->address >= ranges[range].start &&
+			    run.address - (last->address + last->length) <= gap)
+				last->length = run.address + run.length - last->address;
+			else
+				runs->runs[kept++] = run;
+		}
+		runs->count = kept;
+	}
+}
+
+/*
+ * Where pid has pages of its own in the ranges (sorted), or, with a history, of which they are, those that it has written since they were
+ * taken: about `most` runs, for which what lies between is counted in. Returns 0 or -errno; *found is the caller's to farhome_runs_free().
+ */
+int farhome_pages_runs(int pid, const struct page_range *ranges, size_t count, const struct history *history, size_t most,
+                       struct run **found, size_t *found_count)
+{
+	struct runs runs = {0};
+	int pagemap = open_proc(pid, "pagemap", O_RDONLY), result = 0;
+
+	if (pagemap < 0)
+		return pagemap;
+	for (size_t i = 0; i < count && !result; i++) {
+		runs.start = ranges[i].start;
+		for (uint64_t at = ranges[i].start, next; at < ranges[i].end && !result; at = next) {
+			bool dense = false;
+			next = history ? history_dense(history, at, ranges[i].end, &dense) : ranges[i].end;
+			result = walk_pages(pagemap, !history ? SCAN_OWN : dense ? SCAN_DENSE : SCAN_TELL, at, next, collect_run, &runs);
+		}
+	}
+	close(pagemap);
+	if (result) {
+		free(runs.runs);
+		return result;
+	}
+	join_runs(&runs, ranges, count, most);
+	*found = runs.runs;
+	*found_count = runs.count;
+	return 0;
+}
+
+/* Makes a fresh userfaultfd one that watches writes by itself. Returns 0 or -errno (-EINVAL: this kernel cannot). */
+int farhome_watch_begin(int userfaultfd)
+{
+	struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_ASYNC};
+	return ioctl(userfaultfd, UFFDIO_API, &api) ? -errno : 0;
+}
+
+/* Ends it for [start, end). Returns 0 or -errno. */
+int farhome_unwatch(int userfaultfd, uint64_t start, uint64_t end)
+{
+	struct uffdio_range range = {start, end - start};
+	return ioctl(userfaultfd, UFFDIO_UNREGISTER, &range) ? -errno : 0;
+}
+
+/* Writes to [start, end), private memory without a file, are watched from now on: until the descriptor is closed, or the memory is
+ * mapped anew. Every page counts as written. Returns 0 or -errno. */
+int farhome_watch(int userfaultfd, uint64_t start, uint64_t end)
+{
+	struct uffdio_register request = {.range = {start, end - start}, .mode = UFFDIO_REGISTER_MODE_WP};
+	farhome_unwatch(userfaultfd, start, end); /* what was taken once would not count as written */
+	return ioctl(userfaultfd, UFFDIO_REGISTER, &request) ? -errno : 0;
+}

@@ -1,0 +1,210 @@
+"""Python face of vmas.c: the flags of a process's mappings in a moment, whatever their size.
+
+The kernel's bits are not promised to anybody. So they are tried first, on mappings of our own of which /proc/self/smaps tells the flags:
+where one differs, or BPF cannot be used, there is nothing to be had here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from kernel_helpers.common import library
+from kernel_helpers.pages.pages import Span, unwatch, watch, watch_begin
+
+BITS = {
+    "gd": 8, "uw": 12, "lo": 13, "sr": 15, "rr": 16, "dc": 17, "lf": 19, "ac": 20, "nr": 21, "wf": 25, "dd": 26, "hg": 29, "nh": 30,
+    "mg": 31, "dp": 40,
+}  # fmt: skip
+"""Names in smaps -> bits of vm_flags (include/linux/mm.h)."""
+_MAY_BE_SEALED = 1 << 42 | 1 << 63
+"""VM_SEALED since Linux 6.17, and before; what else they may mean, smaps tells."""
+_KERNELS_OWN = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]")
+MOST = 1 << 20
+_PAGE = 4096
+_PRIVATE_ANONYMOUS, _NORESERVE, _FIXED, _DROPPABLE_ANONYMOUS = 0x22, 0x4000, 0x10, 0x28
+_ADVICE = {"sr": 2, "rr": 1, "dc": 10, "wf": 18, "dd": 16, "hg": 14, "nh": 15, "mg": 12}
+_USERFAULTFD, _MLOCK2 = 323, 325
+_HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .*\n((?:[A-Z].*\n)*)", re.MULTILINE)
+_FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
+
+log = logging.getLogger("kernel_helpers.pages.tables.vmas")
+
+
+class _Layout(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in ("iterator", "meta", "vma", "sequence", "start", "end", "flags")]
+
+
+_program: tuple[int, int] | None = None
+"""our process id, and the descriptor that it has"""
+_opening = threading.Lock()
+
+
+@functools.cache
+def _native() -> ctypes.CDLL:
+    i, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
+    return library.functions(
+        ("farhome_vmas_layout", i, [pointer]),
+        ("farhome_vmas_open", i, [pointer]),
+        ("farhome_vmas_read", ctypes.c_int64, [i, i, pointer, size]),
+        ("farhome_pages_any", i, [i, pointer, size, pointer]),
+    )
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(-result, f"{what}: {os.strerror(-result)}")
+    return result
+
+
+@functools.cache
+def layout() -> _Layout | None:
+    """Where this kernel has what; None, said in the log: it cannot be asked. Takes 20 ms, once; what is forked has it already."""
+    found = _Layout()
+    try:
+        _check(_native().farhome_vmas_layout(ctypes.byref(found)), "the kernel's description of itself")
+        program = _check(_native().farhome_vmas_open(ctypes.byref(found)), "a program over mappings")
+        try:
+            difference = _difference(program)
+        finally:
+            os.close(program)
+    except OSError as error:
+        log.info("mappings are told by smaps: %s", error)
+        return None
+    if difference:
+        log.warning("mappings are told by smaps: %s", difference)
+        return None
+    return found
+
+
+def flags(pid: int, room: int = 4096) -> dict[Span, frozenset[str]] | None:
+    """Of each mapping, the names in BITS that it has. None: it cannot be told this way. Errors: OSError."""
+    return _read(_own_program(), pid, room) if layout() is not None else None
+
+
+def numbers(pid: int, room: int = 4096) -> list[tuple[int, int, int]] | None:
+    """Of each mapping its start, its end and the kernel's flags, of which names() tells some. None, and errors: as flags()."""
+    if layout() is None:
+        return None
+    told = _numbers(_own_program(), pid, room)
+    return list(zip(told[::3], told[1::3], told[2::3], strict=True))
+
+
+def _own_program() -> int:
+    """Where there is a layout. Errors: OSError."""
+    global _program
+    where = layout()
+    assert where is not None
+    with _opening:
+        if _program is None or _program[0] != os.getpid():
+            _program = os.getpid(), _check(_native().farhome_vmas_open(ctypes.byref(where)), "a program over mappings")
+        return _program[1]
+
+
+def _read(program: int, pid: int, room: int) -> dict[Span, frozenset[str]]:
+    numbers = _numbers(program, pid, room)
+    return {(start, end): names(bits) for start, end, bits in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)}
+
+
+def _numbers(program: int, pid: int, room: int) -> Sequence[int]:
+    """Of each mapping its start, end and flags."""
+    found = (ctypes.c_uint64 * (3 * room))()
+    count = _native().farhome_vmas_read(program, pid, ctypes.byref(found), room)
+    if count == -7 and room < MOST:  # E2BIG
+        return _numbers(program, pid, room * 4)
+    _check(count, f"mappings of process {pid}")
+    return found[: 3 * count]
+
+
+@functools.cache
+def names(bits: int) -> frozenset[str]:
+    """Those of BITS that are set."""
+    return frozenset(name for name, bit in BITS.items() if bits >> bit & 1)
+
+
+def is_sealed(pid: int) -> bool:
+    """Whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
+    if layout() is not None:
+        if not any(bits & _MAY_BE_SEALED for bits in set(_numbers(_own_program(), pid, 4096)[2::3])):
+            return False
+    elif tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) < (6, 10):
+        return False
+    header = ""
+    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as smaps:
+        for line in smaps:
+            first = line.split(" ", 1)[0]
+            if not first.endswith(":"):
+                header = line
+            elif first == "VmFlags:" and "sl" in line.split() and not header.rstrip().endswith(_KERNELS_OWN):
+                return True
+    return False
+
+
+def has_pages(pid: int, spans: Sequence[Span]) -> list[bool]:
+    """Of each of these, whether the process has pages of its own in it. Errors: OSError."""
+    ranges = (ctypes.c_uint64 * (3 * len(spans)))(*[number for start, end in spans for number in (start, end, 0)])
+    answers = (ctypes.c_uint8 * len(spans))()
+    _check(_native().farhome_pages_any(pid, ranges, len(spans), answers), f"pages of process {pid}")
+    return [bool(answer) for answer in answers]
+
+
+# -- whether the bits mean what we think ----------------------------------------------------------------------------------
+
+
+def _difference(program: int) -> str:
+    """What the bits say otherwise than smaps does, of all mappings of ours; nothing, as a rule. Errors: OSError."""
+    with _samples():
+        for _ in range(3):  # an allocation between the two looks is no difference
+            told = _read(program, os.getpid(), 4096)
+            with open("/proc/self/smaps", encoding="utf-8", errors="replace") as smaps:
+                text = smaps.read()
+            said = {}
+            for start, end, body in _HEADER.findall(text):
+                words = _FLAGS.search(body)
+                said[(int(start, 16), int(end, 16))] = BITS.keys() & (words.group(1).split() if words else ())
+            common = told.keys() & said.keys()
+            wrong = next((span for span in common if told[span] != said[span]), None)
+            if wrong is None and len(common) * 2 > len(said):
+                return ""
+    return f"{sorted(told[wrong])} for {sorted(said[wrong])}" if wrong is not None else "the mappings do not stand still"
+
+
+@contextmanager
+def _samples() -> Iterator[None]:
+    """Mappings of ours with every flag that can be had."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    kinds = [*_ADVICE, "nr", "dp", "lo", "lf", "uw", ""]
+    size = 2 * len(kinds) * _PAGE
+    base = libc.mmap(None, size, 0, _PRIVATE_ANONYMOUS | _NORESERVE, -1, 0)
+    if base in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "mmap")
+    watcher = -1
+    try:
+        for index, kind in enumerate(kinds):
+            at = base + 2 * index * _PAGE
+            how = _DROPPABLE_ANONYMOUS if kind == "dp" else _PRIVATE_ANONYMOUS | (_NORESERVE if kind == "nr" else 0)
+            libc.mmap(at, _PAGE, 3, how | _FIXED, -1, 0)
+            if kind in _ADVICE:
+                libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(_PAGE), _ADVICE[kind])
+            elif kind in ("lo", "lf"):
+                libc.syscall(_MLOCK2, ctypes.c_void_p(at), ctypes.c_size_t(_PAGE), int(kind == "lf"))
+            elif kind == "uw":
+                watcher = libc.syscall(_USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK | 1)
+                if watcher < 0:
+                    raise OSError(ctypes.get_errno(), "userfaultfd")
+                watch_begin(watcher)
+                watch(watcher, (at, at + _PAGE))
+        yield
+    finally:
+        if watcher >= 0:
+            unwatch(watcher, (base, base + size))
+            os.close(watcher)
+        libc.munmap(ctypes.c_void_p(base), ctypes.c_size_t(size))

@@ -1,0 +1,128 @@
+"""What a stopped process was, in a file that outlives who has it make calls: written before the first of them, taken away when it goes on.
+
+Should the tracer be killed, the process waits in its refuge (kernel_helpers/process/refuge.py) for whoever reads this (deputy/mending.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from kernel_helpers.errors import FarhomeError
+from kernel_helpers.process.refuge import ONE
+
+if TYPE_CHECKING:
+    from kernel_helpers.process.inject import Thread
+    from kernel_helpers.process.seizing import Frozen
+
+Signals = list[tuple[int, bytes]]
+"""(tid as the program sees it, 0 for the process; siginfo)"""
+SUFFIX = ".journal"
+_STARTED_AT = 19
+"""the field of /proc/PID/stat, after the name"""
+
+
+@dataclass(frozen=True)
+class ThreadWas:
+    """registers: struct user_regs_struct; section: where the pointer to a restartable sequence stood, and the pointer; pending: siginfo
+    of the signals that its tracer has kept."""
+
+    registers: bytes
+    mask: int
+    section: tuple[int, bytes] | None
+    pending: list[bytes]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a journal says. threads: by tid; descriptors, children: that it had; memory: what stood at addresses whose memory has been used;
+    signals: taken out of its queues. refuge: its address. towards: the node where it may run already, "" for nowhere else."""
+
+    pid: int
+    started: int
+    refuge: int
+    threads: Mapping[int, ThreadWas]
+    descriptors: frozenset[int]
+    children: frozenset[int]
+    memory: Mapping[int, bytes]
+    signals: Signals
+    towards: str
+
+
+class NoJournal(FarhomeError):
+    """What is there is no journal of a process that lives."""
+
+
+class Journal:
+    """One file, which says all or nothing. Errors of all methods: OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.memory: dict[int, bytes] = {}
+        self.signals: Signals = []
+        self.towards = ""
+        self._had: tuple[list[int], list[int]] | None = None
+        """descriptors and children, at first"""
+
+    def write(self, frozen: Frozen) -> None:
+        """As its threads are to be put back now."""
+        pid = frozen.pid
+        if self._had is None:
+            self._had = sorted(descriptors(pid)), sorted(children(pid))
+        threads = {tid: _was(thread) for tid, thread in frozen.threads.items()}
+        data = msgpack.packb([pid, started(pid), frozen.instruction - ONE, threads, *self._had, self.memory, self.signals, self.towards])
+        fresh = self.path.with_name(f".{self.path.name}")
+        fresh.write_bytes(data)
+        fresh.rename(self.path)
+
+    def end(self) -> None:
+        """The process goes on as it was, or never again."""
+        self.path.unlink(missing_ok=True)
+        self.path.with_name(f".{self.path.name}").unlink(missing_ok=True)
+
+
+def read(path: Path) -> Entry:
+    """Errors: OSError; NoJournal: also if the process has ended."""
+    try:
+        pid, began, refuge, threads, opened, born, memory, signals, towards = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
+        were = {tid: _thread(*was) for tid, was in threads.items()}
+        pending = [(tid, info) for tid, info in signals]
+        entry = Entry(pid, began, refuge, were, frozenset(opened), frozenset(born), memory, pending, towards)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NoJournal(f"{path} is no journal: {error}") from None
+    if started(entry.pid) != entry.started:
+        raise NoJournal(f"process {entry.pid} has ended")
+    return entry
+
+
+def started(pid: int) -> int:
+    """When a process began, in clock ticks after boot; 0: it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rsplit(b")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if fields[0] in b"ZX" else int(fields[_STARTED_AT])
+
+
+def descriptors(pid: int) -> frozenset[int]:
+    """Those that a process has open. Errors: OSError."""
+    return frozenset(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+
+
+def children(pid: int) -> frozenset[int]:
+    """Those that its main thread has. Errors: OSError."""
+    return frozenset(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
+
+
+def _was(thread: Thread) -> list[Any]:
+    return [bytes(thread.registers), thread.signal_mask, thread.rseq_section, thread.in_hand]
+
+
+def _thread(registers: bytes, mask: int, section: list[Any] | None, pending: list[bytes]) -> ThreadWas:
+    return ThreadWas(registers, mask, (section[0], section[1]) if section is not None else None, pending)

@@ -1,0 +1,26 @@
+# The sources of each target, in folders of kernel_helpers. Included by the Makefile here and by that of the fuzzers.
+LIBRARY_SOURCES := $(addprefix common/,pacing.c processor.c) \
+    $(addprefix process/,guest_memory.c inject.c inject_many.c) \
+    $(addprefix inspection/,forks.c guest_room.c guest_signals.c sharing.c tasks.c) \
+    $(addprefix stream/,stream.c tls.c) \
+    $(addprefix pages/,history.c objects.c pack.c receive.c send.c splice.c stream.c) \
+    $(addprefix pages/tables/,guards.c read.c scan.c uffd.c vmas.c) \
+    $(addprefix postcopy/,address_space.c page_set.c receive.c send.c) \
+    $(addprefix usage/,account.c children.c runnable.c sampler.c) \
+    link/spin.c \
+    $(addprefix link/session/,life.c receive.c relay.c send.c) \
+    $(addprefix link/marshal/,data_area.c marshal.c results.c) \
+    $(addprefix link/away/,away.c clocks.c direct_calls.c direct_files.c life.c listener.c own_proc.c parked.c) \
+    $(addprefix link/home/,children.c home.c life.c received.c rests.c self_signals.c suspended.c)
+
+SANDBOX_SOURCES := $(addprefix namespaces/sandbox/,create.c init.c main.c requests.c root.c)
+
+MFS_SHARED_SOURCES := common/pacing.c $(addprefix mfs/,log.c members.c tls.c wire.c)
+MFS_CLIENT_SOURCES := $(MFS_SHARED_SOURCES) \
+    $(addprefix mfs/client/,keeper.c kernel_requests.c known.c link.c main.c own_changes.c pages.c promises.c unread.c)
+MFS_SERVER_SOURCES := $(MFS_SHARED_SOURCES) \
+    $(addprefix mfs/server/,lobby.c main.c places.c) \
+    $(addprefix mfs/server/files/,exports.c handles.c hidden.c identity.c nodes.c reopen.c) \
+    $(addprefix mfs/server/sessions/,alone.c ledger.c life.c replies.c request.c threads.c turns.c) \
+    $(addprefix mfs/server/coherence/,leases.c pages.c promises.c remembered.c watch.c) \
+    $(addprefix mfs/server/operations/,attributes.c data.c direct_files.c directories.c locks.c names.c xattrs.c)
