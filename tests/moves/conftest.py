@@ -15,18 +15,19 @@ class Keeper:
 
     def __init__(self) -> None:
         self.held: Cluster | None = None
+        self._patch = pytest.MonkeyPatch()
 
     def get(self) -> Cluster:
         if self.held is None:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv(*stops.ENVIRONMENT)
-                self.held = Cluster()
+            self._patch.setenv(*stops.ENVIRONMENT)  # also for daemons that tests start again
+            self.held = Cluster()
             stops.prepare(self.held)
         return self.held
 
     def drop(self) -> None:
         if self.held is not None:
             held, self.held = self.held, None
+            self._patch.undo()
             held.down()
 
 
