@@ -183,10 +183,10 @@ class StubSignals:
 
     def _with_times(self, info: bytes) -> bytes:
         """A siginfo of a child's end, with what the child has used away as well."""
-        pid, _, status, user, system = _CHILD.unpack_from(info, _CHILD_AT)
+        pid, uid, status, user, system = _CHILD.unpack_from(info, _CHILD_AT)
         used = children.of_child(self._stub.pid, pid)
         more = (used.user * _TICKS // account.SECOND, used.system * _TICKS // account.SECOND)
-        return info[:_CHILD_AT] + _CHILD.pack(pid, _, status, user + more[0], system + more[1]) + info[_CHILD_AT + _CHILD.size :]
+        return info[:_CHILD_AT] + _CHILD.pack(pid, uid, status, user + more[0], system + more[1]) + info[_CHILD_AT + _CHILD.size :]
 
     def blocks(self, masks: dict[int, int], ignored: int) -> None:
         """What threads of the guest (the program's ids) block that are in a call: the terminal is asked again, and decides by that.

@@ -13,7 +13,7 @@ from engine.restarts import (
     shorten,
     timed_waits,
     waiting_places,
-)  # fmt: skip
+)
 from kernel_helpers.process.seizing import Frozen, seize
 
 _TRIES = 5

@@ -60,10 +60,10 @@ def test_every_room_is_in_the_architecture() -> None:
             assert (ROOT / room / name).exists(), f"{room}/{name}"
 
 
-FOLDERS = sorted(path.parent for path in (ROOT / "kernel_helpers").rglob("*.c"))
+FOLDERS = sorted({path.parent for path in (ROOT / "kernel_helpers").rglob("*.c")})
 
 
-@pytest.mark.parametrize("folder", sorted(set(FOLDERS)), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_readme_names_what_is_in_each_folder_of_helpers(folder: Path) -> None:
     """Its own, or that of the nearest folder above; and what a README names is there."""
     readme = next(path / "README.md" for path in (folder, *folder.parents) if (path / "README.md").exists())
