@@ -11,7 +11,7 @@ with the incarnation of the node, so that of two the newer is the greater. Every
 all else is checked where it comes in: by opening.py, in a program without rights, and again, as plain values, by plain.py.
 A card, and that a node is there or leaves, counts by the signature of that node, whoever tells it; that somebody does not
 answer, anybody may say. The header has four bytes that stand for all that was taken out of the cluster: nodes of which they
-differ have something to tell one another (node/removals.py).
+differ have something to tell one another (node/cluster/keys/removals.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMAT = 4
 LIMIT = 1399
 """Bytes of a datagram with its seal: what every link carries in one piece, tunnels too."""
 SEAL = 31
-"""Bytes that say by whom a datagram is, and that it is whole: see node/seals.py."""
+"""Bytes that say by whom a datagram is, and that it is whole: see node/cluster/front/gossip_seals.py."""
 UDP = 28
 """Bytes of the headers that the network puts before it."""
 ID = 6

@@ -1,7 +1,7 @@
 """Datagrams taken apart: bytes that another node has sent become a Datagram, or one sentence.
 
-Who has rights does not do this: mosd never loads it. What has none (node/front/program.py) does, and tells mosd what is in it (plain.py).
-"""
+Who has rights does not do this: mosd never loads it. What has none (node/cluster/front/program.py) does, and tells mosd what is in it
+(plain.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Who has said what in gossip: a node signs its card, and others check that by what they know of the node.
 
-Real nodes do it by the keys of their certificates (node/certificates.py). Under virtual time nobody lies, and a hash of the same
-length stands there, so that datagrams are as long as real ones.
+Real nodes do it by the keys of their certificates (node/cluster/keys/certificates.py). Under virtual time nobody lies, and a hash of the
+same length stands there, so that datagrams are as long as real ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What it costs to have many processes of one home away at once: memory at home for each stub and its deputy, and on the node for
-each guest and its remote. Deputies, and remotes, share programs beyond the first few (node/hosts.py): what all of them have, divided by
-the number of processes.
+each guest and its remote. Deputies, and remotes, share programs beyond the first few (node/programs/hosts.py): what all of them have,
+divided by the number of processes.
 
 Memory is the proportional share of resident pages (PSS): what several processes map is divided by their number. The program is
 `sleep`, so that nearly all of it is ours. FARHOME_BENCH_PROCESSES says how many, instead of 200.

@@ -28,7 +28,7 @@ from bench.cpu import Pieces
 from bench.nodes import bench_lab, build, checked, wait_until
 from bench.result import BenchFailed, Result
 from lab import cgroups
-from node.cgroups import GuestGroups
+from node.guests.cgroups import GuestGroups
 
 if TYPE_CHECKING:
     from lab import Lab, Node

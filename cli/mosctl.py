@@ -329,10 +329,11 @@ def _ask(operation: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]
 
 def _cluster(options: argparse.Namespace) -> int:
     # Keys work without a daemon, and need what no other verb does.
-    from node import config, join
-    from node.paths import Paths
-    from node.pki import KeyStore
-    from node.tokens import Token, new_token
+    from node.cluster import join
+    from node.cluster.keys.pki import KeyStore
+    from node.cluster.keys.tokens import Token, new_token
+    from node.common import config
+    from node.common.paths import Paths
 
     if os.geteuid() != 0:
         raise CommandError("only root may do that", NOT_PERMITTED)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from cli.command import Parser, run
 from cli.exit_codes import NOT_PERMITTED, OK
-from node import forked
-from node.priority import come_first
+from node.programs import forked
+from node.programs.priority import come_first
 from wire.logs import Lines
 from wire.resources import allow_many_descriptors
 
@@ -41,11 +41,11 @@ def body(arguments: Sequence[str] | None) -> int:
 
     import uvloop
 
-    from node import config
+    from node.common import config
+    from node.common.names import format_endpoint
+    from node.common.paths import Paths
     from node.daemon import Daemon
-    from node.names import format_endpoint
-    from node.paths import Paths
-    from node.programs import zygote
+    from node.programs.programs import zygote
 
     paths = Paths.from_environment(options.config, options.run, options.state)
     settings = config.load(paths.config)
@@ -76,7 +76,7 @@ def body(arguments: Sequence[str] | None) -> int:
 
 
 def main() -> int:
-    """The installed program; bin/mosd has put a last word of blanks behind the others, as room (node/forked.py)."""
+    """The installed program; bin/mosd has put a last word of blanks behind the others, as room (node/programs/forked.py)."""
     words = sys.argv[1:]
     if words and len(words[-1]) >= forked.TITLE_ROOM and words[-1].isspace():
         words.pop()

@@ -16,7 +16,7 @@ from lab.node import ROOT, Node
 from lab.state import LabError
 
 if TYPE_CHECKING:
-    from node.pki import KeyStore
+    from node.cluster.keys.pki import KeyStore
 
 CLUSTER = "farhome"
 STARTS = 8
@@ -38,7 +38,7 @@ def measured_speed(configuration: str) -> str:
 
 @functools.cache
 def _speed() -> float:
-    from node.sampling import calibrate_speed
+    from node.common.sampling import calibrate_speed
 
     return calibrate_speed(MEASURING)
 
@@ -54,7 +54,7 @@ def start(nodes: list[Node]) -> None:
 
 def make_keys(nodes: list[Node]) -> None:
     """Key and certificate for every node. Errors: LabError."""
-    from node.pki import KeyStore, PkiError  # the other verbs of lab start faster without it
+    from node.cluster.keys.pki import KeyStore, PkiError  # the other verbs of lab start faster without it
 
     try:
         fill({node.name: KeyStore(node.root / "var/lib/farhome/pki") for node in nodes})
@@ -65,7 +65,7 @@ def make_keys(nodes: list[Node]) -> None:
 def fill(stores: dict[str, KeyStore], days: float | None = None) -> None:
     """Put key and certificate of each named node into its store; the first is the authority. `days`: that certificates last.
     Errors: PkiError, OSError."""
-    from node.pki import new_key
+    from node.cluster.keys.pki import new_key
 
     first, *others = stores
     authority = stores[first]

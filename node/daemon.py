@@ -15,40 +15,42 @@ from typing import Any
 from balancer.policy import LendingPolicy
 from engine.processor import own_processor
 from kernel_helpers.errors import FarhomeError
-from node import config as configuration
-from node import life, lineage, sampling
-from node import programs as starting
-from node.accounts import PERIOD as ACCOUNTS_PERIOD
-from node.accounts import Accounts
-from node.balancing import Balancer
-from node.beginning import Beginnings
-from node.certificates import Certificates
-from node.checkpoints import PERIOD as CHECKPOINT_PERIOD
-from node.checkpoints import Checkpoints
-from node.clustering import SIGNED_PERIOD, Clustering
-from node.commands import Commands
-from node.config import Config, ConfigError
-from node.control import ControlServer
-from node.filetree import PERIOD as FILES_PERIOD
-from node.filetree import FileTree
-from node.front.front import Front
-from node.guest import Guest, Surroundings
-from node.guests import Guests
-from node.ledger import Ledger
-from node.lending import Lending
-from node.lobby import source_of
-from node.moves import Mover
-from node.names import format_endpoint, parse_endpoint
-from node.paths import Paths, write_atomically
-from node.peer_server import Caller
-from node.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
-from node.periodic import periodically
-from node.pki import KeyStore
-from node.processors import Processors
-from node.programs import Programs
-from node.registry import HOME, HomeProcess, Registry
-from node.spreading import PERIOD as SPREADING_PERIOD
-from node.watching import Watching
+from node.balancing.balancing import Balancer
+from node.balancing.beginning import Beginnings
+from node.cluster import incarnation as life
+from node.cluster.clustering import SIGNED_PERIOD, Clustering
+from node.cluster.file_tree import PERIOD as FILES_PERIOD
+from node.cluster.file_tree import FileTree
+from node.cluster.front.front import Front
+from node.cluster.front.lobby import source_of
+from node.cluster.front.peer_server import Caller
+from node.cluster.keys.certificates import Certificates
+from node.cluster.keys.pki import KeyStore
+from node.cluster.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
+from node.cluster.processors import Processors
+from node.cluster.spreading import PERIOD as SPREADING_PERIOD
+from node.common import config as configuration
+from node.common import sampling
+from node.common.config import Config, ConfigError
+from node.common.names import format_endpoint, parse_endpoint
+from node.common.paths import Paths, write_atomically
+from node.common.periodic import periodically
+from node.guests.guest import Guest, Surroundings
+from node.guests.guests import Guests
+from node.moves import lineage
+from node.moves.checkpoints import PERIOD as CHECKPOINT_PERIOD
+from node.moves.checkpoints import Checkpoints
+from node.moves.moves import Mover
+from node.moves.registry import HOME, HomeProcess, Registry
+from node.owner.accounts import PERIOD as ACCOUNTS_PERIOD
+from node.owner.accounts import Accounts
+from node.owner.ledger import Ledger
+from node.owner.lending import Lending
+from node.programs import programs as starting
+from node.programs.programs import Programs
+from node.requests.commands import Commands
+from node.requests.control import ControlServer
+from node.requests.watching import Watching
 
 ADOPT_PERIOD = 0.5
 SEED_PERIOD = 2.0

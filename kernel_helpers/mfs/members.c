@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define REMOVED_MOST 1024 /* as in node/removals.py */
+#define REMOVED_MOST 1024 /* as in node/cluster/keys/removals.py */
 
 struct removed {
 	char name[MFS_NAME_MOST];

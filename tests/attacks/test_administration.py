@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from balancer.policy import LendingPolicy
-from node import guests as rooms
-from node.config import Config
-from node.guest import Guest, Surroundings
-from node.guests import Guests
-from node.paths import Paths
-from node.programs import Programs
+from node.common.config import Config
+from node.common.paths import Paths
+from node.guests import guests as rooms
+from node.guests.guest import Guest, Surroundings
+from node.guests.guests import Guests
+from node.programs.programs import Programs
 
 
 def _why(tmp_path: Path, table: dict[str, object], home: str) -> str | None:

@@ -13,8 +13,8 @@ import pytest
 from balancer.lending import Borrower
 from balancer.mistakes import Mistake
 from balancer.policy import LendingPolicy
-from node import foundation
-from node.cgroups import BASE, Bounds, GuestGroups, hierarchies
+from node.guests import foundation
+from node.guests.cgroups import BASE, Bounds, GuestGroups, hierarchies
 from remote import identity
 from remote.sandbox import Sandbox
 from tests.remote.ids import own_ids

@@ -23,9 +23,9 @@ from balancer.datagram import (
     pack_entry,
     statement,
 )
-from node.certificates import Certificates
-from node.pki import KeyStore
-from node.seals import TELLING, Seals
+from node.cluster.front.gossip_seals import TELLING, Seals
+from node.cluster.keys.certificates import Certificates
+from node.cluster.keys.pki import KeyStore
 from tests.node.nodes import PORT, Cluster, Node, wait_for
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from node.control import CONNECTIONS_OF_USER, REQUEST
-from node.front.front import bound
-from node.guests import PLACES_OF_HOME
-from node.pki import KeyStore
-from node.seals import ASKING, TELLING, Seals
+from node.cluster.front.front import bound
+from node.cluster.front.gossip_seals import ASKING, TELLING, Seals
+from node.cluster.keys.pki import KeyStore
+from node.guests.guests import PLACES_OF_HOME
+from node.requests.control import CONNECTIONS_OF_USER, REQUEST
+from tests.node.cluster.test_peers import dial, hello
+from tests.node.cluster.test_peers import member as context_of
 from tests.node.nodes import PORT, Cluster, Node, wait_for
-from tests.node.test_peers import dial, hello
-from tests.node.test_peers import member as context_of
 from wire import frames
 
 SPARE = 40

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from engine.permission import Owner
-from node import adoption
-from node.aside import Aside
-from node.process import read_stat
-from node.registry import HomeProcess
+from node.common.aside import Aside
+from node.common.process import read_stat
+from node.moves.registry import HomeProcess
+from node.requests import adoption
 from tests.node.nodes import Cluster, wait_for
 from tests.programs.build import program
 

@@ -14,7 +14,7 @@ from bench.nodes import build
 from bench.parallel_nodes import parallel
 from bench.slurm import PROGRAMS, slurm
 from lab import Lab, cgroups
-from node.cgroups import GuestGroups
+from node.guests.cgroups import GuestGroups
 
 LEAST_OF_A_PIECE = 0.3e-3
 """Seconds of processor, however quick that is."""

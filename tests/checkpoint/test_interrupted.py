@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint.take import take
 from deputy.mending import mend
-from node.process import read_stat
+from node.common.process import read_stat
 from tests.checkpoint.test_refusals import held, scheduled
 from tests.checkpoint.test_restart import PARENT, finds_everything, program, restarted, saved
 from tests.moves.cluster import until

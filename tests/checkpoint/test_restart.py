@@ -16,7 +16,7 @@ import pytest
 from checkpoint.errors import CheckpointRefused, RestartRefused
 from checkpoint.restart import restart
 from checkpoint.take import take
-from node.process import read_stat
+from node.common.process import read_stat
 from tests.moves.cluster import until
 
 KEEPER = Path(__file__).with_name("keeper.py")

@@ -14,7 +14,7 @@ from cli import exit_codes, man
 from cli.command import Parser
 from kernel_helpers.calls import table
 from mfs.settings import Settings
-from node import config
+from node.common import config
 from wire import control
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +71,20 @@ def test_a_readme_names_what_is_in_each_folder_of_helpers(folder: Path) -> None:
         assert list(readme.parent.rglob(word)) or (ROOT / "kernel_helpers" / word).exists(), word
     assert readme.parent == folder or f"{folder.name}/" in readme.read_text()
     assert len([path for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py")]) <= 14
+
+
+NODE = sorted({path.parent for path in (ROOT / "node").rglob("*.py")})
+
+
+@pytest.mark.parametrize("folder", NODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_readme_of_node_names_what_is_in_each_folder(folder: Path) -> None:
+    text = (ROOT / "node" / "README.md").read_text()
+    there = {path.name for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py", "README.md")}
+    for name in there:
+        assert f"`{name}`" in text or f"[{name}]" in text or f"`{name}/`" in text, name
+    assert len(there) <= 14
+    for name in re.findall(r"`(\w+\.py)`", text):
+        assert list((ROOT / "node").rglob(name)), name
 
 
 @pytest.mark.parametrize("name", man.COMMANDS)

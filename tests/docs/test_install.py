@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli import man
-from node import config
+from node.common import config
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab import cgroups
-from node.cgroups import GuestGroups
+from node.guests.cgroups import GuestGroups
 from tests.faults.running import HOME, Running
 from tests.moves.cluster import Cluster, until
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from node.cgroups import BASE, FIRST_WEIGHT, FULL_WEIGHT, hierarchies
+from node.guests.cgroups import BASE, FIRST_WEIGHT, FULL_WEIGHT, hierarchies
 from tests.faults.running import HOME, Running
 from tests.faults.stops import Stop
 from tests.moves.cluster import Cluster, until

@@ -31,7 +31,7 @@ from engine.capture import capture
 from engine.context import BadContext, Context
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process.seizing import seize
-from node.front import values
+from node.cluster.front import values
 from tests.balancer.vectors import node
 from tests.fuzz.mutation import mutate
 from wire import control, frames

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel_helpers.common.library import build_directory
-from node.pki import KeyStore, new_key
+from node.cluster.keys.pki import KeyStore, new_key
 from tests.mfs.caller import Caller
 
 

@@ -62,7 +62,7 @@ def twins(area: Path) -> Iterator[list[Twin]]:
     served = Served(area / "keys", ["/"])
     port = free_port()
     reference = subprocess.Popen(
-        [sys.executable, "-P", "-m", "mfs.reference", served.own.directory, "127.0.0.1", str(port)], stdout=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-P", "-m", "tests.mfs.reference", served.own.directory, "127.0.0.1", str(port)], stdout=subprocess.PIPE, cwd=ROOT
     )
     try:
         assert reference.stdout is not None

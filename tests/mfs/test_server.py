@@ -257,7 +257,7 @@ def test_locks_exclude_processes_of_both_nodes(served: Served, area: Path) -> No
 
 
 def test_who_is_not_of_the_cluster_is_not_heard(served: Served, area: Path) -> None:
-    from node.pki import KeyStore
+    from node.cluster.keys.pki import KeyStore
 
     stranger = KeyStore(area / "stranger")
     stranger.init("test", "n2")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from node.pki import KeyStore
+from node.cluster.keys.pki import KeyStore
 from tests.node.nodes import Cluster
 
 if os.geteuid() != 0:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["*/test_*.py"]
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from typing import Any
 
 from lab.cluster import fill
 from lab.node import ask
-from node.cgroups import BASE, GuestGroups
-from node.pki import KeyStore
+from node.cluster.keys.pki import KeyStore
+from node.guests.cgroups import BASE, GuestGroups
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7226

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lab import Lab, Node
-from node.pki import KeyStore
+from node.cluster.keys.pki import KeyStore
 from tests.mfs.escape.forger import ATTACKS, ODDITIES, RACES
 from tests.mfs.escape.grounds import AWAY, OUTSIDE, SECRET, TRY, Attempt, Grounds, changes, table
 from tests.mfs.exports import INSIDE, KEYS, PORT, PYTHON

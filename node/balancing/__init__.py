@@ -1,0 +1,1 @@
+"""When processes move, and where to."""

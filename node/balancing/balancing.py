@@ -1,0 +1,427 @@
+"""The balancer's senses and hands: samples and gossip out and in, decisions made and one of them acted on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from balancer.admission import recheck
+from balancer.decide import PERIOD, decide, next_interval
+from balancer.gossip import Gossip
+from balancer.journal import Journal
+from balancer.load import LoadEstimator
+from balancer.owner import Stage
+from balancer.placement import place, placings
+from balancer.process import Decision, Process, Settings
+from balancer.view import View
+from kernel_helpers.errors import MoveRefused
+from node.balancing.traffic import Habits
+from node.cluster.gossiping import Gossiping
+from node.cluster.keys.certificates import Certificates
+from node.cluster.peers import PROTOCOL_VERSION, PeerError, Peers
+from node.cluster.processors import Processors
+from node.common import process, sampling
+from node.common.config import Config
+from node.common.periodic import periodically
+from node.guests.guest import Guest
+from node.guests.guests import Guests
+from node.moves.moves import Manner, MoveFailed, Mover
+from node.moves.registry import HOME, HomeProcess, Registry
+from node.owner.lending import Lending
+from node.owner.pressure import Waits
+
+TOLD_WITHIN, SPEAKS_WITHIN = 0.2, 0.5
+"""Seconds after which gossip is told how it is here, if something is to be sent, and if nothing is."""
+LENDS_PERIOD = 0.5
+"""Seconds between two looks at whether the node lends, if nothing has happened."""
+PRESSURE_PERIOD = 1.0
+USAGE_PERIOD = 2.0
+USAGE_TIMEOUT = 3.0
+BEST = "best"
+PLACED_AT_ONCE = 3
+"""Moves of processes that want the best node: it is the others' turn then, so that the first arrive soon."""
+BEGUN_AT_ONCE = 12
+"""Those of programs that have not begun. They are small, and mostly wait for other nodes to make a place."""
+TURN_WITHIN = 3.0
+"""Seconds after which a process that is to be placed begins at home even if it is not its turn yet; mosrun does not wait for longer
+than 5."""
+MOST_WAITING = 64
+"""Programs that wait for their turn, each with a connection to the daemon: more begin at home at once."""
+BEGINS_WITHIN = 1.0
+"""Seconds after which a program whose turn it is, and that has not begun, is not waited for."""
+
+log = logging.getLogger("mosd.balancer")
+
+
+class _Crowd:
+    """Tells when nobody is inside."""
+
+    def __init__(self) -> None:
+        self.none = asyncio.Event()
+        self.none.set()
+        self._count = 0
+
+    async def __aenter__(self) -> None:
+        self._count += 1
+        self.none.clear()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self.none.set()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Whether it happens in time."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+class Balancer:
+    """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
+
+    def __init__(
+        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, lending: Lending,
+        processors: Processors, own: Callable[[], Iterable[int]], speed: float, life: int, tree: Path, seed: int | None = None,
+        certificates: Certificates | None = None,
+    ) -> None:  # fmt: skip
+        """own: pids of farhome's own programs besides the daemon; tree: where all nodes' files are."""
+        self._config = config
+        self._registry = registry
+        self._mover = mover
+        self._guests = guests
+        self._peers = peers
+        self._lending = lending
+        self._processors = processors
+        self._waits = Waits()
+        self._rng = random.Random(seed)
+        self._clock = time.monotonic
+        self.gossip = Gossip(config().name, self._clock, self._rng, signatures=certificates)
+        self.gossiping = Gossiping(self.gossip, peers, self._speak_again)
+        self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
+        self._incarnation = life
+        self._threads = sampling.RunnableThreads(own)
+        self.memory_free, self.memory_total = sampling.memory()
+        self.decisions: dict[int, Decision] = {}
+        self.journal = Journal()
+        self.habits = Habits(registry, mover, lambda: str(tree) if config().mfs.is_direct else None)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lent_in: tuple[int, bool, Stage] | None = None
+        self._lent_at, self._is_lent = 0.0, False
+        self._told_at = float("-inf")
+        self._leaving = 0.0
+        """Runnable threads of processes that are on their way from here to other nodes."""
+        self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
+        self._begin_away = asyncio.Semaphore(BEGUN_AT_ONCE)
+        self._unplaced = _Crowd()
+        """programs that want the best node, of which it is not known yet that they stay"""
+        self._beginning: dict[int, asyncio.Event] = {}
+        """of those that have not begun"""
+        self._staying: dict[int, float] = {}
+        """Their runnable threads, as far as they stay."""
+
+    def start(self) -> None:
+        """Runs the loops until close(). Errors: OSError."""
+        self._threads.start()
+        self._feel()
+        self._tell_gossip()
+        self._spawn(periodically("the load", self.speak, lambda: SPEAKS_WITHIN))
+        self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
+        self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
+        self._spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
+        self._spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True, shared=False))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- senses --------------------------------------------------------------------------------------------------------
+
+    def _take_samples(self) -> None:
+        """What has been counted since the last time."""
+        guests = sum(guest.runnable for guest in self._guests.all())
+        for at, runnable in self._threads.take():
+            self.estimator.sample(runnable, self.memory_free, self.memory_total, guests, at)
+
+    def _feel(self) -> None:
+        self.memory_free, self.memory_total = sampling.memory()
+        self.estimator.feel(self._waits.look())
+
+    def _tell_gossip(self) -> None:
+        self._take_samples()
+        config, self._told_at = self._config(), self._clock()
+        self.gossiping.update_self(
+            self.estimator.vector(
+                name=config.name, incarnation=self._incarnation, address=config.address, port=config.port,
+                guests=len(self._guests.all()), lending=self._lends(), blocked=self._guests.blocked,
+                version=PROTOCOL_VERSION, stage=self._lending.state.stage, owner_idle=self._lending.sight.idle,
+                processor=self._processors.own.digest,
+            )
+        )  # fmt: skip
+
+    def _lends(self) -> bool:
+        """Whether the node would take a guest. What takes long to find out is found out again when guests or the owner's state have
+        changed, and now and then; who sends one is told exactly."""
+        now, state = self._clock(), (len(self._guests.all()), self._guests.blocked, self._lending.state.stage)
+        if state != self._lent_in or now - self._lent_at >= LENDS_PERIOD:
+            self._lent_in, self._lent_at, self._is_lent = state, now, self._guests.lends() is None
+        return self._is_lent
+
+    def policy_changed(self) -> None:
+        """The owner's policy is another one."""
+        self._lent_in = None
+
+    def speak(self) -> None:
+        """Tells gossip of how it is here, and sends what is due; what is urgent is."""
+        if not self._tasks:
+            return  # nothing has been seen of this node yet
+        self._tell_gossip()
+        self.gossiping.tick()
+
+    def _speak_again(self) -> None:
+        """Sends what is due."""
+        if self._clock() - self._told_at > TOLD_WITHIN:
+            self._tell_gossip()
+        self.gossiping.tick()
+
+    def greet(self, name: str) -> None:
+        """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
+        self._tell_gossip()
+        self.gossiping.send(self.gossip.introduce(name))
+
+    def correct(self, name: str) -> None:
+        """Tells a node that has thought better of this one than it is."""
+        self._tell_gossip()
+        self.gossiping.send(self.gossip.tell(name))
+
+    async def _ask_all_usage(self) -> None:
+        """Asks the nodes that our processes are on how much of their processors those have used."""
+        away: dict[str, list[HomeProcess]] = {}
+        for entry in self._registry:
+            if entry.state == "away":
+                away.setdefault(entry.where, []).append(entry)
+        await asyncio.gather(*(self._ask_usage(name, entries) for name, entries in away.items()), return_exceptions=True)
+
+    async def _ask_usage(self, name: str, entries: list[HomeProcess]) -> None:
+        try:
+            answer = await self._peers.call(name, "usage", {"pids": [entry.pid for entry in entries], "reads": True}, USAGE_TIMEOUT)
+            told = {int(pid): float(cpu) for pid, cpu, *_ in answer}
+            reads = {int(pid): int(more[0]) for pid, _, *more in answer if more}
+        except (PeerError, ValueError, TypeError) as error:
+            log.debug("usage on %s: %s", name, error)
+            return
+        for entry in entries:
+            if 0 <= (cpu := told.get(entry.pid, -1.0)) < 1e12:
+                self._registry.used(entry, cpu)
+                self.habits.has_read_there(entry, reads.get(entry.pid, 0))
+
+    def started(self, pid: int) -> None:
+        """A process of this node has begun: counts at once."""
+        self.estimator.inflate(pid, hold=0.0)
+        self._begun(pid)
+
+    def ended(self, entry: HomeProcess) -> None:
+        """A process of this node has ended; one that was at home counts as gone."""
+        if entry.where == HOME:
+            self.estimator.end(entry.pid)
+        self._begun(entry.pid)
+
+    def _begun(self, pid: int) -> None:
+        self._staying.pop(pid, None)
+        if (begun := self._beginning.pop(pid, None)) is not None:
+            begun.set()
+
+    def guest_accepted(self, guest: Guest) -> None:
+        """Counts at once, in full until it can have come."""
+        self.estimator.inflate(guest.key, guest.runnable, self._mover.cost.takes(guest.memory))
+        self._tell_gossip()
+
+    def guest_left(self, guest: Guest) -> None:
+        """A guest has gone, or has not come: counts at once."""
+        self.estimator.relieve(guest.key, guest.runnable)
+        self._tell_gossip()
+
+    def process_moved(self, pid: int, before: str, after: str, runnable: float) -> None:
+        """A process of this node has moved, whoever wanted it; a hop changes nothing here."""
+        if before == HOME != after:
+            self.estimator.relieve(pid, runnable)
+        elif before != HOME == after:
+            self.estimator.inflate(pid, runnable, hold=0.0)  # it runs already
+
+    def recheck(self, slowdown: float, runnable: float, memory: int, coming: int) -> str | None:
+        """Why a guest that somebody's balancer sends would be no better off here, by what this node knows of itself now; coming: bytes
+        of guests that are on their way."""
+        own = self.view().own
+        return None if own is None else recheck(own, slowdown, runnable, memory, coming, self.settings())
+
+    def view(self) -> View:
+        """What this node knows of all, itself as of now."""
+        self._tell_gossip()
+        return self.gossip.view()
+
+    def view_ahead(self) -> View:
+        """The view less the processes that are on their way out: not all are to leave what the first of them leave idle."""
+        return self.view().with_own(-self._leaving)
+
+    # -- hands ---------------------------------------------------------------------------------------------------------
+
+    def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
+        """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
+        offset = self._clock() - time.time()
+        stat, habit = process.read_stat(entry.pid), self.habits.of(entry)
+        resident = stat.resident if stat and entry.where == HOME else entry.resident
+        return Process(
+            pid=entry.pid, cpu_seconds=self._registry.cpu_seconds(entry, time.time(), stat), memory=max(entry.memory, resident),
+            where=entry.where,
+            arrived=entry.since + offset, moved=tuple(moment + offset for moment in entry.recent),
+            runnable=entry.runnable(stat), moving=self._mover.is_moving(entry.pid),
+            locked=entry.locked, home_only=entry.home_only, wanted=entry.wanted or None, not_before=entry.not_before + offset,
+            unfit=unfit, files=habit.files, calls=habit.calls,
+            trusted=frozenset(entry.trust) if entry.trust else None,
+        )  # fmt: skip
+
+    def settings(self) -> Settings:
+        """The rules' figures, with the cost of moves as learned here."""
+        return replace(Settings(), cost=self._mover.cost)
+
+    def place(self, entry: HomeProcess, away: bool) -> Decision:
+        """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
+        view = self.view()
+        decision = place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings(), away)
+        self.journal.record(time.time(), decision, entry.where)
+        return decision
+
+    def decide(self) -> None:
+        """Makes a decision for every home process and starts the one that is a move."""
+        entries = [entry for entry in self._registry if entry.state in ("home", "leaving", "away", "hopping", "coming")]
+        for entry in entries:
+            if entry.wanted == BEST:
+                self._registry.update(entry.pid, wanted="")
+                self._spawn(self._place_best(entry))
+        entries = [entry for entry in entries if entry.wanted != BEST]
+        if not self._config().balance:
+            # What its user wants is done even where nothing is balanced.
+            entries = [entry for entry in entries if entry.wanted]
+        if not entries:
+            self.decisions = {}
+            return
+        view = self.view()
+        unfit = self._processors.unfit(view)
+        mine = [self._figures(entry, unfit) for entry in entries]
+        made = decide(view, mine, self._clock(), self._rng, self.settings())
+        self.decisions = {decision.pid: decision for decision in made}
+        for decision, figures in zip(made, mine, strict=True):
+            self.journal.record(time.time(), decision, figures.where)
+            if decision.target is not None:
+                self._spawn(self._make(decision))
+            else:
+                self._settle_wish(decision.pid)
+
+    def _settle_wish(self, pid: int) -> None:
+        """A wish that has come true is done with: the process is the balancer's and its user's to move again."""
+        entry = self._registry.get(pid)
+        if entry is not None and entry.wanted and entry.wanted == (self._config().name if entry.where == HOME else entry.where):
+            self._registry.update(pid, wanted="")
+
+    async def turn(self, entry: HomeProcess) -> None:
+        """Returns when a program may begin that wants the best node: when it can be placed at once, or, if it stays, when those have left
+        that are being placed. Were all of many to begin together, they would take each other, and who moves them, the processor."""
+        self._registry.update(entry.pid, wanted="")
+        its_turn, begun = asyncio.Event(), asyncio.Event()
+        self._beginning[entry.pid] = begun
+        self._spawn(self._place_new(entry, its_turn, begun))
+        if len(self._beginning) <= MOST_WAITING:
+            await _within(TURN_WITHIN, its_turn)
+
+    async def _place_new(self, entry: HomeProcess, its_turn: asyncio.Event, begun: asyncio.Event) -> None:
+        runnable = entry.runnable()
+
+        def view() -> View:
+            """As if it had begun, and those that stay."""
+            return self.view_ahead().with_own(sum(self._staying.values()) + (0.0 if begun.is_set() else runnable))
+
+        async with self._unplaced, self._begin_away:
+            if begun.is_set():  # it has waited too long
+                async with self._placing:
+                    await self._place(entry, view)
+                return
+            if await self._place(entry, view, its_turn.set):
+                its_turn.set()
+                return
+        if begun.is_set():
+            return
+        self._staying[entry.pid] = runnable
+        await _within(TURN_WITHIN, self._unplaced.none)
+        its_turn.set()
+        await _within(BEGINS_WITHIN, begun)
+        self._staying.pop(entry.pid, None)
+
+    async def _place_best(self, entry: HomeProcess) -> None:
+        async with self._placing:
+            await self._place(entry, self.view_ahead)
+
+    async def _place(self, entry: HomeProcess, view: Callable[[], View], begins: Callable[[], None] | None = None) -> bool:
+        """Asks one node after the other until one takes it; false: it is to stay. begins: it has not begun, see moves.Manner."""
+        now = self._registry.get(entry.pid)
+        if now is None or now.where != entry.where:
+            return True
+        figures = self._figures(now, self._processors.unfit(self.view()))
+        for decision in placings(view, figures, self._rng, self.settings()):
+            self.journal.record(time.time(), decision, now.where)
+            if decision.target is None:
+                return False
+            if self._mover.is_moving(now.pid) or not await self._act(decision, begins):
+                return True
+        return False
+
+    async def _make(self, decision: Decision) -> None:
+        await self._act(decision)
+
+    async def _act(self, decision: Decision, begins: Callable[[], None] | None = None) -> bool:
+        """Makes a move that was decided; returns whether another target might take the process where this one has not. begins: see
+        moves.Manner."""
+        assert decision.target is not None
+        log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
+        entry, leaving, runnable = self._registry.get(decision.pid), 0.0, 0.0
+        if entry is not None:
+            runnable = entry.runnable()
+            self.gossip.sent(decision.target, runnable)
+
+        def starts() -> None:
+            """From now on it counts here, and is about to leave."""
+            nonlocal leaving
+            leaving = runnable if entry is not None and entry.where == HOME else 0.0
+            self._leaving += leaving
+            if begins is not None:
+                begins()
+
+        if begins is None:
+            starts()
+        try:
+            await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins and starts))
+        except MoveRefused as error:  # logged and kept by the mover
+            self.journal.concluded(decision.pid, decision.target, str(error))
+            self.gossip.not_taken(decision.target, runnable)
+            return isinstance(error, MoveFailed) and error.no_place
+        finally:
+            self._leaving -= leaving
+        self.journal.concluded(decision.pid, decision.target, "made")
+        self._settle_wish(decision.pid)
+        return False
+
+    def close(self) -> None:
+        """Stops the loops."""
+        for task in self._tasks:
+            task.cancel()
+        self._threads.stop()
+        self.gossiping.close()

@@ -1,0 +1,1 @@
+"""The cluster's keys: certificates, who was let in, who was taken out, tokens."""

@@ -1,0 +1,1 @@
+"""What all folders of node/ need: names, paths, configuration, a look at the kernel, messages."""

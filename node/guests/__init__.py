@@ -1,0 +1,1 @@
+"""Processes of other nodes that run here."""

@@ -1,0 +1,475 @@
+"""The target's side: admission of guests by the owner's policy, one remote for each, and sending them away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from balancer.policy import LendingPolicy, LendingState
+from kernel_helpers.errors import sentence
+from node.cluster.front.peer_server import Caller
+from node.cluster.peers import BUSY, PeerRefused
+from node.common.config import Config
+from node.common.paths import Paths, write_atomically
+from node.guests.cgroups import GuestGroups
+from node.guests.foundation import why_no_user_namespaces
+from node.guests.guest import Guest, Surroundings, amount, recorded, requested
+from node.guests.guest_freezing import Stillness
+from node.guests.guest_shares import Census
+from node.guests.resting import Resting
+from node.programs.programs import Program, ProgramError, Programs
+from wire import steps
+from wire.frames import Message
+
+SECRET = 32
+LISTEN_TIMEOUT = 15.0
+STALE_TIMEOUT = 8.0
+"""Seconds that a new guest waits for the one with the same key, which has just left, to be cleared away."""
+ARRIVALS = 8
+"""Places that may be in the making at once."""
+PLACES, PLACES_OF_HOME = 256, 64
+"""Places whose guests do not run here yet, each a process and three descriptors: of all homes, and of one."""
+EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT = 10.0, 3600.0
+USAGE_TIMEOUT = 1.0
+MOST_ASKED = 256
+ROOM_TIMEOUT = 10.0
+"""Seconds within which a guest has to make room for one of a higher class."""
+
+log = logging.getLogger("mosd.guests")
+
+
+class Guests:
+    """All guests of this node."""
+
+    def __init__(
+        self, paths: Paths, config: Callable[[], Config], policy: Callable[[], LendingPolicy], programs: Programs,
+        surroundings: Callable[[], Surroundings], accepted: Callable[[Guest], None],
+        recheck: Callable[[float, Guest, int], str | None], cluster: Callable[[], str] = str,
+        left: Callable[[Guest], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """accepted is told of guests that get a place now; recheck says why a guest, by the
+        slowdown of where it is, would be no better off here, and is told of the bytes that are on their way already. cluster: the name of
+        the one that all peers are in. left is told of guests that have gone, while their control groups are still there."""
+        self._paths = paths
+        self._config = config
+        self._policy = policy
+        self._programs = programs
+        self._surroundings = surroundings
+        self._left = left
+        self._accepted = accepted
+        self._recheck = recheck
+        self._blocked = (paths.run / "blocked").exists()
+        self._guests: dict[str, Guest] = {}
+        self._remotes: dict[str, Program] = {}
+        self._arriving: set[str] = set()
+        self._alone: dict[str, float] = {}
+        """Guests that have been alone in their control groups since they came, and seconds of cpu that those had counted before."""
+        self._expelling: set[str] = set()
+        self._leaving: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._kernel_refuses: str | None = None
+        """why it makes no user namespace; empty: it does, None: it has not been asked"""
+        self.groups = GuestGroups()
+        self.census = Census(paths, self.groups, cluster)
+        self.stillness = Stillness(self.groups)
+        self.resting = Resting(self.groups, lambda: {key: remote.pid for key, remote in self._remotes.items()})
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the owner has blocked the node; kept until it is unblocked or the node goes down."""
+        return self._blocked
+
+    def block(self, blocked: bool) -> None:
+        """Takes no guests any more, or takes them again. Errors: OSError."""
+        path = self._paths.run / "blocked"
+        if blocked:
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
+        self._blocked = blocked
+
+    def remotes(self) -> dict[int, str]:
+        """Process id of each remote, and the key of its guest."""
+        return {remote.pid: key for key, remote in self._remotes.items()}
+
+    def all(self) -> list[Guest]:
+        """Every guest, those that are on their way too."""
+        return list(self._guests.values())
+
+    def state(self) -> LendingState:
+        """How the node is now, for the owner's policy."""
+        return self.census.state(self._guests, self._policy(), self._surroundings(), self.blocked)
+
+    def lends(self) -> str | None:
+        """Why no guest would be taken now, None if some would."""
+        return self._policy().lends(self.state())
+
+    def denied(self) -> dict[str, str]:
+        """Keys of those to whom the policy, which may have changed, does not lend, and why."""
+        policy, state = self._policy(), self.state()
+        reasons = {key: policy.denies(self.census.borrower(guest), state) for key, guest in self._guests.items()}
+        return {key: reason for key, reason in reasons.items() if reason is not None}
+
+    async def reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
+        """A place for one guest: where its home may connect to, and the secret. Errors: PeerRefused with the reason."""
+        guest, kind = requested(caller, parameters), "refused"
+        refusal = await self._why_not(guest)
+        if refusal is None and parameters.get("slowdown") is not None:
+            kind, refusal = BUSY, self._recheck(amount(parameters, "slowdown", 1e9), guest, self._coming())
+        if refusal is None and (len(self._arriving) >= ARRIVALS or self._is_crowded(guest)):
+            kind, refusal = BUSY, "too many guests are on their way to it"
+        if refusal:
+            raise PeerRefused(kind, refusal)
+        if guest.key in self._arriving:
+            raise PeerRefused("refused", "it is on its way here already")
+        self._arriving.add(guest.key)
+        try:
+            await self._clear_stale(guest.key)
+            secret = secrets.token_bytes(SECRET)
+            port = await self._make_place(guest, secret)
+        except (OSError, ProgramError) as error:
+            log.error("no remote for guest %s: %s", guest.key, error)
+            raise PeerRefused("failed", f"the node could not make a place for it: {sentence(error)}") from None
+        finally:
+            self._arriving.discard(guest.key)
+        steps.reached("reserved")
+        return {"address": [self._config().address, port], "secret": secret, "key": guest.key}
+
+    def _coming(self) -> int:
+        """Bytes of guests that do not run here yet."""
+        return sum(guest.memory for guest in self._guests.values() if not self.stillness.is_here(guest))
+
+    def _is_crowded(self, newcomer: Guest) -> bool:
+        """Whether there are so many places already to which nobody has come; a home that asks again for the same one gets it anew."""
+        empty = [guest for guest in self._guests.values() if guest.key != newcomer.key and not self.stillness.is_here(guest)]
+        return len(empty) >= PLACES or sum(guest.home == newcomer.home for guest in empty) >= PLACES_OF_HOME
+
+    async def _why_not(self, guest: Guest) -> str | None:
+        """Why the policy does not admit a guest, when those have gone that make room for it."""
+        borrower = self.census.borrower(guest)
+        if not self._policy().is_own(guest.home) and (reason := self._why_no_ids()):
+            return f"{reason}, and so the node takes guests of its own administration alone, which {guest.home} is not of"
+        refusal = self._policy().admits(borrower, guest.memory, self.state())
+        going = self._policy().makes_room(borrower, guest.memory, self.state()) if refusal else []
+        if not going:
+            return refusal
+        log.info("%s make room for guest %s of %s", ", ".join(going), guest.key, borrower)
+        reason = f"{self._config().name} has a guest of a higher class"
+        await asyncio.gather(*(self.expel(key, reason, ROOM_TIMEOUT) for key in going))
+        return self._policy().admits(borrower, guest.memory, self.state())
+
+    def _why_no_ids(self) -> str | None:
+        """Why guests have the user ids of their homes, as any account here that has the same; None: they have ids of their own."""
+        if self._policy().ids is None:
+            return "its owner does not let guests have user ids of their own"
+        if self._kernel_refuses is None:
+            self._kernel_refuses = why_no_user_namespaces()
+        return f"its kernel gives guests no user ids of their own ({self._kernel_refuses})" if self._kernel_refuses else None
+
+    async def _clear_stale(self, key: str) -> None:
+        old = self._remotes.get(key)
+        if old is None:
+            return
+        # A home moves a process once at a time: a place that nobody has come to is one that it has forgotten.
+        with contextlib.suppress(ProgramError):
+            await old.request("cancel", STALE_TIMEOUT)
+        if not await old.wait_gone(STALE_TIMEOUT):
+            raise PeerRefused("refused", "a guest with the same name is still there")
+
+    async def _make_place(self, guest: Guest, secret: bytes) -> int:
+        """The guest counts while its place is made, which takes a while, and from then on. As _start_remote()."""
+        self._guests[guest.key] = guest
+        self._accepted(guest)
+        try:
+            return await self._start_remote(guest, secret)
+        except BaseException:
+            self._gone(guest.key)
+            raise
+
+    async def _start_remote(self, guest: Guest, secret: bytes) -> int:
+        """The port that the guest's remote listens on. Errors: ProgramError, OSError."""
+        config, paths, key = self._config(), self._paths, guest.key
+        listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        cgroup = self.groups.create(key)
+        if (counted := self.groups.cpu(key)) is not None:
+            self._alone[key] = counted
+        self.groups.put_first(key, True)
+        policy = self._policy()
+        self.groups.bound_memory(key, self.census.kind(guest, policy).max_memory)
+        self.groups.bound_tasks(key, policy.max_tasks)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            os.write(write_end, secret)
+            os.close(write_end)
+            path = paths.remotes / f"{key}.sock"
+            argv = [
+                *self._programs.remote, "--home", guest.home, "--pid", str(guest.pid), "--socket", str(path),
+                "--secret-fd", str(read_end), "--address", config.address, "--node", config.name,
+                "--link-timeout", str(config.link_timeout), "--interception", config.interception, "--cgroup", cgroup,
+                "--ids", "none" if self._why_no_ids() else "{}-{}".format(*policy.ids or ()), "--engines", ",".join(sorted(policy.engines)),
+                "--images", str(paths.images), "--cache", str(paths.cache),
+                *(["--pki", str(paths.pki), "--direct-after", str(config.mfs.direct_after)] if config.mfs.is_direct else []),
+                *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
+                "--announced", str(guest.memory), "--lent-disk", str(self.census.lent_disk(self._policy())),
+                *(["--root-counts"] if config.mfs.trusts_root_of(guest.home) else []),
+                *([] if config.encryption else ["--plain"]),
+            ]  # fmt: skip
+
+            def on_event(message: Message) -> None:
+                if message.get("event") == "listening" and not listening.done():
+                    listening.set_result(int(message["port"]))
+                self._on_event(key, message)
+
+            self._remotes[key] = await Program.start(
+                argv, path, paths.logs / f"remote-{key}.log", f"remote of {key}", on_event, lambda one: self._gone(key, one), (read_end,)
+            )
+            async with asyncio.timeout(LISTEN_TIMEOUT):
+                port = await listening
+        except TimeoutError:
+            raise ProgramError("its remote does not listen") from None
+        finally:
+            os.close(read_end)
+        self._save(guest)
+        return port
+
+    def _save(self, guest: Guest) -> None:
+        write_atomically(self._paths.guests / f"{guest.key}.json", json.dumps(asdict(guest)).encode())
+
+    def _on_event(self, key: str, message: Message) -> None:
+        event = message.get("event")
+        if event == "gone":
+            log.info("guest %s is gone: %s", key, message.get("reason"))
+        elif event == "running":
+            log.info("guest %s runs here", key)
+            self.stillness.runs(key)
+            self.resting.runs(key)
+            self.groups.put_first(key, False)
+        elif event == "moving":
+            self.on_its_way(key, message.get("moving") is True)
+        elif event == "cut":
+            self._cut(key, message.get("cut") is True)
+        elif event == "born" and key in self._guests:
+            self._alone.pop(self._guests[key].group, None)
+            self._spawn(self._take_child(self._guests[key], int(message["pid"])))
+
+    def _cut(self, key: str, is_cut: bool) -> None:
+        """The home of a guest is not heard, or is again."""
+        if (guest := self._guests.get(key)) is not None:
+            log.warning("guest %s: its home is %s", key, "not heard: it stands still" if is_cut else "heard again")
+            self.stillness.cut(guest, is_cut, [one for one in self._guests.values() if one.group == guest.group])
+
+    async def _take_child(self, parent: Guest, pid: int) -> None:
+        """A guest's child was born here; its remote is a part of its parent's."""
+        guest = replace(parent, pid=pid, since=time.time(), memory=0)
+        if guest.key in self._guests:  # it has left, and come again as any other
+            return
+        try:
+            program = await self._attach(self._paths.remotes / f"{guest.key}.sock", guest.key)
+        except ProgramError:
+            return  # it was short
+        self._guests[guest.key], self._remotes[guest.key] = guest, program
+        self.stillness.runs(guest.key)
+        self.resting.runs(guest.key)
+        self._save(guest)
+        self._accepted(guest)
+
+    async def _attach(self, path: Path, key: str) -> Program:
+        """Errors: ProgramError."""
+        return await Program.attach(
+            path, f"remote of {key}", lambda message: self._on_event(key, message), lambda one: self._gone(key, one)
+        )
+
+    def _gone(self, key: str, program: Program | None = None) -> None:
+        """A guest's place is over; or (program) a remote has ended, perhaps one of a name that another has by now."""
+        if program is not None and self._remotes.get(key) is not program:
+            return
+        guest = self._guests.get(key)
+        self._paths.remove_images(key)
+        self._forget(key)
+        if guest is not None:  # else it had never been accepted
+            self._left(guest)
+
+    def _forget(self, key: str) -> None:
+        guest = self._guests.pop(key, None)
+        program = self._remotes.pop(key, None)
+        self._alone.pop(key, None)
+        self.stillness.forget(key)
+        self.resting.forget(key)
+        self.groups.put_first(guest.group if guest is not None else key, False)  # others may have been born in it
+        if program is not None:
+            program.kill() if not program.gone.is_set() else None
+        for left in {key, guest.group if guest is not None else key}:
+            if left not in self._guests:
+                self._leaving.add(left)
+                self._spawn(self._remove_group(left))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _remove_group(self, key: str) -> None:
+        """Removes the guest's group once the kernel has let go of its last process; then its file, by which a daemon after
+        this one would do the same."""
+        for _ in range(100):
+            if self._clear(key):
+                return
+            await asyncio.sleep(0.05)
+        log.warning("the cgroup of guest %s is not empty", key)
+
+    def bound_memory(self) -> None:
+        """Bounds each guest by its class, of a policy that may be another one."""
+        for guest in self._guests.values():
+            if guest.group == guest.key:
+                self.groups.bound_memory(guest.key, self.census.kind(guest, self._policy()).max_memory)
+                self.groups.bound_tasks(guest.key, self._policy().max_tasks)
+
+    def here(self) -> list[str]:
+        """Keys of all guests that have a remote."""
+        return list(self._remotes)
+
+    def stand_still(self, still: bool) -> None:
+        """Has all guests stand still that run here and are not on their way; or all go on."""
+        self.stillness.hold(self._guests.values() if still else ())
+
+    def on_its_way(self, key: str, moving: bool) -> None:
+        """A guest is about to be moved, or to end, and must run for that; or it is not any more."""
+        if (guest := self._guests.get(key)) is not None:
+            self.stillness.on_its_way(guest, moving)
+            (self.resting.moves if moving else self.resting.runs)(key)
+            self.groups.put_first(guest.group, moving)
+
+    async def end(self, key: str) -> None:
+        """Kills a guest: its process ends at home as by SIGKILL. Errors: ProgramError."""
+        log.warning("guest %s is killed: the policy says so", key)
+        if (program := self._remotes.get(key)) is not None:
+            self.on_its_way(key, True)
+            await program.request("kill")
+            await program.wait_gone(EXPEL_TIMEOUT)
+
+    def _clear(self, key: str) -> bool:
+        """Whether nothing is left to remove of a guest that has gone (or it has come again, or left children, the last of which has
+        that done)."""
+        if key not in self._guests and not any(guest.group == key for guest in self._guests.values()):
+            if not self.groups.remove(key):
+                return False
+            (self._paths.guests / f"{key}.json").unlink(missing_ok=True)
+        self._leaving.discard(key)
+        return True
+
+    async def cancel(self, caller: Caller, key: str, ended: bool = False) -> None:
+        """Takes a reservation back, or (its process has ended) the guest as well; only its own home may."""
+        guest = self._guests.get(key)
+        program = self._remotes.get(key)
+        if guest is None or program is None or guest.home != caller.name:
+            return
+        if ended:
+            self.on_its_way(key, True)
+        await program.request("kill" if ended else "cancel")
+
+    async def usage(self, caller: Caller, pids: object, reads: bool) -> list[list[float]]:
+        """[pid, seconds of cpu since it came, and if wanted bytes that it has read here] of the caller's guests among those pids that
+        tell in time."""
+        keys = {pid: f"{caller.name}-{pid}" for pid in (pids[:MOST_ASKED] if isinstance(pids, list) else ()) if isinstance(pid, int)}
+        counted = {pid: self._counted(key) for pid, key in keys.items()}
+        programs = {pid: self._remotes[key] for pid, key in keys.items() if counted[pid] is None and key in self._remotes}
+        answers = await asyncio.gather(*(program.request("status", USAGE_TIMEOUT) for program in programs.values()), return_exceptions=True)
+        return [[pid, cpu, *([0] if reads else [])] for pid, cpu in counted.items() if cpu is not None] + [
+            [pid, float(answer["cpu"]), *([int(answer.get("reads", 0))] if reads else [])]
+            for pid, answer in zip(programs, answers, strict=True)
+            if not isinstance(answer, BaseException) and isinstance(answer.get("cpu"), (int, float)) and answer.get("running")
+        ]  # fmt: skip
+
+    def _counted(self, key: str) -> float | None:
+        """Seconds of cpu of a guest since it came, if nobody has to be woken up for that: of one that reads no files without its home,
+        and whose control group is its own."""
+        guest, before = self._guests.get(key), self._alone.get(key)
+        if guest is None or before is None or self._config().mfs.is_direct or not self.stillness.is_here(guest):
+            return None
+        now = self.groups.cpu(key)
+        return max(0.0, now - before) if now is not None else None
+
+    async def expel(self, key: str | None, reason: str, within: float = EXPEL_TIMEOUT) -> dict[str, str]:
+        """Sends one guest home, or all at once; returns those that have not gone within so many seconds, and why."""
+        keys = [key] if key is not None else list(self._remotes)
+        left = await asyncio.gather(*(self._expel(k, reason, within) for k in keys))
+        return {k: why for k, why in zip(keys, left, strict=True) if why}
+
+    def in_excess(self) -> tuple[str, str] | None:
+        """Who goes first if guests use more memory than the owner lends them, and which class of them does, or nothing; else None."""
+        if self._expelling:
+            return None  # who goes already may be enough
+        return self.census.in_excess({key: self._guests[key] for key in self._remotes if key in self._guests}, self._policy())
+
+    async def _expel(self, key: str, reason: str, within: float) -> str:
+        """Why it has not gone, or nothing."""
+        program = self._remotes.get(key)
+        if program is None:
+            return ""
+        self._expelling.add(key)
+        try:
+            await program.request("expel", reason=reason)
+            gone = await program.wait_gone(within)
+            return "" if gone else f"its home has not taken it back within {within:g} s"
+        except ProgramError as error:
+            log.warning("guest %s: %s", key, error)
+            return "" if program.gone.is_set() else str(error)
+        finally:
+            self._expelling.discard(key)
+
+    async def restore(self) -> None:
+        """Finds the remotes that a daemon before this one started."""
+        for path in sorted(self._paths.remotes.glob("*.sock")):
+            await self._restore_one(path, path.stem)
+        for path in self._paths.guests.glob("*.json"):
+            if path.stem not in self._guests:
+                self._leaving.add(path.stem)
+                self._spawn(self._remove_group(path.stem))
+
+    async def _restore_one(self, path: Path, key: str) -> None:
+        try:
+            program = await self._attach(path, key)
+        except ProgramError:
+            path.unlink(missing_ok=True)
+            return
+        try:
+            guest = recorded(json.loads((self._paths.guests / f"{key}.json").read_bytes()))
+        except (OSError, ValueError, TypeError, KeyError):
+            home, _, pid = key.rpartition("-")
+            guest = Guest(home, int(pid) if pid.isdigit() else 0, -1, "?", 0, time.time(), group=key)
+        self._guests[key] = guest
+        self._remotes[key] = program
+        self.stillness.runs(key)
+        self.resting.runs(key)
+        self.groups.put_first(guest.group, False)
+        self.groups.freeze(guest.group, False)  # a daemon that was killed could not
+        log.info("guest %s is still here", key)
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """What `mosps --guests` shows."""
+        now = time.time()
+        return [
+            {"home": g.home, "pid": g.pid, "user": g.user, "uid": g.uid, "since": g.since, "seconds": max(0.0, now - g.since),
+             "memory": self.census.memory(g), "command": g.command, "key": g.key,
+             "class": self.census.kind(g, self._policy()).name, "frozen": self.stillness.is_held(g)}
+            for g in self.all()
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Lets go of the remotes, which go on."""
+        self.resting.close()
+        for program in self._remotes.values():
+            program.detach()
+        for task in self._tasks:
+            task.cancel()
+        for key in list(self._leaving):
+            self._clear(key)

@@ -1,0 +1,1 @@
+"""Home's processes: which there are, where each is, their moves."""

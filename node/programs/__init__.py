@@ -1,0 +1,1 @@
+"""Deputies and remotes as programs: started, shared, heard."""

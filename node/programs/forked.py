@@ -1,0 +1,226 @@
+"""The process that deputies and remotes are forked from: it has read all their modules, and holds nothing of the daemon's.
+
+`begin()` forks it off the daemon, when that has read nothing yet but modules that both need: no configuration, no key. Where that cannot
+be, and when one is lost, it is executed (`python -m node.programs.forked`). It reads the modules of its programs when it is told to, so
+that the daemon begins first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgpack
+
+from node.programs.priority import come_first
+
+ROOMS = {
+    "deputy": "deputy.__main__", "remote": "remote.__main__", "deputy.host": "deputy.host", "remote.host": "remote.host",
+    "remote.rehearsal": "remote.rehearsal",
+}  # fmt: skip
+"""What it forks: the name of the program, and where its main() is."""
+PREFIX = (sys.executable, "-P", "-s", "-m")
+SHARED = ("engine.refusal", "engine.store", "kernel_helpers.process.inject", "mfs.mounts", "wire.host")
+"""Modules that the daemon needs as well."""
+TITLE_ROOM = 1000
+"""Bytes that a command line has to have for those of the programs to be shown in its place."""
+PID = struct.Struct("=q")
+
+WARM = 10
+"""Times after which the interpreter has adapted itself to a function."""
+
+_MOST_REQUEST = 1 << 16
+_CLONE = 56
+_CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
+_PR_GET_TID_ADDRESS = 40
+
+
+def begin() -> tuple[int, socket.socket] | None:
+    """Forks it: its process id, and the socket to it. None: there is no room for command lines here. Errors: OSError.
+
+    To be called before there is anything in this process that programs are not to have.
+    """
+    start, end = _title()
+    if end - start < TITLE_ROOM:
+        return None
+    for module in SHARED:
+        importlib.import_module(module)
+    gc.freeze()  # what is there by now stays shared
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if pid := os.fork():
+        theirs.close()
+        show(sys.orig_argv[:-1])
+        return pid, ours
+    try:
+        ours.close()
+        os.setsid()
+        os.chdir("/")
+        with open("/dev/null", "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        _live(theirs)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _fork_to_parent() -> int:
+    """fork(), but the child is our parent's. Errors: OSError."""
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the interpreter's lock
+    address = ctypes.c_void_p()
+    # Where the C library keeps its thread id: fork() has the kernel write it, so must we.
+    if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_GET_TID_ADDRESS")
+    libc.syscall.restype = ctypes.c_long
+    flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+    python.PyOS_BeforeFork()
+    pid: int = libc.syscall(ctypes.c_long(_CLONE), ctypes.c_long(flags), None, None, address, None)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0
+    error = ctypes.get_errno()
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(error, "clone")
+    return pid
+
+
+def _title() -> tuple[int, int]:
+    """Where our command line lies."""
+    fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rsplit(")", 1)[1].split()
+    return int(fields[45]), int(fields[46])
+
+
+def show(argv: Sequence[str]) -> None:
+    """Makes argv what ps shows of us."""
+    start, end = _title()
+    title = b"\0".join(os.fsencode(word) for word in argv)[: end - start - 1]
+    ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
+
+
+def _place(received: Sequence[int], numbers: Sequence[int]) -> None:
+    """Makes the received descriptors standard output and error and those numbers, and closes all others but 0."""
+    high = [os.dup2(fd, 4000 + index, inheritable=False) for index, fd in enumerate(received)]
+    for fd, number in zip([high[0], *high], [1, 2, *numbers], strict=True):
+        os.dup2(fd, number)
+    kept = {0, 1, 2, *numbers}
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _become(argv: Sequence[str], received: Sequence[int], numbers: Sequence[int]) -> int:
+    """The child's life; its exit status."""
+    os.setsid()
+    gc.enable()  # the daemon has none while it reads its modules, and we were forked meanwhile
+    _place(received, numbers)
+    show(argv)
+    sys.argv = [argv[4], *argv[5:]]
+    try:
+        return int(importlib.import_module(ROOMS[argv[4]]).main())
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _preload() -> None:
+    """What they import and compute before they can do anything; nothing that opens a descriptor or starts a thread."""
+    for module in ROOMS.values():
+        importlib.import_module(module)
+    import deputy.__main__
+    import remote.__main__
+    from engine import criu, mappings
+    from kernel_helpers.calls import filter as call_filter
+    from kernel_helpers.link import link
+    from kernel_helpers.pages.tables import vmas
+    from kernel_helpers.process import inject
+
+    # What the first use compiles and imports.
+    deputy.__main__.parser().parse_args(["--pid", "1", "--socket", "s", "--node", "n", "--owner", "0:0:0"])
+    remote.__main__.parser().parse_args(["--home", "h", "--pid", "1", "--socket", "s", "--secret-fd", "0", "--address", "a", "--node", "n"])
+    socket.getaddrinfo("127.0.0.1", 1)
+    for _ in range(WARM):
+        mappings.read_mappings(os.getpid())
+    call_filter.program()
+    vmas.layout()
+    inject.functions()
+    link._native()
+    with contextlib.suppress(Exception):
+        criu.tool()
+    gc.collect()
+    gc.freeze()  # their memory is shared with ours, as nobody writes into it
+
+
+def serve(connection: socket.socket) -> None:
+    """Until the daemon closes its end."""
+    while True:
+        try:
+            data, received, _, _ = socket.recv_fds(connection, _MOST_REQUEST, 16)
+        except OSError:
+            return  # it was killed
+        if not data:
+            return
+        try:
+            request = msgpack.unpackb(data)
+            argv, numbers = request["argv"], request["numbers"]
+            pid = _fork_to_parent()
+            if pid == 0:
+                os._exit(_become(argv, received, numbers))
+        except OSError as error:
+            pid = -(error.errno or errno.EIO)
+        finally:
+            for fd in received:
+                os.close(fd)
+        try:
+            connection.send(PID.pack(pid))
+        except OSError:
+            return
+
+
+def _live(connection: socket.socket) -> None:
+    """Until the daemon closes its end; begins when that says with which environment."""
+    come_first()
+    show(["farhome: the process that deputies and remotes are forked from"])
+    try:
+        told = connection.recv(_MOST_REQUEST)
+    except OSError:
+        return
+    if not told:
+        return
+    os.environ.clear()
+    os.environ.update(msgpack.unpackb(told))
+    _preload()
+    with contextlib.suppress(BrokenPipeError):
+        connection.send(PID.pack(0))
+        serve(connection)
+
+
+def main() -> int:
+    """`python -m node.programs.forked DESCRIPTOR ROOM`, started by the node daemon."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
+    _live(connection)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""Who is in the cluster: taken out everywhere and for good, renewed by itself, signed for by more than one."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from node.cluster.keys.forms import Stated, point_of
+from node.cluster.keys.pki import CLOCK_SKEW, KeyStore, new_key
+from node.cluster.keys.removals import MOST, Removals
+from node.cluster.renewal import is_due
+from tests.node.cluster.test_peers import dial, hello, is_closed, member
+from tests.node.nodes import Cluster, Node, wait_for
+from wire import frames
+
+PATIENCE = 10.0 * 6
+"""Seconds within which a removal is everywhere: 10, times six for a machine that is busy with other tests."""
+
+
+def knows(node: Node, other: str) -> bool:
+    return other in node.nodes() or other in json.loads(node.ok("mosctl", "status", "--json"))["peers"]
+
+
+def store(node: Node) -> KeyStore:
+    return KeyStore(node.base / "state" / "pki")
+
+
+def is_refused(node: Node, context: ssl.SSLContext, name: str) -> bool:
+    """Whether the node refuses who has those keys."""
+    with dial(node, context) as connection:
+        frames.send(connection, hello(name=name))
+        try:
+            answer = frames.receive(connection)
+        except (OSError, frames.WireError):
+            return True
+        if "error" in answer:
+            return is_closed(connection)
+    return False
+
+
+def test_a_removed_node_is_out_everywhere_and_for_good(three: Cluster, tmp_path: Path) -> None:
+    n1, n2, n3 = three.nodes
+    stays = member(n3)
+    begun = time.monotonic()
+    assert n1.ok("mosctl", "cluster", "remove", "n3") == "n3 is removed from the cluster; 1 other nodes know\n"
+    wait_for(lambda: not knows(n1, "n3") and not knows(n2, "n3"), PATIENCE)
+    assert time.monotonic() - begun < PATIENCE
+    assert is_refused(n1, stays, "n3") and is_refused(n2, stays, "n3")
+    assert "n3" not in n2.nodes()
+    n1.restart()
+    n2.restart()
+    n3.restart()
+    wait_for(lambda: n1.nodes() == n2.nodes() == {"n1", "n2"})
+    assert is_refused(n1, stays, "n3") and is_refused(n2, stays, "n3")
+    wait_for(lambda: "this node was removed from the cluster" in n3.log.read_text())
+    assert n3.nodes() == {"n3"}
+    # Whom the authority lets in again is in again, with another key; the old one stays worthless.
+    n3.ok("mosctl", "cluster", "join", n1.ok("mosctl", "cluster", "token", "n3").strip())
+    wait_for(lambda: all(node.nodes() == {"n1", "n2", "n3"} for node in three.nodes), 30)
+    assert is_refused(n1, stays, "n3") and is_refused(n2, stays, "n3")
+
+
+def test_connections_that_there_are_end(three: Cluster) -> None:
+    with dial(three[2], member(three[3])) as connection:
+        frames.send(connection, hello(name="n3"))
+        assert "result" in frames.receive(connection)
+        three[1].ok("mosctl", "cluster", "remove", "n3")
+        connection.settimeout(PATIENCE)
+        assert is_closed(connection)
+
+
+def test_a_node_that_was_off_hears_it_before_it_believes_the_removed_one(three: Cluster) -> None:
+    n1, n2, n3 = three.nodes
+    keys = member(n3)
+    n2.kill()
+    assert "n2 cannot be reached" in n1.ok("mosctl", "cluster", "remove", "n3")
+    (n2.run / "peers.json").write_text(json.dumps({"n3": [n3.address, 7226], "n1": [n1.address, 7226]}))
+    n2.restart()
+    assert is_refused(n2, keys, "n3")
+    assert not knows(n2, "n3")
+    assert "n3" not in (n2.run / "peers.json").read_text()
+
+
+def test_only_root_at_an_authority_removes_and_nobody_removes_what_is_not_there(pair: Cluster) -> None:
+    for node, words, code in (
+        (pair[2], ["remove", "n1"], 75), (pair[1], ["remove", "n9"], 75), (pair[1], ["remove", "n1"], 75), (pair[1], ["remove", "a b"], 64),
+        (pair[1], ["resign"], 75), (pair[2], ["add-authority", "n1"], 75), (pair[1], ["add-authority", "n9"], 75),
+    ):  # fmt: skip
+        done = node.command("mosctl", "cluster", *words)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), (words, done.stderr)
+    assert pair[1].nodes() == {"n1", "n2"}
+
+
+def test_what_a_peer_says_of_removals_counts_by_the_authoritys_signature(pair: Cluster) -> None:
+    second = int(time.time())
+    with dial(pair[1], member(pair[2])) as connection:
+        frames.send(connection, hello())
+        frames.receive(connection)
+        for lines in ([["n2", second, b"\0" * 70]], [["n1", second, b""]], [[1, 2, 3]], "x", [["n1"]], [["n1", second, b"x"]] * (MOST + 1)):
+            frames.send(connection, {"id": 2, "method": "removals", "params": {"lines": lines}})
+            answer = frames.receive(connection)
+            assert answer.get("result", []) == []
+    assert not (pair[1].base / "state" / "pki" / "removed").exists()
+    assert pair[1].nodes() == {"n1", "n2"}
+
+
+def test_the_list_of_removed_nodes_is_bounded_and_never_goes_back(first: KeyStore, tmp_path: Path) -> None:
+    authority, key = first.authority(), first.authority_private_key()
+    for number in range(MOST):
+        Removals(tmp_path / "unused")
+        first.removals._lines[f"x{number}"] = f"x{number}", 1, b""
+    with pytest.raises(ValueError, match="anew"):
+        first.removals.add(authority, key, "n2", 5)
+    first.removals._lines.clear()
+    for second in (100, 50):
+        first.removals.add(authority, key, "n2", second)
+    assert first.removals.names() == {"n2": 101}
+    other = Removals(tmp_path / "removed")
+    assert other.merge(authority, first.removals.lines()) == {"n2"}
+    assert other.merge(authority, first.removals.lines()) == set()
+    assert other.digest() == first.removals.digest() != bytes(4)
+    again = Removals(tmp_path / "removed")
+    assert again.load(authority) == {"n2"}
+    (tmp_path / "removed").write_text("n3 5 00ff\nn2 900 " + "00" * 70 + "\nnonsense\n\xff\n")
+    assert again.load(authority) == set()
+    assert again.names() == {"n2": 101}
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes whose certificates last some seconds."""
+    tmp_path.chmod(0o755)
+    cluster = Cluster(tmp_path, 2, days=SHORT / 86400)
+    yield cluster
+    cluster.down()
+
+
+SHORT = 24.0
+
+
+def test_certificates_are_renewed_before_they_end(short: Cluster) -> None:
+    old = store(short[2]).certificate()
+    key = (short[2].base / "state" / "pki" / "node.key").read_bytes()
+    wait_for(lambda: all(store(node).certificate().not_valid_after_utc > old.not_valid_after_utc for node in short.nodes), SHORT + 10)
+    over = old.not_valid_after_utc.timestamp() + 1
+    wait_for(lambda: time.time() > over, SHORT + 10)
+    assert (short[2].base / "state" / "pki" / "node.key").read_bytes() == key
+    with dial(short[1], member(short[2])) as connection:
+        frames.send(connection, hello())
+        assert "result" in frames.receive(connection)
+    assert short[1].nodes() == short[2].nodes() == {"n1", "n2"}
+
+
+def test_a_certificate_is_renewed_for_its_own_key_and_name_alone(pair: Cluster) -> None:
+    keys = store(pair[2])
+    with dial(pair[1], member(pair[2])) as connection:
+        frames.send(connection, hello())
+        frames.receive(connection)
+        for request in (keys.request(new_key(), "n2"), keys.request(keys.private_key(), "n1"), b"x", None, keys.request(new_key(), "n9")):
+            frames.send(connection, {"id": 2, "method": "renew", "params": {"request": request}})
+            assert "error" in frames.receive(connection)
+        frames.send(connection, {"id": 3, "method": "renew", "params": {"request": keys.request(keys.private_key(), "n2")}})
+        told = Stated.from_wire("n2", frames.receive(connection)["result"])
+    renewed = x509.load_pem_x509_certificate(keys.made_again(told))
+    assert renewed.public_key() == keys.private_key().public_key()
+    assert Stated.of(renewed) == told
+    for changed in (replace(told, since=told.since - 1), replace(told, serial=told.serial ^ 1), replace(told, name="n1"),
+                    replace(told, point=point_of(new_key().public_key()))):  # fmt: skip
+        with pytest.raises(ValueError, match="not of this cluster"):
+            keys.made_again(changed)
+    life = renewed.not_valid_after_utc - renewed.not_valid_before_utc - CLOCK_SKEW
+    assert life == datetime.timedelta(days=30)
+
+
+def test_when_a_certificate_is_due(first: KeyStore) -> None:
+    certificate = first.certificate()
+    end = certificate.not_valid_after_utc
+    for days, due in ((30, False), (11, False), (9, True), (0, True), (-1, True)):
+        assert is_due(certificate, end - datetime.timedelta(days=days)) is due
+    # One of ten years, as they were made once, is replaced at once, and counts until then.
+    first.life.write_text("3650\n")
+    old = x509.load_pem_x509_certificate(first.sign(new_key().public_key(), "n2"))
+    assert is_due(old, datetime.datetime.now(datetime.UTC))
+    assert old.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3600)
+
+
+def test_more_than_one_node_signs_and_the_key_is_handed_over(three: Cluster, tmp_path: Path) -> None:
+    n1, n2, _ = three.nodes
+    assert "cannot sign" in n2.command("mosctl", "cluster", "remove", "n3").stderr
+    assert n1.ok("mosctl", "cluster", "add-authority", "n2") == "n2 can sign for the cluster, too\n"
+    assert "has the name n3 already" in n2.command("mosctl", "cluster", "token", "n3").stderr
+    done = n1.command("mosctl", "cluster", "remove", "n2")
+    assert (done.returncode, "resign" in done.stderr) == (75, True)
+    n4 = Node(tmp_path, "n4", three.network, 4)
+    n4.ok("mosctl", "cluster", "join", n2.ok("mosctl", "cluster", "token", "n4").strip())
+    assert n1.ok("mosctl", "cluster", "resign") == "n2 can sign for the cluster, this node no longer\n"
+    assert not store(n1).is_authority()
+    assert "n3 is removed" in n2.ok("mosctl", "cluster", "remove", "n3")
+    wait_for(lambda: not knows(n1, "n3"), PATIENCE)
+    assert "n1 is removed" in n2.ok("mosctl", "cluster", "remove", "n1")
+
+
+def test_a_key_that_is_not_the_authoritys_is_not_taken(pair: Cluster) -> None:
+    other = KeyStore(pair.base / "other")
+    other.init("other", "n2")
+    with dial(pair[1], member(pair[2])) as connection:
+        frames.send(connection, hello())
+        frames.receive(connection)
+        for key in (other.authority_number(), other.authority_key.read_bytes(), b"", bytes(32), b"\xff" * 32, b"x" * 100, None):
+            frames.send(connection, {"id": 2, "method": "authority", "params": {"key": key}})
+            assert "error" in frames.receive(connection)
+        frames.send(connection, {"id": 2, "method": "signed", "params": {"signed": b"[]", "signature": b"x"}})
+        assert "error" in frames.receive(connection)
+    assert os.path.exists(pair[1].base / "state" / "pki" / "authority.key")
