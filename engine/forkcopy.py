@@ -377,18 +377,25 @@ def _stop_and_let_go(source: Frozen, copy: Frozen) -> None:
     """Leaves the copy group-stopped and untraced.
 
     Every thread's last stop is a signal-delivery-stop (of an injected call's step), so the leader's DETACH can carry
-    SIGSTOP: that begins a group stop, which the others, still in their traps, join when they are detached.
+    SIGSTOP: that begins a group stop, which the others, still in their traps, join when they are detached. Each is awaited: a thread
+    that CRIU seizes just before it stops reports one stop for both, and CRIU, which lets go of the first, waits for a second in vain.
     """
     copy.restore()
     _detach(copy.leader, signal.SIGSTOP)
     deadline = time.monotonic() + 10
-    while _state(copy.pid) != "T":
+    _await_stop(source, copy.leader, deadline)
+    others = [thread for thread in copy.threads.values() if thread is not copy.leader]
+    for thread in others:
+        _detach(thread, 0)
+    for thread in others:
+        _await_stop(source, thread, deadline)
+
+
+def _await_stop(source: Frozen, thread: Thread, deadline: float) -> None:
+    while _state(thread.tid) != "T":
         if time.monotonic() > deadline:
-            raise TimeoutError(errno.ETIMEDOUT, f"the copy {copy.pid} of {source.pid} does not stop")
+            raise TimeoutError(errno.ETIMEDOUT, f"thread {thread.tid} of the copy of {source.pid} does not stop")
         os.sched_yield()
-    for thread in copy.threads.values():
-        if thread is not copy.leader:
-            _detach(thread, 0)
 
 
 def _detach(thread: Thread, number: int) -> None:
@@ -396,5 +403,5 @@ def _detach(thread: Thread, number: int) -> None:
     thread.detach(number)
 
 
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0]
+def _state(tid: int) -> str:
+    return Path(f"/proc/{tid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import forkcopy
 from engine.forkcopy import fork_copy
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.process import seizing
@@ -29,13 +30,32 @@ def test_copy_is_stopped_whole_and_without_descriptors(counter: str) -> None:
             assert sorted(copy.threads) == sorted(frozen.threads)
             for source, tid in copy.threads.items():
                 task = Path(f"/proc/{copy.pid}/task/{tid}")
-                eventually(lambda task=task: task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0] == "T")  # type: ignore[misc]
                 assert task.joinpath("comm").read_text() == Path(f"/proc/{program.pid}/task/{source}/comm").read_text()
             assert bytes(program.report(copy.pid)) == bytes(program.report())
             copy.discard()
             assert {tid: thread.registers for tid, thread in frozen.threads.items()} == state
         assert descendants() == before
         counts_on(program, threads=4)
+
+
+def test_every_thread_of_the_copy_has_stopped(counter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its processor is somebody else's: CRIU waits in vain for a thread that it seizes just before that stops."""
+    stop, states = forkcopy._stop_and_let_go, ""
+
+    def stop_and_look(source: seizing.Frozen, copy: seizing.Frozen) -> None:
+        nonlocal states
+        stop(source, copy)
+        states = "".join(Path(f"/proc/{tid}/stat").read_text().rsplit(")", 1)[1].split()[0] for tid in copy.threads)
+
+    monkeypatch.setattr(forkcopy, "_stop_and_let_go", stop_and_look)
+    there = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+    with subprocess.Popen([*there, "sh", "-c", "while :; do :; done"]) as other:
+        try:
+            with running([*there, "chrt", "--idle", "0", counter, "8"]) as program, seizing.seize(program.pid) as frozen:
+                fork_copy(frozen).discard()
+        finally:
+            other.kill()
+    assert states == "T" * 8
 
 
 def test_program_sees_no_signal_and_no_child_of_the_copy(counter: str) -> None:
