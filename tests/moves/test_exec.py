@@ -193,10 +193,11 @@ def test_no_signal_is_lost_between_programs(cluster: Cluster) -> None:
         assert one.end() == f"{one.pid}: done, 300 signals\nstatus 7\n"
 
 
-def test_a_stop_holds_it_between_programs_too(cluster: Cluster) -> None:
-    with Running(cluster, "executes.static", "again 300") as one:
+@pytest.mark.parametrize(("programs", "stops"), [(100, 4), pytest.param(300, 8, marks=pytest.mark.soak)])
+def test_a_stop_holds_it_between_programs_too(cluster: Cluster, programs: int, stops: int) -> None:
+    with Running(cluster, "executes.static", f"again {programs}") as one:
         one.moved("n2")
-        for _ in range(8):
+        for _ in range(stops):
             one.works()
             assert cluster.home.run("sh", "-c", f"kill -STOP {one.pid}").returncode == 0
             until("it is stopped", lambda: stopped(cluster, one.pid))
@@ -205,7 +206,7 @@ def test_a_stop_holds_it_between_programs_too(cluster: Cluster) -> None:
             assert cluster.home.run("sh", "-c", f"kill -CONT {one.pid}").returncode == 0
         one.works()
         assert one.end().endswith("status 7\n")
-        assert one.lines() == [str(number) for number in range(300, -1, -1)]
+        assert one.lines() == [str(number) for number in range(programs, -1, -1)]
 
 
 def stopped(cluster: Cluster, pid: int) -> bool:
