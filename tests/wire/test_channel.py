@@ -53,10 +53,10 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def received(end: Sealed, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := end.recv(size - len(data))):
+    data = bytearray()
+    while len(data) < size and (more := end.recv(min(size - len(data), 1 << 20))):
         data += more
-    return data
+    return bytes(data)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(False, False), (True, False), (False, True), (True, True)])
