@@ -28,7 +28,8 @@ static struct job {
 	int64_t result;
 } job;
 static uint64_t calls_made, calls_seen;
-static int has_waited;          /* a call has been interrupted, as it took too long */
+static int is_calling;          /* a call of the script's is under way */
+static int has_waited;          /* it has been interrupted, as it took too long */
 static unsigned unwritten;      /* lines of the record */
 
 void flush_log(void)
@@ -185,7 +186,9 @@ static int is_deadly(uint64_t number)
 static void make_it(void)
 {
 	uint64_t tick = 1ul << (TICK - 1);
+	__atomic_store_n(&is_calling, 1, __ATOMIC_SEQ_CST);
 	job.result = call(job.number, job.a[0], job.a[1], job.a[2], job.a[3], job.a[4], job.a[5]);
+	__atomic_store_n(&is_calling, 0, __ATOMIC_SEQ_CST);
 	if (job.number == SYS_rt_sigprocmask)       /* what bounds the calls that follow */
 		call(SYS_rt_sigprocmask, SIG_UNBLOCK, (uint64_t)&tick, 0, 8, 0, 0);
 	__atomic_add_fetch(&calls_made, 1, __ATOMIC_SEQ_CST);
@@ -205,20 +208,24 @@ static void *worker(void *number)
 	}
 }
 
-/* A call that has not come back since the last tick is interrupted. Ticks that come late come closer to one another. */
+/* A call that has not come back since the last tick is interrupted: that of another thread by a tick for that. Ticks that come late come
+ * closer to one another. That a call has waited is said of all that end with a tick: whether it is the first or the second one that
+ * they meet, and how many calls came before, is a matter of time. */
 static void tick(int signal, siginfo_t *info, void *context)
 {
 	(void)signal, (void)info, (void)context;
 	static struct timespec seen;
 	struct timespec now;
 	int who = __atomic_load_n(&turn, __ATOMIC_SEQ_CST);
+	if (me == who && is_calling)
+		has_waited = 1;
+	if (me)
+		return;
 	call(SYS_clock_gettime, CLOCK_MONOTONIC, (uint64_t)&now, 0, 0, 0, 0);
 	int64_t passed = (now.tv_sec - seen.tv_sec) * 1000 + (now.tv_nsec - seen.tv_nsec) / 1000000;
 	if (calls_made == calls_seen && passed < TICK_MS - TICK_MS / 20)
 		return;
-	if (calls_made == calls_seen && who >= 0)
-		has_waited = 1;
-	if (calls_made == calls_seen && who > 0 && !me)
+	if (calls_made == calls_seen && who > 0)
 		call(SYS_tgkill, known('s'), known("0123"[who]), TICK, 0, 0, 0);
 	calls_seen = calls_made;
 	seen = now;
@@ -278,6 +285,7 @@ static void doze(void)
 
 static void do_call(char *rest, int thread)
 {
+	has_waited = 0;
 	job.number = number(&rest);
 	for (int i = 0; i < 6; i++)
 		job.a[i] = number(&rest);
@@ -297,6 +305,7 @@ static void do_call(char *rest, int thread)
 		call(SYS_fcntl, job.result, F_SETFL, O_NONBLOCK, 0, 0, 0);
 	for (int i = 0, *two = (int *)job.a[0]; strchr(flags, 'N') && !job.result && i < 2; i++)
 		call(SYS_fcntl, two[i], F_SETFL, O_NONBLOCK, 0, 0, 0);
+	has_waited &= job.result == -EINTR;
 	for (unsigned i = 0; i < masks_count; i++)
 		put_out(&masks[i], job.result);
 	tell("%u ", line_number);

@@ -36,11 +36,19 @@ EXPLANATIONS = (
         is_ours=True,
     ),
     Explanation(
-        r"sigaltstack\(.*",
-        r"\d+ 0( .*)?",
-        r"\d+ ENOMEM",
-        "nothing but zeros: a program that has never had an alternate stack asks for what it has, and the kernel says yes; since a move"
-        " it has one that is disabled, which is not the same",
+        r"flock\((0|2[1-58]), .*",
+        r"\d+ (0|EAGAIN)( .*)?",
+        r"\d+ (0|EAGAIN)( .*)?",
+        "an event, timer, epoll or inotify descriptor has no inode of its own: all of the machine have one (fs/anon_inodes.c), as they have"
+        " one of /dev/null and of /dev/zero, and locks on those are the machine's: another program's is met",
+        is_ours=False,
+    ),
+    Explanation(
+        r"recvfrom\(.*",
+        r"\d+ EFAULT \+.*",
+        r"\d+ EFAULT( .*)?",
+        "the kernel writes the bytes of a message first and fails then at the length of the sender's address (net/socket.c,"
+        " __sys_recvfrom); of a call that has failed home sends no bytes back",
         is_ours=True,
     ),
     Explanation(
