@@ -103,3 +103,4 @@ def _undo(deputy: Deputy, child: Stub) -> None:
     assert deputy.stub is not None and deputy.signals is not None
     deputy.signals.ignore_end_of(child.program_tid(child.pid))
     deputy.stub.unbear(child)
+    deputy.signals.await_own(0)  # of a stub that comes home with that in its queue the program would hear it

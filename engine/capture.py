@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager, suppress
 
-from engine import alone, identities
+from engine import alone, altstack, identities
 from engine.confinement import chain
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.crowd import call_in
@@ -34,9 +34,7 @@ _PEEK_SHARED = 1
 _PR_GET_TID_ADDRESS = 40
 _PR_GET_NAME = 16
 _SAID = struct.Struct("<QQIIQ16s")
-_STACK = struct.Struct("<QIIQ")
 _CAP_IPC_LOCK = 14
-_SS_ONSTACK = 1
 _MEMBARRIER_GET_REGISTRATIONS = 1 << 9
 _RSEQ_CS = 8  # offset of rseq_cs in struct rseq
 _PROT_READ_WRITE = 3
@@ -254,13 +252,16 @@ def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
 def _threads(frozen: Frozen, carried: bool, beneath: int) -> tuple[ThreadContext, ...]:
     """What there is to be known of each of its threads, the first one first. Errors: OSError."""
     threads = sorted(frozen.threads.values(), key=lambda thread: thread is not frozen.leader)
-    results, said = call_in(frozen, threads, lambda _, address: _asked(address), told=_SAID.size)
+    never = [altstack.NEVER.rjust(_SAID.size + altstack.STACK.size, b"\0")] + [b""] * (len(threads) - 1)
+    results, said = call_in(frozen, threads, lambda index, address: _asked(address, not index), never, told=_SAID.size)
+    is_never = results[0].pop()
     many.check_all([(thread, _asked(0)) for thread in threads], results)
     kept, registrations, filtered = many.states(threads), many.rseqs(threads), many.filtered(threads, beneath)
     tids = inner_tids(frozen.pid, [thread.tid for thread in threads])
     found = []
     for index, thread in enumerate(threads):
         clear_tid, pointer, flags, pad, size, comm = _SAID.unpack(said[index])
+        stack = altstack.STACK.pack(pointer, flags & ~altstack.ONSTACK, pad, size)
         state, robust, waits = kept[index]
         pending = list(pending_signals(thread.tid, shared=False)) if waits else []
         pending[:0] = [info for info in thread.in_hand if tracing.signal_number(info) not in _UNCATCHABLE]
@@ -273,7 +274,7 @@ def _threads(frozen: Frozen, carried: bool, beneath: int) -> tuple[ThreadContext
                 robust_list=robust,
                 clear_tid=clear_tid,
                 rseq=Rseq(*registrations[index]) if registrations[index][0] else Rseq(),
-                sigaltstack=_STACK.pack(pointer, flags & ~_SS_ONSTACK, pad, size),
+                sigaltstack=stack if index else altstack.of_first(frozen, stack, is_never),
                 comm=comm.partition(b"\0")[0],
                 pending=tuple(pending),
                 filters=chain(thread.tid, beneath) if thread.tid in filtered else (),
@@ -282,9 +283,12 @@ def _threads(frozen: Frozen, carried: bool, beneath: int) -> tuple[ThreadContext
     return tuple(found)
 
 
-def _asked(address: int) -> list[tuple[int, ...]]:
-    """The calls that tell of a thread what only it knows, into memory at `address` (_SAID)."""
-    return [(SYS.prctl, _PR_GET_TID_ADDRESS, address), (SYS.sigaltstack, 0, address + 8), (SYS.prctl, _PR_GET_NAME, address + 32)]
+def _asked(address: int, is_first: bool = False) -> list[tuple[int, ...]]:
+    """The calls that tell of a thread what only it knows, into memory at `address` (_SAID); behind that is what the first one asks for
+    besides (engine/altstack.py)."""
+    told: list[tuple[int, ...]] = [(SYS.prctl, _PR_GET_TID_ADDRESS, address), (SYS.sigaltstack, 0, address + 8)]
+    told.append((SYS.prctl, _PR_GET_NAME, address + 32))
+    return [*told, (SYS.sigaltstack, address + _SAID.size, 0)] if is_first else told
 
 
 def _registers(thread: Thread, carried: bool) -> Registers:

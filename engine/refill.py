@@ -15,6 +15,7 @@ from collections.abc import Mapping as Dictionary
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
+from engine import altstack
 from engine.capture import inner_tid, inner_tids, kernel_code, memory_layout, scratch_page
 from engine.context import (
     ACTION_BYTES,
@@ -27,7 +28,7 @@ from engine.context import (
     ThreadContext,
     fit_extended_state,
 )  # fmt: skip
-from engine.crowd import have_called
+from engine.crowd import call_in, have_called
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
 from engine.marks import MLOCK_ONFAULT, MarksMissing, check_locks, install, lock_future, remove
@@ -55,8 +56,6 @@ _PR_SET_NAME = 15
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
 _RSEQ_UNREGISTER = 1
-_STACK_BYTES = 24
-"""of stack_t"""
 _SCRATCH = 4 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
 NO_DESCRIPTOR = (1 << 32) - 1
@@ -400,10 +399,18 @@ def _set_threads(
             if thread.rseq.address:
                 made.append((SYS.rseq, thread.rseq.address, thread.rseq.size, 0, thread.rseq.signature))
         # Refused to a thread that stands on its alternate stack; where this one stands now means nothing.
-        return [*made, (SYS.sigaltstack, address, 0), (SYS.prctl, _PR_SET_NAME, address + _STACK_BYTES)]
+        return [*made, (SYS.sigaltstack, address, 0), (SYS.prctl, _PR_SET_NAME, address + altstack.STACK.size)]
 
-    given = [thread.sigaltstack + thread.comm + b"\0" for thread in wanted]
-    have_called(stub, threads, calls, given, aside=True, spare=(room[0], room[1] - room[0]))
+    given, spare = [thread.sigaltstack + thread.comm + b"\0" for thread in wanted], (room[0], room[1] - room[0])
+    results, _ = call_in(stub, threads, calls, given, aside=True, spare=spare)
+    disabled = [index for index, some in enumerate(results) if altstack.was_never(wanted[index].sigaltstack, some[-2])]
+    for index in disabled:
+        results[index][-2] = 0
+    many.check_all([(thread, calls(index, 0)) for index, thread in enumerate(threads)], results)
+    if disabled:  # the nearest to it: who asks what it is does not see the difference
+        some = [threads[index] for index in disabled]
+        disables = [altstack.DISABLED] * len(some)
+        have_called(stub, some, lambda _, address: [(SYS.sigaltstack, address, 0)], disables, aside=True, spare=spare)
 
 
 def _queue_pending(context: Context, threads: dict[int, Thread], stub: Frozen, scratch: int, queued: list[_Queued]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from engine import criu
+from engine import altstack, criu
 from kernel_helpers.common.library import build_directory
 from kernel_helpers.errors import FarhomeError
 from remote import mounts
@@ -150,7 +150,7 @@ class Sandbox:
             ours.settimeout(NUMBER_TIMEOUT)
         requests += b"numbers\0%d\0files\0%d\0" % (first_end.fileno(), keepers_end.fileno())
         held = [identities.lock] if identities is not None and identities.lock >= 0 else []
-        with first_end, keepers_end:
+        with first_end, keepers_end, altstack.unused():
             keeper = subprocess.Popen(
                 [_program(), "create", *cgroups],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

@@ -123,7 +123,7 @@ class GuestSignals:
             self._infos.pop(next(iter(self._infos)))
         told = _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie)
         preferred = wanted_by or pid
-        if host is None and state.is_caught(number) and not state.is_blocked(number) and self._stays(preferred):
+        if host is None and state.is_caught(number) and not state.is_blocked(number) and self._stays(preferred, state.stands):
             host = preferred
         tracing.queue_signal(preferred if host is None else pid, host, number, told)
         if host is None:
@@ -131,13 +131,18 @@ class GuestSignals:
         self._signalled = time.monotonic()
         self.ask_back()
 
-    def _stays(self, host: int) -> bool:
-        """Whether a thread (ours), of several, cannot but take next what is sent to it: it is in a call of which home tells the end. The
-        kernel, which prefers it for what is sent to the process, gives that to another all the same if something else waits for the thread,
-        and here it waits for as long as home takes. Not if the call has a mask of its own, or may be the last."""
+    def _stays(self, host: int, stands: bool) -> bool:
+        """Whether a thread (ours), of several, cannot but take next what is sent to it: it is in a call of which home tells the end, or it
+        stands in a stop of ours, as who has borne a child does until it has begun, or has let go of the memory that they share. The
+        kernel, which prefers the thread for what is sent to the process, gives that to another all the same if something else waits for the
+        thread, or it stands: at home neither would be so. Not if the call has a mask of its own, or may be the last."""
         guest = self._guest
-        call = guest.link.parked().get(guest.program_tid(host)) if len(guest.threads) > 1 and host in guest.threads else None
-        return call is not None and call.sigmask is None and call.number not in (SYS.exit, SYS.exit_group)
+        if len(guest.threads) < 2 or host not in guest.threads:
+            return False
+        call = guest.link.parked().get(guest.program_tid(host))
+        if call is None:
+            return stands and not guest.is_stopped
+        return call.sigmask is None and call.number not in (SYS.exit, SYS.exit_group)
 
     def note(self, pending: Pending, waits: bool = True) -> None:
         """These wait for the guest, or are about to. waits: nobody takes them soon."""

@@ -255,13 +255,14 @@ def queue_signal(pid: int, tid: int | None, number: int, info: bytes) -> bool:
 
 @dataclass(frozen=True)
 class SignalState:
-    """The signal masks of /proc/PID/task/TID/status; bit n-1 is signal n."""
+    """The signal masks of /proc/PID/task/TID/status; bit n-1 is signal n. stands: the thread is in a stop of its tracer's."""
 
     pending: int
     shared_pending: int
     blocked: int
     ignored: int
     caught: int
+    stands: bool = False
 
     def is_blocked(self, number: int) -> bool:
         """Whether the thread blocks it."""
@@ -321,5 +322,6 @@ def signal_state(pid: int, tid: int) -> SignalState:
         text = Path(f"/proc/{pid}/task/{tid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(3, "gone", str(tid)) from None
-    values = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("Sig", "Shd")))
-    return SignalState(*(int(values[name], 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")))
+    values = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("Sig", "Shd", "State:")))
+    pending, shared, blocked, ignored, caught = (int(values[name], 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"))
+    return SignalState(pending, shared, blocked, ignored, caught, values["State"].startswith("\tt"))

@@ -127,6 +127,17 @@ SCENARIO(queued_signals)
 	CALL(sigtimedwait(&set, &info, &(struct timespec){0, 10000000}));
 }
 
+SCENARIO(no_alternate_stack)
+{
+	for (int round = 0; round < 5; round++) {
+		if (round == 3)
+			CALL(sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL));
+		int result = sigaltstack(&(stack_t){0}, NULL);
+		show("what it has never had: %s", result ? strerrorname_np(errno) : "yes");
+		step();
+	}
+}
+
 SCENARIO(alternate_stack)
 {
 	stack_t now = {0};
