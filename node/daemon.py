@@ -21,12 +21,13 @@ from node.cluster import incarnation as life
 from node.cluster.clustering import SIGNED_PERIOD, Clustering
 from node.cluster.file_tree import PERIOD as FILES_PERIOD
 from node.cluster.file_tree import FileTree
+from node.cluster.front.connections import PROTOCOL_VERSION, PeerError, PeerRefused
 from node.cluster.front.front import Front
 from node.cluster.front.lobby import source_of
 from node.cluster.front.peer_server import Caller
 from node.cluster.keys.certificates import Certificates
 from node.cluster.keys.pki import KeyStore
-from node.cluster.peers import PROTOCOL_VERSION, PeerError, PeerRefused, Peers
+from node.cluster.peers import Peers
 from node.cluster.processors import Processors
 from node.cluster.spreading import PERIOD as SPREADING_PERIOD
 from node.common import config as configuration

@@ -22,9 +22,10 @@ from balancer.process import Decision, Process, Settings
 from balancer.view import View
 from kernel_helpers.errors import MoveRefused
 from node.balancing.traffic import Habits
+from node.cluster.front.connections import PROTOCOL_VERSION, PeerError
 from node.cluster.gossiping import Gossiping
 from node.cluster.keys.certificates import Certificates
-from node.cluster.peers import PROTOCOL_VERSION, PeerError, Peers
+from node.cluster.peers import Peers
 from node.cluster.processors import Processors
 from node.common import process, sampling
 from node.common.config import Config

@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kernel_helpers.errors import FarhomeError
 from node.cluster import join
+from node.cluster.front.connections import PeerError, PeerRefused
 from node.cluster.front.peer_server import Caller
 from node.cluster.keys.certificates import Certificates, Doubtful, Known
 from node.cluster.keys.pki import PkiError
 from node.cluster.keys.signed import Record, key_digest
-from node.cluster.peers import PeerError, PeerRefused
 from node.cluster.renewal import Renewal, answer_renew
 from node.cluster.spreading import Spreading
 from node.common.names import check_name

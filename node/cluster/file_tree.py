@@ -14,8 +14,9 @@ from mfs import figures
 from mfs.programs import Helper, HelperFailed
 from mfs.settings import Settings
 from mfs.tree import Tree
+from node.cluster.front.connections import PeerError
 from node.cluster.keys.pki import KeyStore
-from node.cluster.peers import PeerError, Peers
+from node.cluster.peers import Peers
 from node.common.config import Config
 from node.common.paths import Paths, write_atomically
 

@@ -17,9 +17,10 @@ from balancer.gossip import Gossip
 from balancer.letters import Letter, Sent
 from balancer.load import LoadVector
 from balancer.plain import taken
+from node.cluster.front.connections import PeerError
 from node.cluster.front.datagrams import Datagrams
 from node.cluster.front.front import Front
-from node.cluster.peers import PeerError, Peers
+from node.cluster.peers import Peers
 
 CALL_TIMEOUT = 3.0
 LEAVE_TIMEOUT = 1.0

@@ -7,11 +7,11 @@ import ssl
 from collections.abc import Collection
 from typing import Any
 
+from node.cluster.front.connections import PeerRefused
 from node.cluster.front.peer_server import Caller
 from node.cluster.keys.forms import key_of
 from node.cluster.keys.pki import KeyStore, PkiError, check_joined_peer, joining_context, new_key
 from node.cluster.keys.tokens import Token, redeem, why_taken
-from node.cluster.peers import PeerRefused
 from node.common.names import format_endpoint
 from node.common.paths import Paths, write_atomically
 from wire import frames

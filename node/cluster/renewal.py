@@ -9,11 +9,12 @@ from typing import Any
 
 from cryptography import x509
 
+from node.cluster.front.connections import PeerError, PeerRefused
 from node.cluster.front.peer_server import Caller
 from node.cluster.keys.forms import Stated, key_of, point_of
 from node.cluster.keys.pki import CLOCK_SKEW, LIFETIME, KeyStore
 from node.cluster.keys.signed import key_digest
-from node.cluster.peers import PeerError, PeerRefused, Peers
+from node.cluster.peers import Peers
 from node.common.paths import write_atomically
 
 LEFT = 1 / 3

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from balancer.gossip import Gossip
+from node.cluster.front.connections import PeerError
 from node.cluster.keys.pki import KeyStore
-from node.cluster.peers import PeerError, Peers
+from node.cluster.peers import Peers
 from node.common.names import format_endpoint
 
 PERIOD = 0.25

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from balancer.conditions import Values
+from node.cluster.front.connections import PeerRefused
 from node.cluster.front.peer_server import Caller
-from node.cluster.peers import PeerRefused
 
 MOST_GROUPS = 64
 """Of a user that a home may tell of."""

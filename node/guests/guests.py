@@ -16,8 +16,8 @@ from typing import Any
 
 from balancer.policy import LendingPolicy, LendingState
 from kernel_helpers.errors import sentence
+from node.cluster.front.connections import BUSY, PeerRefused
 from node.cluster.front.peer_server import Caller
-from node.cluster.peers import BUSY, PeerRefused
 from node.common.config import Config
 from node.common.paths import Paths, write_atomically
 from node.guests.cgroups import GuestGroups

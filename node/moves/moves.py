@@ -20,7 +20,8 @@ from balancer.cost import MoveCost
 from engine.permission import Owner
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.errors import sentence as sentence_of
-from node.cluster.peers import BUSY, PeerError, PeerRefused, Peers
+from node.cluster.front.connections import BUSY, PeerError, PeerRefused
+from node.cluster.peers import Peers
 from node.common import process
 from node.common.config import Config
 from node.common.paths import Paths

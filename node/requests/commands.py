@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.errors import MoveRefused
 from node.balancing.balancing import BEST
-from node.cluster.peers import PROTOCOL_VERSION
+from node.cluster.front.connections import PROTOCOL_VERSION
 from node.common import process
 from node.common.config import ENGINES, MEMORY
 from node.common.names import check_name

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.errors import FarhomeError
-from node.cluster.peers import PeerError
+from node.cluster.front.connections import PeerError
 from node.common import process
 from node.moves.history import BORN, ENDED, Happening
 from node.moves.registry import HOME, HomeProcess

@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from balancer.datagram import Datagram
 from balancer.plain import taken
 from kernel_helpers.errors import FarhomeError
+from node.cluster.front.connections import HANDSHAKE_TIMEOUT, Channel, PeerError, PeerRefused, say
 from node.cluster.front.grumbling import Grumbler
 from node.cluster.front.keeper import Keeper
 from node.cluster.front.peer_server import Caller, Handler
 from node.cluster.front.values import decode
 from node.cluster.keys.certificates import Known
 from node.cluster.keys.pki import KeyStore
-from node.cluster.peers import HANDSHAKE_TIMEOUT, Channel, PeerError, PeerRefused, say
 from node.common.names import check_name
 from wire.frames import MESSAGE_LIMIT
 

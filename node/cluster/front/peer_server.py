@@ -18,10 +18,18 @@ from functools import partial
 from typing import Any
 
 from kernel_helpers.errors import FarhomeError
+from node.cluster.front.connections import (
+    HANDSHAKE_TIMEOUT,
+    PROTOCOL_VERSION,
+    PeerRefused,
+    certificate_der,
+    certificate_name,
+    open_stream,
+    say,
+)
 from node.cluster.front.grumbling import Grumbler
 from node.cluster.front.lobby import Lobby, Place
 from node.cluster.keys.pki import KeyStore
-from node.cluster.peers import HANDSHAKE_TIMEOUT, PROTOCOL_VERSION, PeerRefused, certificate_der, certificate_name, open_stream, say
 from node.common.message_streams import close, read_message, write_message
 from node.common.names import format_endpoint
 from wire.frames import MESSAGE_LIMIT, Message, WireError

@@ -32,6 +32,7 @@ from balancer.opening import unpack
 from balancer.plain import plain
 from kernel_helpers.errors import FarhomeError
 from node.cluster.front import reading, rights
+from node.cluster.front.connections import PeerRefused, certificate_der, certificate_name, open_stream, say
 from node.cluster.front.gossip_socket import GossipSocket
 from node.cluster.front.lobby import source_of
 from node.cluster.front.peer_server import Caller, PeerServer
@@ -39,7 +40,6 @@ from node.cluster.front.pipe import HIGH, Pipe
 from node.cluster.front.values import NotPlain, encode
 from node.cluster.keys.certificates import Certificates, Doubtful, Known
 from node.cluster.keys.pki import KeyStore
-from node.cluster.peers import PeerRefused, certificate_der, certificate_name, open_stream, say
 from node.common.message_streams import close, read_message
 from node.common.names import check_name
 from node.programs.priority import come_first

@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 
 from balancer.opening import unpack
 from balancer.plain import plain
+from node.cluster.front.connections import PeerRefused
 from node.cluster.keys.forms import Stated, point_of
-from node.cluster.peers import PeerRefused
 from node.common.names import check_name
 
 REQUEST = 1 << 13

@@ -25,13 +25,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from balancer.datagram import ENTRY, PROBE, SIGNATURE, SIGNED, Call, Card, Datagram, Probe, Update, Urgent, Word
 from balancer.plain import plain, taken
 from node.cluster.front import keeper, rights, values
+from node.cluster.front.connections import PeerRefused
 from node.cluster.front.front import REQUESTS, Front, bound
 from node.cluster.front.peer_server import Caller
 from node.cluster.front.values import NotPlain, decode, encode
 from node.cluster.keys.forms import Stated, point_of
 from node.cluster.keys.pki import KeyStore, joining_context, new_key
 from node.cluster.keys.tokens import Token
-from node.cluster.peers import PeerRefused
 from node.cluster.renewal import answer_renew
 from tests.node.cluster.test_gossip_socket import run
 from tests.node.cluster.test_peers import dial, hello, is_closed, member

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from balancer.policy import LendingPolicy
+from node.cluster.front.connections import PeerRefused
 from node.cluster.front.peer_server import Caller
-from node.cluster.peers import PeerRefused
 from node.common.config import Config
 from node.common.paths import Paths
 from node.guests.cgroups import GuestGroups
