@@ -6,10 +6,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from balancer.admission import recheck
 from balancer.decide import PERIOD, decide, next_interval
@@ -30,6 +29,7 @@ from node.cluster.processors import Processors
 from node.common import process, sampling
 from node.common.config import Config
 from node.common.periodic import periodically
+from node.common.tasks import Tasks
 from node.guests.guest import Guest
 from node.guests.guests import Guests
 from node.moves.moves import Manner, MoveFailed, Mover
@@ -115,7 +115,7 @@ class Balancer:
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
         self.habits = Habits(registry, mover, lambda: str(tree) if config().mfs.is_direct else None)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._lent_in: tuple[int, bool, Stage] | None = None
         self._lent_at, self._is_lent = 0.0, False
         self._told_at = float("-inf")
@@ -135,16 +135,11 @@ class Balancer:
         self._threads.start()
         self._feel()
         self._tell_gossip()
-        self._spawn(periodically("the load", self.speak, lambda: SPEAKS_WITHIN))
-        self._spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
-        self._spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
-        self._spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
-        self._spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True, shared=False))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(periodically("the load", self.speak, lambda: SPEAKS_WITHIN))
+        self._tasks.spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
+        self._tasks.spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
+        self._tasks.spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
+        self._tasks.spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True, shared=False))
 
     # -- senses --------------------------------------------------------------------------------------------------------
 
@@ -308,7 +303,7 @@ class Balancer:
         for entry in entries:
             if entry.wanted == BEST:
                 self._registry.update(entry.pid, wanted="")
-                self._spawn(self._place_best(entry))
+                self._tasks.spawn(self._place_best(entry))
         entries = [entry for entry in entries if entry.wanted != BEST]
         if not self._config().balance:
             # What its user wants is done even where nothing is balanced.
@@ -324,7 +319,7 @@ class Balancer:
         for decision, figures in zip(made, mine, strict=True):
             self.journal.record(time.time(), decision, figures.where)
             if decision.target is not None:
-                self._spawn(self._make(decision))
+                self._tasks.spawn(self._make(decision))
             else:
                 self._settle_wish(decision.pid)
 
@@ -340,7 +335,7 @@ class Balancer:
         self._registry.update(entry.pid, wanted="")
         its_turn, begun = asyncio.Event(), asyncio.Event()
         self._beginning[entry.pid] = begun
-        self._spawn(self._place_new(entry, its_turn, begun))
+        self._tasks.spawn(self._place_new(entry, its_turn, begun))
         if len(self._beginning) <= MOST_WAITING:
             await _within(TURN_WITHIN, its_turn)
 
@@ -422,7 +417,6 @@ class Balancer:
 
     def close(self) -> None:
         """Stops the loops."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._threads.stop()
         self.gossiping.close()

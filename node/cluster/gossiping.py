@@ -9,8 +9,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from balancer.datagram import LIMIT, Datagram, Word
 from balancer.gossip import Gossip
@@ -21,6 +20,7 @@ from node.cluster.front.connections import PeerError
 from node.cluster.front.datagrams import Datagrams
 from node.cluster.front.front import Front
 from node.cluster.peers import Peers
+from node.common.tasks import Tasks
 
 CALL_TIMEOUT = 3.0
 LEAVE_TIMEOUT = 1.0
@@ -52,7 +52,7 @@ class Gossiping:
         self._due = due
         self._timer: tuple[float, asyncio.TimerHandle] | None = None
         self._socket: Datagrams | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._deaf: set[str] = set()
         peers.front.hear_answer = self._hear_answer
 
@@ -93,7 +93,7 @@ class Gossiping:
             if self._socket is not None and tries != KEY_BY_CALL:
                 self._socket.ask((card.address, card.port))
             else:
-                self._spawn(self._dial(card.address, card.port))
+                self._tasks.spawn(self._dial(card.address, card.port))
 
     async def _dial(self, address: str, port: int) -> None:
         try:
@@ -140,12 +140,7 @@ class Gossiping:
             if not letter.surely and self._socket is not None:
                 self._socket.send(letter.to, letter.data)
             elif len(self._tasks) < CALLS:
-                self._spawn(self._call(letter))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self._tasks.spawn(self._call(letter))
 
     async def _call(self, letter: Letter) -> None:
         try:
@@ -189,14 +184,12 @@ class Gossiping:
     async def leave(self) -> None:
         """Tells peers that this node goes, so that it is not looked for; within a moment."""
         self.send(self.gossip.leave())
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LEAVE_TIMEOUT)
+        await self._tasks.wait(LEAVE_TIMEOUT)
 
     def close(self) -> None:
         """Says and hears nothing any more."""
         if self._timer is not None:
             self._timer[1].cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         if self._socket is not None:
             self._socket.close()

@@ -230,3 +230,15 @@ def _not_toml(path: Path, text: str, sentence: str) -> str:
 def lending_policy(config: Config) -> LendingPolicy:
     """The lending policy of the configuration. Errors: Mistake."""
     return LendingPolicy.from_table(config.lend)
+
+
+class InForce:
+    """The configuration in force, and the owner's policy that it has; a daemon replaces both when it reads its file anew."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.policy = lending_policy(config)
+
+    def replace(self, config: Config) -> None:
+        """Puts another one in force. Errors: Mistake."""
+        self.config, self.policy = config, lending_policy(config)

@@ -20,6 +20,7 @@ from node.cluster.front.connections import BUSY, PeerRefused
 from node.cluster.front.peer_server import Caller
 from node.common.config import Config
 from node.common.paths import Paths, write_atomically
+from node.common.tasks import Tasks
 from node.guests.cgroups import GuestGroups
 from node.guests.foundation import why_no_user_namespaces
 from node.guests.guest import Guest, Surroundings, amount, recorded, requested
@@ -75,7 +76,7 @@ class Guests:
         """Guests that have been alone in their control groups since they came, and seconds of cpu that those had counted before."""
         self._expelling: set[str] = set()
         self._leaving: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._kernel_refuses: str | None = None
         """why it makes no user namespace; empty: it does, None: it has not been asked"""
         self.groups = GuestGroups()
@@ -259,7 +260,7 @@ class Guests:
             self._cut(key, message.get("cut") is True)
         elif event == "born" and key in self._guests:
             self._alone.pop(self._guests[key].group, None)
-            self._spawn(self._take_child(self._guests[key], int(message["pid"])))
+            self._tasks.spawn(self._take_child(self._guests[key], int(message["pid"])))
 
     def _cut(self, key: str, is_cut: bool) -> None:
         """The home of a guest is not heard, or is again."""
@@ -310,12 +311,7 @@ class Guests:
         for left in {key, guest.group if guest is not None else key}:
             if left not in self._guests:
                 self._leaving.add(left)
-                self._spawn(self._remove_group(left))
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self._tasks.spawn(self._remove_group(left))
 
     async def _remove_group(self, key: str) -> None:
         """Removes the guest's group once the kernel has let go of its last process; then its file, by which a daemon after
@@ -433,7 +429,7 @@ class Guests:
         for path in self._paths.guests.glob("*.json"):
             if path.stem not in self._guests:
                 self._leaving.add(path.stem)
-                self._spawn(self._remove_group(path.stem))
+                self._tasks.spawn(self._remove_group(path.stem))
 
     async def _restore_one(self, path: Path, key: str) -> None:
         try:
@@ -469,7 +465,6 @@ class Guests:
         self.resting.close()
         for program in self._remotes.values():
             program.detach()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for key in list(self._leaving):
             self._clear(key)

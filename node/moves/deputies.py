@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from kernel_helpers.errors import MoveRefused
 from node.common import process
 from node.common.config import Config
 from node.common.paths import Paths
+from node.common.tasks import Tasks
 from node.moves.mending import Mender
 from node.moves.registry import HOME, KEPT_MOVES, HomeProcess, Registry
 from node.programs.priority import put_first
@@ -78,7 +79,7 @@ class Deputies:
         self._programs = programs
         self._moves = moves
         self._deputies: dict[int, Program] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._ended_with: OrderedDict[int, int | None] = OrderedDict()
         """Status of programs that have ended, by process id: a child's deputy is its parent's, which alone is ours to wait for."""
         self._told: set[int] = set()
@@ -162,7 +163,7 @@ class Deputies:
         elif event == "born":
             parent = entry or self._registry.ended.get(pid)
             if parent is not None:
-                self._spawn(self._take_child(parent, int(message["pid"]), str(message["where"])))
+                self._tasks.spawn(self._take_child(parent, int(message["pid"]), str(message["where"])))
         elif entry is None:
             return
         elif event == "progress":
@@ -223,7 +224,7 @@ class Deputies:
         self._paths.remove_images(str(pid))
         self.mender.start(pid)
         if deputy is not None:
-            self._spawn(self._note_end(deputy))
+            self._tasks.spawn(self._note_end(deputy))
         if pid in self._told:
             self._told.discard(pid)
             return
@@ -247,12 +248,7 @@ class Deputies:
 
     def mourn(self, entry: HomeProcess, deputy: Program | None) -> None:
         """Sees to it that a process whose deputy has gone without a word is no orphan."""
-        self._spawn(self._end_orphan(entry, deputy))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._end_orphan(entry, deputy))
 
     async def _end_orphan(self, entry: HomeProcess, deputy: Program | None) -> None:
         """Ends a stub whose deputy died, if the kernel has not: nothing can bring its memory back, and it must not wait for ever. A
@@ -326,7 +322,7 @@ class Deputies:
         self._deputies[pid] = deputy
         lock = self._moves.lock(pid)
         await lock.acquire()
-        self._spawn(self._resume(pid, deputy, lock))
+        self._tasks.spawn(self._resume(pid, deputy, lock))
 
     async def _resume(self, pid: int, deputy: Program, lock: asyncio.Lock) -> None:
         """Brings the registry up to what a deputy says that worked while there was no daemon, or another."""
@@ -377,8 +373,7 @@ class Deputies:
         self.mender.close()
         for deputy in self._deputies.values():
             deputy.detach()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 async def abort(deputy: Program) -> None:

@@ -6,15 +6,13 @@ import asyncio
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING
 
 from kernel_helpers.errors import FarhomeError
 from node.cluster.front.peer_server import Caller
 from node.common import process
-from node.moves.registry import HOME, HomeProcess
-
-if TYPE_CHECKING:
-    from node.daemon import Daemon
+from node.guests.guests import Guests
+from node.moves.moves import Mover
+from node.moves.registry import HOME, HomeProcess, Registry
 
 PATIENCE = 4.0
 """Seconds that a guest, or a process, has to go home."""
@@ -22,23 +20,23 @@ PATIENCE = 4.0
 log = logging.getLogger("mosd.cluster")
 
 
-async def part_from(node: Daemon, name: str) -> None:
+async def part_from(name: str, guests: Guests, registry: Registry, mover: Mover) -> None:
     """Ends what this node has with that one."""
     reason = f"{name} was removed from the cluster"
-    guests = [guest.key for guest in node.guests.all() if guest.home == name]
-    ours = [entry for entry in node.registry if entry.where == name]
+    theirs = [guest.key for guest in guests.all() if guest.home == name]
+    ours = [entry for entry in registry if entry.where == name]
     await asyncio.gather(
-        *(node.guests.expel(key, reason, PATIENCE) for key in guests), *(_bring_home(node, entry, reason) for entry in ours),
+        *(guests.expel(key, reason, PATIENCE) for key in theirs), *(_bring_home(mover, entry, reason) for entry in ours),
         return_exceptions=True,
     )  # fmt: skip
-    for guest in [guest for guest in node.guests.all() if guest.home == name]:
+    for guest in [guest for guest in guests.all() if guest.home == name]:
         log.warning("guest %s has not gone home and ends: %s", guest.key, reason)
         try:
-            await node.guests.cancel(Caller(name, ""), guest.key, ended=True)
+            await guests.cancel(Caller(name, ""), guest.key, ended=True)
         except FarhomeError as error:
             log.warning("guest %s: %s", guest.key, error)
     for entry in ours:
-        current = node.registry.get(entry.pid)
+        current = registry.get(entry.pid)
         stat = process.read_stat(entry.pid)
         if current is not None and current.where == name and stat is not None and stat.starttime == entry.starttime:
             log.warning("process %d has not come home from %s and ends: %s", entry.pid, name, reason)
@@ -48,9 +46,9 @@ async def part_from(node: Daemon, name: str) -> None:
                 pass
 
 
-async def _bring_home(node: Daemon, entry: HomeProcess, reason: str) -> None:
+async def _bring_home(mover: Mover, entry: HomeProcess, reason: str) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
-            await node.mover.move(entry.pid, HOME, reason)
+            await mover.move(entry.pid, HOME, reason)
     except (FarhomeError, TimeoutError) as error:
         log.warning("process %d: %s", entry.pid, error)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from balancer.explain import explain
 from balancer.lending import Borrower
 from node.common import process
 from node.owner.ledger import LENT
 from node.requests.control import BadRequest, Client
-
-if TYPE_CHECKING:
-    from node.daemon import Daemon
+from node.requests.parts import Parts
 
 MOST_SIZE = 1 << 60
 
@@ -21,8 +19,8 @@ MOST_SIZE = 1 << 60
 class OwnerCommands:
     """Answers those of Commands' operations that are the owner's."""
 
-    def __init__(self, node: Daemon) -> None:
-        self._node = node
+    def __init__(self, parts: Parts) -> None:
+        self._node = parts
 
     def operations(self) -> dict[str, Callable[[Client, dict[str, Any]], Awaitable[dict[str, Any]]]]:
         """By their names."""

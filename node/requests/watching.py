@@ -12,7 +12,7 @@ import pwd
 import time
 from collections.abc import Container, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel_helpers.errors import FarhomeError
 from node.cluster.front.connections import PeerError
@@ -20,9 +20,7 @@ from node.common import process
 from node.moves.history import BORN, ENDED, Happening
 from node.moves.registry import HOME, HomeProcess
 from node.requests.control import BadRequest, Client
-
-if TYPE_CHECKING:
-    from node.daemon import Daemon
+from node.requests.parts import Parts
 
 MOST_PROCESSES = 400
 MOST_GUESTS = 200
@@ -43,8 +41,8 @@ class NoAnswer(FarhomeError):
 class Watching:
     """Answers both, and what other daemons ask for their clients."""
 
-    def __init__(self, node: Daemon) -> None:
-        self._node = node
+    def __init__(self, parts: Parts) -> None:
+        self._node = parts
 
     async def answer(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """Nodes as this one knows them, its home processes (everybody's, as in `mosps -a`), its guests, and of what the client

@@ -193,7 +193,7 @@ def test_a_document_can_be_read_as_plain_text(document: Path) -> None:
 
 def test_methods_and_operations_of_the_wire_are_all_told() -> None:
     wire = ARCHITECTURE.partition("\n## Wire\n")[2].partition("\n## ")[0]
-    for path, word in (("node/daemon.py", "method"), ("remote/remote.py", "operation"), ("deputy/deputy.py", "operation")):
+    for path, word in (("node/requests/peer_requests.py", "method"), ("remote/remote.py", "operation"), ("deputy/deputy.py", "operation")):
         names = re.findall(rf'if {word} == "(\w+)"', (ROOT / path).read_text())
         assert len(names) > 3
         for name in names:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from balancer.datagram import Datagram
 from node.cluster.front.front import Front
+from node.common.tasks import Tasks
 
 NAMES_KEPT = 60.0
 """Seconds that the address of a host's name is good for."""
@@ -29,7 +30,7 @@ class Datagrams:
         self._address = address
         self._hear = hear
         self._hosts: dict[str, tuple[str | None, float]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         front.hear, front.spend = self._take, spend
 
     @property
@@ -62,9 +63,7 @@ class Datagrams:
         number, until = self._hosts.get(host, (None, 0.0))
         if now >= until:
             self._hosts[host] = number, now + NAMES_KEPT
-            task = asyncio.get_running_loop().create_task(self._look_up(host))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._look_up(host))
         return number
 
     async def _look_up(self, host: str) -> None:
@@ -79,8 +78,7 @@ class Datagrams:
     def close(self) -> None:
         """Hears nothing any more."""
         self._front.hear = lambda name, datagram: None
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 @functools.lru_cache(maxsize=4096)

@@ -37,19 +37,19 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     paths.make_run_directories()
     made = Daemon(paths, load(tmp_path / "node.toml"))
     add(made, os.getpid(), wanted="best")
-    own = made.processors.own.digest
+    own = made.parts.processors.own.digest
     vectors = [node("n1", 8), *(node(name, processor=own) for name in ("n2", "n3", "n4", "n5"))]
-    made.balancer.view = lambda: View("n1", {vector.name: Entry(vector, 0.5) for vector in vectors})  # type: ignore[method-assign]
+    made.parts.balancer.view = lambda: View("n1", {vector.name: Entry(vector, 0.5) for vector in vectors})  # type: ignore[method-assign]
     yield made
-    made.balancer.close()
-    made.registry.close()
+    made.parts.balancer.close()
+    made.parts.registry.close()
 
 
 def add(daemon: Daemon, pid: int, wanted: str = "") -> HomeProcess:
     stat = process.read_stat(pid)
     assert stat is not None
-    daemon.registry.add(HomeProcess(pid, stat.starttime, os.getuid(), since=time.time(), wanted=wanted))
-    entry = daemon.registry.get(pid)
+    daemon.parts.registry.add(HomeProcess(pid, stat.starttime, os.getuid(), since=time.time(), wanted=wanted))
+    entry = daemon.parts.registry.get(pid)
     assert entry is not None
     return entry
 
@@ -76,8 +76,8 @@ async def asked_of(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, answers: lis
             raise refusal
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 
-    monkeypatch.setattr(daemon.mover, "move", move)
-    daemon.balancer.decide()
+    monkeypatch.setattr(daemon.parts.mover, "move", move)
+    daemon.parts.balancer.decide()
     await asyncio.wait_for(done.wait(), 10)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_process_to_be_placed_is_offered_to_the_next_node_where_one_refuse
 ) -> None:  # fmt: skip
     targets = await asked_of(daemon, monkeypatch, [no_place(), None, None], 2)
     assert len(targets) == len(set(targets)) == 2
-    outcomes = [note.outcome for note in daemon.balancer.journal.of_process(os.getpid())]
+    outcomes = [note.outcome for note in daemon.parts.balancer.journal.of_process(os.getpid())]
     assert ["it is busy" in outcomes[0], outcomes[1]] == [True, "made"]
 
 
@@ -120,19 +120,19 @@ async def test_processes_to_be_placed_leave_a_few_at_a_time_and_count_as_gone_me
     async def settle() -> float:
         for _ in range(20):
             await asyncio.sleep(0)
-        own = daemon.balancer.view_ahead().own
+        own = daemon.parts.balancer.view_ahead().own
         return own.runnable if own is not None else -1.0
 
-    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr(daemon.parts.mover, "move", move)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     try:
         for child in children:
             await asleep(child.pid)  # else it may count as one that runs now, and as one that sleeps below
             add(daemon, child.pid, wanted="best")
-        daemon.balancer.decide()
+        daemon.parts.balancer.decide()
         ahead = await settle()
         assert len(under_way) == PLACED_AT_ONCE
-        leaving = [entry.runnable() for entry in daemon.registry if entry.pid in under_way]
+        leaving = [entry.runnable() for entry in daemon.parts.registry if entry.pid in under_way]
         assert ahead == pytest.approx(8 - sum(leaving))
         assert sum(leaving) > 0
         go_on.set()
@@ -158,11 +158,11 @@ async def test_programs_that_want_the_best_node_begin_when_their_targets_are_rea
         await go_on.wait()
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 
-    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr(daemon.parts.mover, "move", move)
     monkeypatch.setattr("node.balancing.balancing.TURN_WITHIN", 30.0)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(BEGUN_AT_ONCE + 2)]
     try:
-        turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
+        turns = [asyncio.create_task(daemon.parts.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
         done, _ = await asyncio.wait(turns, timeout=0.3)
         assert (len(done), len(placed)) == (0, BEGUN_AT_ONCE)
         ready.set()
@@ -182,10 +182,10 @@ async def test_a_program_that_cannot_be_placed_begins_all_the_same(daemon: Daemo
     async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
         raise MoveFailed(pid, f"{target} is on fire", HOME)
 
-    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr(daemon.parts.mover, "move", move)
     monkeypatch.setattr("node.balancing.balancing.TURN_WITHIN", 30.0)
     with subprocess.Popen(["sleep", "60"]) as child:
-        await asyncio.wait_for(daemon.balancer.turn(add(daemon, child.pid, wanted="best")), 5)
+        await asyncio.wait_for(daemon.parts.balancer.turn(add(daemon, child.pid, wanted="best")), 5)
         child.kill()
 
 
@@ -200,14 +200,14 @@ async def test_who_waits_too_long_for_its_turn_begins_at_home_and_is_placed_then
         await go_on.wait()
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 
-    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr(daemon.parts.mover, "move", move)
     monkeypatch.setattr("node.balancing.balancing.TURN_WITHIN", 0.1)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(BEGUN_AT_ONCE + 1)]
     try:
         *silent, last = [add(daemon, child.pid, wanted="best") for child in children]
         for entry in (*silent, last):  # the targets of the first ones are never ready
-            await asyncio.wait_for(daemon.balancer.turn(entry), 5)
-        daemon.balancer.started(last.pid)
+            await asyncio.wait_for(daemon.parts.balancer.turn(entry), 5)
+        daemon.parts.balancer.started(last.pid)
         assert sorted(placed) == sorted(entry.pid for entry in silent)
         go_on.set()
         async with asyncio.timeout(5):
@@ -225,12 +225,12 @@ async def test_of_very_many_programs_most_begin_at_once(daemon: Daemon, monkeypa
         await asyncio.sleep(60)
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 
-    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr(daemon.parts.mover, "move", move)
     monkeypatch.setattr("node.balancing.balancing.TURN_WITHIN", 30.0)
     monkeypatch.setattr("node.balancing.balancing.MOST_WAITING", BEGUN_AT_ONCE + 1)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(BEGUN_AT_ONCE + 3)]
     try:
-        turns = [asyncio.create_task(daemon.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
+        turns = [asyncio.create_task(daemon.parts.balancer.turn(add(daemon, child.pid, wanted="best"))) for child in children]
         _, waiting = await asyncio.wait(turns, timeout=0.3)
         assert len(waiting) == BEGUN_AT_ONCE + 1
     finally:
@@ -243,9 +243,11 @@ async def test_of_very_many_programs_most_begin_at_once(daemon: Daemon, monkeypa
 
 async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     moves, go_on, load = asyncio.Event(), asyncio.Event(), 8.0
-    own = daemon.processors.own.digest
+    own = daemon.parts.processors.own.digest
     monkeypatch.setattr(
-        daemon.balancer, "view", lambda: View("n1", {one.name: Entry(one, 0.5) for one in (node("n1", load), node("n2", 2, processor=own))})
+        daemon.parts.balancer,
+        "view",
+        lambda: View("n1", {one.name: Entry(one, 0.5) for one in (node("n1", load), node("n2", 2, processor=own))}),
     )
 
     async def move(pid: int, target: str, reason: str, slowdown: float | None, manner: Manner) -> MoveReport:
@@ -255,23 +257,23 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
         await go_on.wait()
         return MoveReport(pid, target, 1.0, 2.0, 3, "test")
 
-    monkeypatch.setattr(daemon.mover, "move", move)
+    monkeypatch.setattr(daemon.parts.mover, "move", move)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
     try:
         goes, stays = [add(daemon, child.pid, wanted="best") for child in children]
-        await asyncio.wait_for(daemon.balancer.turn(goes), 1)
-        daemon.balancer.started(goes.pid)
+        await asyncio.wait_for(daemon.parts.balancer.turn(goes), 1)
+        daemon.parts.balancer.started(goes.pid)
         await asyncio.wait_for(moves.wait(), 5)
         load = 0.0
-        turn = asyncio.create_task(daemon.balancer.turn(stays))
+        turn = asyncio.create_task(daemon.parts.balancer.turn(stays))
         done, _ = await asyncio.wait([turn], timeout=0.3)
         assert not done
-        assert sum(daemon.balancer._staying.values()) > 0
-        daemon.balancer.started(stays.pid)  # it has waited too long: it counts as what it is now, and only once
-        assert not daemon.balancer._staying
+        assert sum(daemon.parts.balancer._staying.values()) > 0
+        daemon.parts.balancer.started(stays.pid)  # it has waited too long: it counts as what it is now, and only once
+        assert not daemon.parts.balancer._staying
         go_on.set()
         await asyncio.wait_for(turn, 1)
-        assert not daemon.balancer._staying
+        assert not daemon.parts.balancer._staying
     finally:
         for child in children:
             child.kill()
@@ -279,7 +281,7 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
 
 
 async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None:
-    balancer = daemon.balancer
+    balancer = daemon.parts.balancer
     balancer.estimator.sample(0, 1 << 33, 1 << 34)
     balancer.started(7)
     assert balancer.estimator.runnable == pytest.approx(1, abs=0.1)
@@ -295,14 +297,14 @@ async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None
 async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Daemon) -> None:
     with open("/proc/self/exe", "rb") as source, subprocess.Popen([sys.executable, "-c", READS], stdin=source) as reader:
         try:
-            entry, habits, end = add(daemon, reader.pid), daemon.balancer.habits, time.monotonic() + 20
+            entry, habits, end = add(daemon, reader.pid), daemon.parts.balancer.habits, time.monotonic() + 20
             while habits.of(entry).calls < 2000 and time.monotonic() < end:
                 await habits.look()
                 await asyncio.sleep(0.1)
             habit = habits.of(entry)
             assert habit.calls >= 2000
             assert habit.moved > 500 * habit.calls
-            own = daemon.registry.get(os.getpid())
+            own = daemon.parts.registry.get(os.getpid())
             assert own is not None
             assert habits.of(own).calls < habit.calls
         finally:
@@ -310,7 +312,7 @@ async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Da
 
 
 async def test_what_has_been_watched_for_a_while_is_looked_at_less_often(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry, looker = add(daemon, os.getpid()), daemon.balancer.habits
+    entry, looker = add(daemon, os.getpid()), daemon.parts.balancer.habits
     monkeypatch.setattr(habits, "LATER", 1e9)
     for _ in range(3):
         await looker.look()
@@ -350,11 +352,11 @@ async def test_a_process_at_home_that_reads_another_nodes_file_is_known_to(
 ) -> None:  # fmt: skip
     (tmp_path / "n2").mkdir()
     (tmp_path / "n2" / "data").write_bytes(bytes(1 << 20))
-    monkeypatch.setattr(daemon.balancer.habits, "_tree", lambda: str(tmp_path))
+    monkeypatch.setattr(daemon.parts.balancer.habits, "_tree", lambda: str(tmp_path))
     script = "import os\nwhile True:\n    while os.read(0, 1000): pass\n    os.lseek(0, 0, os.SEEK_SET)"
     with open(tmp_path / "n2" / "data", "rb") as source, subprocess.Popen([sys.executable, "-c", script], stdin=source) as reader:
         try:
-            entry, habits, end = add(daemon, reader.pid), daemon.balancer.habits, time.monotonic() + 20
+            entry, habits, end = add(daemon, reader.pid), daemon.parts.balancer.habits, time.monotonic() + 20
             while habits.of(entry).files.get("n2", 0) < 1e5 and time.monotonic() < end:
                 await habits.look()
                 await asyncio.sleep(0.1)

@@ -76,7 +76,7 @@ def test_there_are_thirty() -> None:
 
 @pytest.mark.parametrize(("text", "line", "words"), [pytest.param(*one[1:], id=one[0]) for one in WRONG])
 def test_a_wrong_file_is_refused_and_the_old_policy_stays_in_force(daemon: Daemon, text: str, line: int, words: str) -> None:
-    before: tuple[Config, object] = daemon.config, daemon.policy
+    before: tuple[Config, object] = daemon.parts.config, daemon.parts.policy
     head = 'name = "n1"\naddress = "127.0.0.1"\nspeed = 1.0\n'
     daemon.paths.config.write_text(head + text + "\n")
     with pytest.raises(ConfigError) as caught:
@@ -86,9 +86,9 @@ def test_a_wrong_file_is_refused_and_the_old_policy_stays_in_force(daemon: Daemo
     assert words in said
     assert "\n" not in said and not said.endswith(".")
     assert caught.value.exit_code == 78
-    assert (daemon.config, daemon.policy) == before
-    assert "does not lend to user bert" in str(daemon.policy.denies(Borrower("bert", "n2"), daemon.guests.state()))
-    assert daemon.policy.denies(Borrower("anna", "n2"), daemon.guests.state()) is None
+    assert (daemon.parts.config, daemon.parts.policy) == before
+    assert "does not lend to user bert" in str(daemon.parts.policy.denies(Borrower("bert", "n2"), daemon.parts.guests.state()))
+    assert daemon.parts.policy.denies(Borrower("anna", "n2"), daemon.parts.guests.state()) is None
 
 
 def test_mosctl_reload_refuses_each_and_the_daemon_lends_as_before(

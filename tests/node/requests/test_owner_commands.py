@@ -32,15 +32,15 @@ def ask(directory: Path, operation: str, uid: int = 0, **request: Any) -> dict[s
 
     async def answer() -> dict[str, Any]:
         daemon = Daemon(paths, config.load(paths.config))
-        daemon.ledger.book(LENT, [Reading("n2-1", "anna", "n2", 3.5)])
-        daemon.ledger.book(BORROWED, [Reading("1-1", "root", "n2", 2.5), Reading("2-1", "anna", "n3", 1.5)])
-        daemon.lending.apply_policy()
-        daemon.lending.look()
+        daemon.parts.ledger.book(LENT, [Reading("n2-1", "anna", "n2", 3.5)])
+        daemon.parts.ledger.book(BORROWED, [Reading("1-1", "root", "n2", 2.5), Reading("2-1", "anna", "n3", 1.5)])
+        daemon.parts.lending.apply_policy()
+        daemon.parts.lending.look()
         try:
-            return await Commands(daemon).handle(Client(os.getpid(), uid, asyncio.Event()), operation, request)
+            return await Commands(daemon.parts).handle(Client(os.getpid(), uid, asyncio.Event()), operation, request)
         finally:
-            daemon.lending.close()
-            daemon.ledger.close()
+            daemon.parts.lending.close()
+            daemon.parts.ledger.close()
             GuestGroups().remove_all()
 
     told: dict[str, Any] = msgpack.unpackb(msgpack.packb(asyncio.run(answer())))

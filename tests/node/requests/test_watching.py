@@ -59,18 +59,18 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     stat = process.read_stat(os.getpid())
     assert stat is not None
     entry = HomeProcess(os.getpid(), stat.starttime, OWNER, command="x" * 500, since=time.time())
-    made.registry.add(replace(entry, history=entry.history.moved(time.time(), "home", "n2", "asked")))
-    made.balancer.decisions = {os.getpid(): Decision(os.getpid(), None, "it is best off here")}
+    made.parts.registry.add(replace(entry, history=entry.history.moved(time.time(), "home", "n2", "asked")))
+    made.parts.balancer.decisions = {os.getpid(): Decision(os.getpid(), None, "it is best off here")}
     yield made
-    made.registry.close()
+    made.parts.registry.close()
 
 
 async def told_to(daemon: Daemon, user: str, root: bool = False) -> Listing:
-    return listing_of({"node": "n1"} | await Watching(daemon).for_peer({"user": user, "root": root}))
+    return listing_of({"node": "n1"} | await Watching(daemon.parts).for_peer({"user": user, "root": root}))
 
 
 async def seen_by(daemon: Daemon, uid: int) -> Picture:
-    return picture_of(await Watching(daemon).answer(Client(1, uid, asyncio.Event()), {}))
+    return picture_of(await Watching(daemon.parts).answer(Client(1, uid, asyncio.Event()), {}))
 
 
 @pytest.mark.parametrize("uid", [0, OWNER])
@@ -99,16 +99,16 @@ async def test_user_of_another_node_sees_what_the_user_of_that_name_sees_here(da
 
 async def test_who_asks_for_processes_without_a_name_is_refused(daemon: Daemon) -> None:
     with pytest.raises(ValueError, match="name"):
-        await Watching(daemon).for_peer({"root": True})
+        await Watching(daemon.parts).for_peer({"root": True})
 
 
 async def test_processes_of_a_node_that_is_not_known_or_does_not_answer_are_refused_with_a_sentence(daemon: Daemon) -> None:
     client = Client(1, OWNER, asyncio.Event())
     with pytest.raises(BadRequest, match="no other node n9"):
-        await Watching(daemon).of_node(client, {"node": "n9"})
-    daemon.balancer.gossip.learn("n9", "127.0.0.1", 1)
+        await Watching(daemon.parts).of_node(client, {"node": "n9"})
+    daemon.parts.balancer.gossip.learn("n9", "127.0.0.1", 1)
     with pytest.raises(NoAnswer, match="n9 does not tell of its processes"):
-        await Watching(daemon).of_node(client, {"node": "n9"})
+        await Watching(daemon.parts).of_node(client, {"node": "n9"})
 
 
 def test_another_node_tells_of_its_processes_and_guests(pair: Cluster) -> None:
@@ -120,8 +120,8 @@ def test_another_node_tells_of_its_processes_and_guests(pair: Cluster) -> None:
 
 
 async def test_a_node_that_was_known_and_is_forgotten_is_dead(daemon: Daemon) -> None:
-    daemon.balancer.gossip.learn("n7", "10.0.0.7", 7226)
-    daemon.lending.look()
+    daemon.parts.balancer.gossip.learn("n7", "10.0.0.7", 7226)
+    daemon.parts.lending.look()
     assert [(one.name, one.state) for one in (await seen_by(daemon, 0)).nodes] == [("n1", "lends"), ("n7", "dead")]
 
 
@@ -170,19 +170,19 @@ def test_counts_are_by_the_kind_of_move() -> None:
 
 async def test_progress_that_is_told_late_is_not_shown_for_ever(daemon: Daemon) -> None:
     late = {"sent": 3, "total": 100, "round": 1, "left": 0}
-    daemon.mover.progressed(os.getpid(), late)
+    daemon.parts.mover.progressed(os.getpid(), late)
     assert [one.share for one in (await seen_by(daemon, 0)).processes] == [None]
-    async with daemon.mover.holding(os.getpid()):
-        daemon.mover.progressed(os.getpid(), late)
+    async with daemon.parts.mover.holding(os.getpid()):
+        daemon.parts.mover.progressed(os.getpid(), late)
         assert [one.share for one in (await seen_by(daemon, 0)).processes] == [0.03]
     assert [one.share for one in (await seen_by(daemon, 0)).processes] == [None]
 
 
 async def test_a_child_that_is_born_away_has_its_birth_there(daemon: Daemon) -> None:
-    parent = daemon.registry.get(os.getpid())
+    parent = daemon.parts.registry.get(os.getpid())
     assert parent is not None
     with subprocess.Popen(["sleep", "60"]) as child:
-        daemon.registry.take_child(parent, child.pid, state="away", where="n2", born="n2")
+        daemon.parts.registry.take_child(parent, child.pid, state="away", where="n2", born="n2")
         (birth,) = [one for one in (await seen_by(daemon, 0)).events if one.pid == child.pid]
         child.kill()
     assert (birth.what, birth.target) == ("born", "n2")
@@ -193,10 +193,10 @@ async def test_what_has_never_been_away_is_no_event(daemon: Daemon) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         stat = process.read_stat(child.pid)
         assert stat is not None
-        daemon.registry.add(HomeProcess(child.pid, stat.starttime, OWNER, since=time.time()))
+        daemon.parts.registry.add(HomeProcess(child.pid, stat.starttime, OWNER, since=time.time()))
         child.kill()
     async with asyncio.timeout(10):
-        while child.pid not in daemon.registry.ended:
+        while child.pid not in daemon.parts.registry.ended:
             await asyncio.sleep(0.01)
     assert child.pid not in {one.pid for one in (await seen_by(daemon, 0)).events}
 
