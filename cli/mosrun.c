@@ -28,8 +28,9 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "mosrun.h"
 #include "mosrun_message.h"
+#include "mosrun_self.h"
+#include "mosrun_within.h"
 
 enum { PATIENCE = 5, NODE_PATIENCE = 40, RESTART_PATIENCE = 700 /* seconds */, ANSWER = 1 << 17 };
 enum { PRIVATE_MOST = 10 /* directories of -X */ };
@@ -40,18 +41,6 @@ static struct {
 	const char *privates[PRIVATE_MOST];
 	int private_count;
 } options = {.node = "", .memory = "0", .job = "", .trace = "", .every = "", .checkpoint = "", .restart = "", .private = "", .trust = ""};
-
-void say(const char *format, ...)
-{
-	char line[PATH_MAX + 256] = "mosrun: ";
-	va_list values;
-	va_start(values, format);
-	vsnprintf(line + 8, sizeof line - 9, format, values);
-	va_end(values);
-	strcat(line, "\n");
-	if (write(STDERR_FILENO, line, strlen(line)) < 0)
-		return;
-}
 
 static _Noreturn void bad_usage(const char *format, const char *word)
 {
@@ -91,17 +80,6 @@ static void give(int option, const char *value)
 	if (options.private_count == PRIVATE_MOST)
 		bad_usage("-X may be given ten times at most, and %s is one more", value);
 	options.privates[options.private_count++] = value;
-}
-
-const char *above(int levels)
-{
-	static char self[PATH_MAX];
-	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-	for (int up = 0; up < levels && length > 0; up++)
-		while (length > 0 && self[--length] != '/')
-			;
-	self[length > 0 ? length : 0] = 0;
-	return self;
 }
 
 /* Becomes Python, which prints the help that the parser makes. */

@@ -10,7 +10,8 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "mosrun.h"
+#include "mosrun_self.h"
+#include "mosrun_within.h"
 
 /* The environment in a file of its own, each variable with its end: as words of a command all users could read it. -1: it cannot be made. */
 static int kept_environment(void)

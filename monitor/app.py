@@ -11,9 +11,10 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.worker import get_current_worker
 
-from monitor import screens
+from monitor import pages, screens
 from monitor.outlook import Outlook
 from monitor.picture import Listing, Picture
+from monitor.screen import Application, Drawn, Visitor
 from monitor.source import Source, Trouble
 
 SAID_SECONDS = 8.0
@@ -40,7 +41,7 @@ class Monitor(App[None]):
         self.outlook = Outlook()
         self.trouble = ""
         self.listing: Listing | None = None
-        self._visitor: screens.Processes | None = None
+        self._visitor: Visitor | None = None
         """of another node"""
         self.untold = ""
         """why it does not tell of them"""
@@ -65,19 +66,19 @@ class Monitor(App[None]):
         self._said = (time.monotonic() + SAID_SECONDS, sentence)
         self.redraw()
 
-    def visit(self, screen: screens.Processes) -> None:
+    def visit(self, screen: Visitor) -> None:
         """From now on the processes of the other node that it shows are asked for, too."""
         self._visitor, self.listing, self.untold = screen, None, ""
         self.action_look()
 
-    def leave(self, screen: screens.Processes) -> None:
+    def leave(self, screen: Visitor) -> None:
         """Not any more."""
         if self._visitor is screen:
             self._visitor, self.listing, self.untold = None, None, ""
 
     def redraw(self) -> None:
         """Draws the screen that is on show anew, where it has changed."""
-        if isinstance(self.screen, screens.Drawn):
+        if isinstance(self.screen, Drawn):
             self.screen.redraw()
 
     def action_look(self) -> None:
@@ -133,13 +134,13 @@ class Monitor(App[None]):
         self._tell(lambda: self._told_why(pid, lines))
 
     def _told_why(self, pid: int, lines: list[str]) -> None:
-        if isinstance(self.screen, screens.Why) and self.screen.pid == pid:
+        if isinstance(self.screen, pages.Why) and self.screen.pid == pid:
             self.screen.told(lines)
 
     def action_help(self) -> None:
         """The page of keys."""
-        if not isinstance(self.screen, screens.Help):
-            self.push_screen(screens.Help())
+        if not isinstance(self.screen, pages.Help):
+            self.push_screen(pages.Help())
 
     def on_resize(self, event: events.Resize) -> None:
         """Every screen is drawn for the size that it has."""
@@ -147,5 +148,9 @@ class Monitor(App[None]):
 
     def texts(self) -> Iterator[str]:
         """The lines that are on show, for who cannot see them."""
-        if isinstance(self.screen, screens.Drawn):
+        if isinstance(self.screen, Drawn):
             yield from self.screen.texts()
+
+
+APPLICATION: Callable[..., Application] = Monitor
+"""Which it is for its screens."""

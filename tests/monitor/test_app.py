@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from monitor import frames, screens
+from monitor import frames, pages, screens
 from monitor.app import Monitor
+from monitor.canvas import Canvas
 from monitor.chart import AXIS
 from monitor.picture import Picture, Process
 from tests.monitor.pictures import Told, node
@@ -282,7 +283,7 @@ async def test_a_daemon_that_is_slow_holds_nothing_up() -> None:
 @pytest.mark.parametrize("colour", [True, False])
 async def test_colours_only_if_they_are_wanted(colour: bool) -> None:
     async with live(colour=colour) as (app, _, _):
-        canvas = app.screen.query_one(screens.Canvas)
+        canvas = app.screen.query_one(Canvas)
         styles = [segment.style for y in range(24) for segment in canvas.render_line(y)]
         assert any(style is not None and style.color is not None and style.color.name == "magenta" for style in styles) is colour
 
@@ -300,6 +301,6 @@ async def test_another_size_of_the_terminal_is_another_drawing() -> None:
 async def test_figures_that_come_while_a_screen_is_being_made_are_on_it_then() -> None:
     async with live() as (app, pilot, source):
         pid = next(iter(source.picture().processes)).pid
-        app.push_screen(screens.Why(pid))
+        app.push_screen(pages.Why(pid))
         app.redraw()  # as by the look that just then comes to its end
         await until(app, pilot, lambda: f"why process {pid}" in shown(app))

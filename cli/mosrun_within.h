@@ -1,13 +1,6 @@
-/* What the parts of mosrun share. */
-#ifndef MOSRUN_H
-#define MOSRUN_H
-
-enum { USAGE = 64, UNAVAILABLE = 69, REFUSED = 75, NOT_PERMITTED = 77, NOT_EXECUTABLE = 126, NOT_FOUND = 127, SIGNALLED = 128 };
-
-/* One line for the user. */
-void say(const char *format, ...);
-/* The directory that is so many levels above this program, ROOT/.build/mosrun; 0: the program. It holds until the next one is asked for. */
-const char *above(int levels);
+/* mosrun, begun anew where directories are its own. */
+#ifndef MOSRUN_WITHIN_H
+#define MOSRUN_WITHIN_H
 
 /* Becomes `mosrun-private`, which has this program begin anew, with these words, where the directories are its own. What the kernel takes
  * from whoever becomes a program with capabilities goes along: environment, limit of the stack, personality, the signal at the parent's end. */
