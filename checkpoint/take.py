@@ -29,11 +29,12 @@ from checkpoint.errors import CheckpointRefused
 from checkpoint.record import CAPABILITIES, LIMITS, NAME, TIMERS, File, OpenFile, Record, Region
 from checkpoint.rights import User, rights_of, status, user_of
 from engine import criu, refusal, rests, standstill, writing
+from engine.address_space import exceptional, read_mappings_quickly
 from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
 from engine.confinement import IN_IMAGES, is_confined
 from engine.finishing import Rests
 from engine.forkcopy import fork_copy, wiped_ranges
-from engine.mappings import Mapping, read_mappings_quickly
+from engine.mappings import Mapping
 from engine.marks import not_in_images
 from engine.peculiar import by_asking
 from engine.permission import Owner, may_leave
@@ -322,7 +323,7 @@ def _mapped(pid: int, maps: Sequence[Mapping], is_written: set[int]) -> Iterator
     """Program and mapped files, each once. Errors: CheckpointRefused, OSError."""
     links = {f"/proc/{pid}/exe": os.readlink(f"/proc/{pid}/exe")}
     known = set()
-    for m in maps:
+    for m in exceptional(maps):
         if not m.is_file and not m.private and not m.special:
             raise CheckpointRefused(pid, "it shares memory that has no file")
         if m.is_file and (m.path, m.identity) not in known:

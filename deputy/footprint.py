@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
-from engine.files import FileMapping, mappings, spans
+from engine.files import FileMapping, is_free, mappings, spans
 from engine.layout import Span, merge, subtract
 from engine.mappings import PAGE, SPECIAL
 from engine.remains import BASES, GRID
@@ -27,10 +27,12 @@ def overlap(a: Span, b: Span) -> bool:
 def free_base(pid: int, size: int, avoid: Iterable[Span] = ()) -> int:
     """Where `size` bytes have room, a page away from all that the process has and from `avoid`; in the middle of the greatest gap where
     nothing else is left, as beside the shadow memory of a sanitizer. Errors: FarhomeError, OSError."""
-    taken = merge([*spans(pid), *avoid])
+    avoid = list(avoid)
     for base in BASES:
-        if not any(overlap((base - PAGE, base + size + PAGE), span) for span in taken):
+        wanted = (base - PAGE, base + size + PAGE)
+        if not any(overlap(wanted, span) for span in avoid) and is_free(pid, *wanted):
             return base
+    taken = merge([*spans(pid), *avoid])
     free = subtract((LOWEST, HIGHEST), taken)
     start, end = max(free, key=lambda span: span[1] - span[0], default=(0, 0))
     base = (start + end - size) // 2 & -GRID

@@ -12,6 +12,7 @@ from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
 from engine import alone, precopy, rests
+from engine.address_space import Maps
 from engine.confinement import chains, lets_sleeps_go_on
 from engine.context import Context, ThreadContext, with_pending
 from engine.pending import Pending, put, settled, take
@@ -67,7 +68,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
             filled, owed = precopy.spans(announced.get("kept", [])), precopy.spans(announced.get("owed", []))
             context = Context.from_wire(talk.receive_block(CONTEXT_LIMIT))
             phases.done("capture there")
-            stub.relocate([*((mapping.start, mapping.end) for mapping in context.maps), *(one.span for one in context.objects)])
+            stub.relocate([*Maps.of(context.maps).spans, *(one.span for one in context.objects)])
             frozen = stub.stop()
             if approach is not None:
                 for start, end in approach.room_but(filled):

@@ -25,12 +25,12 @@ from deputy.preparation import Preparation, Target
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
 from engine import criu, files, precopy, rests, standstill
+from engine.address_space import read_mappings_quickly
 from engine.capture import capture, inner_tids
 from engine.confinement import IN_IMAGES, chains
 from engine.context import Context, with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
-from engine.mappings import read_mappings_quickly
 from engine.marks import lock, not_in_images, unlock
 from engine.peculiar import by_asking
 from engine.pending import Pending, put, take

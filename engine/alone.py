@@ -25,9 +25,10 @@ from collections.abc import Mapping as Dictionary
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from engine.address_space import Maps, exceptional, renamed
 from engine.files import FileMapping, by_mapping, file_system
 from engine.handover import give_descriptor
-from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, PROT_WRITE, Mapping, free_address, read_places, renamed
+from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, PROT_WRITE, Mapping, free_address, read_places
 from kernel_helpers.common import library
 from kernel_helpers.inspection.sharing import MAPPED, OPEN, who_has
 from kernel_helpers.pages.pages import PageRange, PageTotals, receive_own_pages
@@ -153,13 +154,11 @@ def name_at_home(path: str, inode: int) -> str:
     return f"{path.removesuffix(_LOST)}.{inode}{_LOST}"
 
 
-def named(
-    pid: int, maps: Sequence[Mapping], known: Dictionary[str, str] | None = None
-) -> tuple[tuple[Mapping, ...], tuple[SharedObject, ...]]:
+def named(pid: int, maps: Sequence[Mapping], known: Dictionary[str, str] | None = None) -> tuple[Maps, tuple[SharedObject, ...]]:
     """The objects of a process that stands still, and its mappings, bearing their names. known: of a guest, the names of those that came
     with it, by identity (see Mapping). Errors: OSError."""
     sizes: dict[str, tuple[str, str, int]] = {}
-    for m in maps:
+    for m in exceptional(maps):
         if not m.is_file or m.private or m.identity in sizes or not may_be(m.path):
             continue
         if known is not None and not m.path.startswith((_ANONYMOUS + _LOST, _MEMFD)):
@@ -169,16 +168,17 @@ def named(
         label = "" if bare == _ANONYMOUS else bare.removeprefix(_MEMFD) if bare.startswith(_MEMFD) else bare.rpartition("/")[2]
         sizes[m.identity] = name, label[:_LABEL], os.stat(by_mapping(pid, m.start, m.end)).st_size
     if not sizes:
-        return tuple(maps), ()
-    taken = [(m.start, m.end) for m in maps]
+        return Maps.of(maps), ()
+    taken = Maps.of(maps).spans
     objects = []
     for name, label, size in sizes.values():
         at = free_address(taken, size + PAGE, _LOWEST)
         made = SharedObject(name, label, size, at)
         objects.append(made)
         taken.append(made.span)
-    renamed = tuple(replace(m, path=sizes[m.identity][0]) if m.identity in sizes and not m.private else m for m in maps)
-    return renamed, tuple(sorted(objects, key=lambda one: one.at))
+    whole = Maps.of(maps)
+    others = [replace(m, path=sizes[m.identity][0]) if m.identity in sizes and not m.private else m for m in whole.others]
+    return whole.with_others(others), tuple(sorted(objects, key=lambda one: one.at))
 
 
 def _new_name() -> str:
@@ -188,7 +188,7 @@ def _new_name() -> str:
 
 def send(pid: int, maps: Iterable[Mapping], objects: Sequence[SharedObject], stream: int | Connection, timeout: float) -> PageTotals:
     """What they hold, out of a process that stands still; maps: a context's. Errors: OSError."""
-    totals, places = _Totals(), {m.path: m for m in maps if m.is_file and not m.private}
+    totals, places = _Totals(), {m.path: m for m in exceptional(maps) if m.is_file and not m.private}
     with ExitStack() as opened:
         wanted = (_Object * len(objects))()
         for one, item in zip(objects, wanted, strict=True):
@@ -210,7 +210,7 @@ def take(pid: int, objects: Sequence[SharedObject], stream: int | Connection, ti
 
 def unreserved(maps: Iterable[Mapping]) -> frozenset[str]:
     """Names of those objects of a context that are not accounted for where they are mapped (MAP_NORESERVE)."""
-    return frozenset(m.path for m in maps if m.is_file and not m.private and "nr" in m.vmflags)
+    return frozenset(m.path for m in exceptional(maps) if m.is_file and not m.private and "nr" in m.vmflags)
 
 
 def _flags(one: SharedObject, spared: Set[str]) -> int:

@@ -14,11 +14,12 @@ from collections.abc import Mapping as Dictionary
 from contextlib import contextmanager, suppress
 
 from engine import alone, altstack, identities
+from engine.address_space import exceptional, read_mappings_quickly
 from engine.confinement import chain
 from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
 from engine.crowd import call_in
 from engine.layout import page_ranges
-from engine.mappings import PAGE, Mapping, read_mappings_quickly
+from engine.mappings import PAGE, Mapping
 from engine.marks import future_locks, guards_of
 from kernel_helpers.inspection import tasks
 from kernel_helpers.pages.pages import PageTotals, Splicer, send_own_pages
@@ -174,7 +175,7 @@ def limits_in_force(limits: dict[int, tuple[int, int]], effective: int) -> dict[
 
 def kernel_code(frozen: Frozen, maps: Sequence[Mapping]) -> bytes:
     """SHA-256 of the vdso, empty without one."""
-    vdso = next((m for m in maps if m.special and m.path == "[vdso]"), None)
+    vdso = next((m for m in exceptional(maps) if m.special and m.path == "[vdso]"), None)
     return hashlib.sha256(refuge.without(frozen.read(vdso.start, vdso.length))).digest() if vdso else b""
 
 

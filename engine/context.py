@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import msgpack
 
 from engine import confinement
+from engine.address_space import Maps
 from engine.alone import MOST, SharedObject, may_be
 from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages.pages import MOST_GUARDS
+from kernel_helpers.pages.tables.plain import Table
 
-VERSION = 5
+VERSION = 6
 SIGNALS = 64
 SIGINFO_BYTES = 128
 ACTION_BYTES = 32
@@ -26,6 +28,7 @@ EXTENDED_STATE_MOST = 65536
 WIRE_MOST = 64 << 20
 """bytes: 65536 mappings with long names, and threads"""
 
+_MAPS_MOST = 1 << 20
 _FLAGS_MOST = 256
 """characters: all names that are carried take less"""
 _PATHS = range(8192)
@@ -140,7 +143,7 @@ class Context:
     """
 
     pid: int
-    maps: tuple[Mapping, ...]
+    maps: Sequence[Mapping]
     memory: MemoryLayout
     identity: Identity
     signal_actions: dict[int, bytes]
@@ -155,15 +158,19 @@ class Context:
     def to_wire(self) -> bytes:
         """One msgpack object; from_wire takes it. Each filter is there once."""
         filters = {program: number for number, program in enumerate(dict.fromkeys(p for t in self.threads for p in t.filters))}
+        maps = Maps.of(self.maps)
         return bytes(
             msgpack.packb(
                 [
                     VERSION,
                     self.pid,
                     [
-                        [m.start, m.end, m.prot, m.flags, m.offset, m.path.encode("utf-8", "surrogateescape") if m.path else b"",
-                         m.is_file, _words(m.vmflags), m.own]
-                        for m in self.maps
+                        bytes(maps.table),
+                        [
+                            [m.start, m.end, m.prot, m.flags, m.offset, m.path.encode("utf-8", "surrogateescape") if m.path else b"",
+                             m.is_file, _words(m.vmflags), m.own]
+                            for m in maps.others
+                        ],
                     ],
                     [*self.memory.addresses(), self.memory.auxv],
                     self.identity.to_wire(),
@@ -270,55 +277,49 @@ def _flags(words: str) -> frozenset[str] | None:
     return found if CARRIED_FLAGS.issuperset(found) else None
 
 
-def _mapping(item: Any, known: dict[Any, dict[str, Any]]) -> Mapping:
-    """known: what those before have besides their addresses, by how it was told, and has been found sound."""
+def _mapping(item: Any) -> Mapping:
     start, end, prot, flags, offset, path, is_file, vmflags, own = _list(item, 9, "mapping")
-    for value in (start, end):
-        if type(value) is not int or not 0 <= value <= HIGHEST_ADDRESS:
-            _address(value, "mapping's edge")
+    start, end = _address(start, "mapping's edge"), _address(end, "mapping's edge")
     if (start | end) % PAGE or start >= end:
         raise BadContext(f"mapping {start:x}-{end:x}")
-    if type(offset) is not int or not 0 <= offset < 1 << 63:
-        _number(offset, 0, (1 << 63) - 1, "mapping's offset")
-    try:
-        rest = known.get((prot, flags, path, is_file, vmflags, own))
-    except TypeError:
-        raise BadContext("a mapping has a list where there is none") from None
-    if rest is None:
-        rest = known[prot, flags, path, is_file, vmflags, own] = _kind(prot, flags, path, is_file, vmflags, own)
-    mapping = object.__new__(Mapping)
-    fields = mapping.__dict__
-    fields.update(rest)
-    fields["start"], fields["end"], fields["offset"] = start, end, offset
-    return mapping
-
-
-def _kind(prot: Any, flags: Any, path: Any, is_file: Any, vmflags: Any, own: Any) -> dict[str, Any]:
-    """What a mapping has besides its addresses."""
     if flags not in (MAP_SHARED, MAP_PRIVATE):
         raise BadContext(f"mapping's flags are {reprlib.repr(flags)}")
     carried = _flags(vmflags) if isinstance(vmflags, str) and len(vmflags) < _FLAGS_MOST else None
     if carried is None:
         raise BadContext(f"mapping's VmFlags are {reprlib.repr(vmflags)}")
-    return {
-        "prot": _number(prot, 0, 7, "mapping's prot"),
-        "flags": flags,
-        "path": _bytes(path, _PATHS, "mapping's path").decode("utf-8", "surrogateescape"),
-        "is_file": _flag(is_file, "mapping's kind"),
-        "vmflags": carried,
-        "own": _number(own, 0, 1 << 50, "mapping's own bytes"),
-        "identity": "",
-        "watched": False,
-    }
+    return Mapping(
+        start=start,
+        end=end,
+        prot=_number(prot, 0, 7, "mapping's prot"),
+        flags=int(flags),
+        offset=_number(offset, 0, (1 << 63) - 1, "mapping's offset"),
+        path=_bytes(path, _PATHS, "mapping's path").decode("utf-8", "surrogateescape"),
+        is_file=_flag(is_file, "mapping's kind"),
+        vmflags=carried,
+        own=_number(own, 0, 1 << 50, "mapping's own bytes"),
+    )
 
 
-def _maps(value: Any) -> tuple[Mapping, ...]:
-    known: dict[Any, dict[str, Any]] = {}
-    maps = _each(value, 1 << 20, lambda item: _mapping(item, known), "maps")
-    for before, after in itertools.pairwise(maps):
+def _maps(value: Any) -> Maps:
+    """The table of plain ones, and all others."""
+    table, told = _list(value, 2, "maps")
+    if not isinstance(table, bytes):
+        raise BadContext("a table of mappings is none")
+    try:
+        plain = Table.from_bytes(table)
+    except ValueError as error:
+        raise BadContext(str(error)) from None
+    others = _each(told, _MAPS_MOST - min(len(plain), _MAPS_MOST), _mapping, "maps")
+    if len(plain) > _MAPS_MOST:
+        raise BadContext(f"{len(plain)} mappings")
+    for before, after in itertools.pairwise(others):
         if before.end > after.start:
             raise BadContext(f"mappings {before.start:x} and {after.start:x} overlap or are out of order")
-    return maps
+    for m in others:
+        at = plain.at(m.start)
+        if at < len(plain) and plain[at][0] < m.end:
+            raise BadContext(f"mappings {m.start:x} and {plain[at][0]:x} overlap")
+    return Maps(plain, others)
 
 
 def _text(name: str) -> bytes:

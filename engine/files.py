@@ -61,6 +61,15 @@ def spans(pid: int) -> list[tuple[int, int]]:
     return [(int(start, 16), int(end, 16)) for start, end in _SPAN.findall(_maps(pid))]
 
 
+def is_free(pid: int, start: int, end: int) -> bool:
+    """Whether it has nothing mapped there. Errors: as mappings()."""
+    try:
+        found = places.is_free(pid, start, end)
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {pid}") from None
+    return found if found is not None else not any(first < end and start < last for first, last in spans(pid))
+
+
 def _maps(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/maps", "rb") as maps:

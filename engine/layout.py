@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Dictionary
 from dataclasses import dataclass, replace
 
+from engine.address_space import Maps, exceptional
 from engine.mappings import PAGE, PROT_READ, PROT_WRITE, Mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages.pages import PageRange
+from kernel_helpers.pages.tables import plain
 
 Span = tuple[int, int]
 
@@ -70,11 +72,20 @@ class Plan:
     """start, end, on fault only"""
     pages: tuple[PageRange, ...]
     """where pages may come"""
+    plain: plain.Plan | None = None
+    """besides, for memory without a file or a name that came as a table: what it takes to make it, and to advise, protect and lock it"""
+
+    @property
+    def created(self) -> list[Span]:
+        """Where memory is made, or (of a table) has come."""
+        return [*((m.start, m.end) for m in self.create), *(self.plain.spans if self.plain is not None else ())]
 
 
 def page_ranges(maps: Iterable[Mapping]) -> list[PageRange]:
     """What of a process's mappings is sent: its private ones that have pages of their own."""
-    return [PageRange(m.start, m.end, keep_zeros=m.is_file) for m in maps if m.private and not m.special and m.own]
+    found = [PageRange(m.start, m.end, keep_zeros=m.is_file) for m in exceptional(maps) if m.private and not m.special and m.own]
+    found += [PageRange(*span) for span in maps.table.spans(own=True)] if isinstance(maps, Maps) else []
+    return sorted(found, key=lambda one: one.start)
 
 
 def subtract(span: Span, holes: Iterable[Span]) -> list[Span]:
@@ -170,7 +181,11 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
     special = [(m.start, m.end) for m in stub if m.special]
     ours = merge([*special, *reserved])
     here = [m for m in stub if not m.special and not any(r[0] <= m.start and m.end <= r[1] for r in reserved)]
-    theirs = [m for m in wanted if not m.special]
+    made_by_table = wanted.table.plan(merge(filled), ours) if isinstance(wanted, Maps) else None
+    theirs = [m for m in exceptional(wanted) if not m.special]
+    if isinstance(wanted, Maps) and made_by_table is not None:
+        theirs = sorted([*theirs, *map(wanted.mapping, made_by_table.left)], key=lambda m: m.start)
+    in_table = made_by_table.spans if made_by_table is not None else ()
     # Of tens of thousands few lie where the kernel or the stub has something: no other is looked at again.
     beside = {m.start for start, end in ours for m in _within(theirs, start, end)}
     hidden = [m for m in theirs if m.start in beside and not subtract((m.start, m.end), special)]
@@ -238,8 +253,8 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
                 protect_filled.append((start, end, prot))
     staying = merge([*kept, *reserved, *filled])
     gone = subtract_all([(m.start, m.end) for m in here], staying)
-    taken = merge([*staying, *ours, *((m.start, m.end) for m in target)])
-    ranges = [PageRange(m.start, m.end) for m in target if m.private]
+    taken = merge([*staying, *ours, *in_table, *((m.start, m.end) for m in target)])
+    ranges = [PageRange(m.start, m.end) for m in target if m.private] + [PageRange(*span) for span in in_table]
     ranges += [PageRange(m.start, m.end, discard=True) for m in hidden if m.private]
     return Plan(
         duplicates=tuple(duplicates),
@@ -251,6 +266,7 @@ def make_plan(stub: Sequence[Mapping], wanted: Sequence[Mapping], reserved: Sequ
         protect_filled=tuple(protect_filled),
         lock=tuple((m.start, m.end, "lf" in m.vmflags) for m in target if "lo" in m.vmflags),
         pages=tuple(sorted(ranges, key=lambda r: r.start)),
+        plain=made_by_table,
     )
 
 

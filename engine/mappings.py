@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from collections.abc import Mapping as Dictionary
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
-
-from kernel_helpers.pages.tables import vmas
 
 PAGE = 4096
 PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
@@ -76,8 +73,6 @@ class Mapping:
         return self.path[6:-1] if not self.is_file and self.path.startswith("[anon:") else ""
 
 
-_PLAIN = "p 00000000 00:00 0 "
-"""How lines of private memory end that has neither a file nor a name."""
 _HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ([r-])([w-])([x-])([ps]) ([0-9a-f]+) (\S+) (\d+) *(.*)\n((?:[A-Z].*\n)*)", re.MULTILINE)
 _OWN = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
 _FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
@@ -94,58 +89,9 @@ def read_places(pid: int) -> tuple[Mapping, ...]:
     return _read(pid, "maps")
 
 
-def read_mappings_quickly(pid: int) -> tuple[Mapping, ...]:
-    """The same as read_mappings(), but `own` tells only whether there are any pages: a page or nothing. In a moment, whatever their size,
-    where the kernel can be asked (kernel_helpers/pages/tables/vmas.py)."""
-    try:
-        told = vmas.numbers(pid)
-    except OSError:
-        told = None
-    places = _places(_text(pid, "maps"), told) if told is not None else None
-    if places is None:
-        return read_mappings(pid)
-    own = [m for m in places if m.flags == MAP_PRIVATE and not m.special]
-    for m, has in zip(own, vmas.has_pages(pid, [(m.start, m.end) for m in own]), strict=True):
-        if has:
-            m.__dict__["own"] = PAGE  # it is ours alone still: of tens of thousands a copy of each takes longer than all that is asked
-    return places
-
-
-def _places(text: str, told: Sequence[tuple[int, int, int]]) -> tuple[Mapping, ...] | None:
-    """All of `told` (start, end, the kernel's flags), whose files and names `text` has; None: it tells of others."""
-    lines = text.split("\n")
-    named = {m.start: m for m in _parsed("\n".join([line for line in lines if not line.endswith(_PLAIN)]))}
-    if len(lines) - 1 - text.count("[vsyscall]\n") != len(told):
-        return None
-    kinds: dict[int, dict[str, object]] = {}
-    found = []
-    for start, end, bits in told:
-        kind = kinds.get(bits)
-        if kind is None:
-            words = vmas.names(bits)
-            kind = kinds[bits] = {
-                "prot": bits & (PROT_READ | PROT_WRITE | PROT_EXEC), "flags": MAP_PRIVATE, "offset": 0, "path": "", "is_file": False,
-                "vmflags": CARRIED_FLAGS & words, "own": 0, "identity": "", "watched": "uw" in words,
-            }  # fmt: skip
-        m = named.pop(start, None)
-        if m is None:
-            m = object.__new__(Mapping)
-            m.__dict__.update(kind, start=start, end=end)
-        elif m.end != end:
-            return None
-        else:
-            m.__dict__.update(vmflags=kind["vmflags"], watched=kind["watched"])
-        found.append(m)
-    return tuple(found) if not named else None
-
-
 def _read(pid: int, name: str) -> tuple[Mapping, ...]:
-    return _parsed(_text(pid, name))
-
-
-def _text(pid: int, name: str) -> str:
     with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="surrogateescape", newline="\n") as source:
-        return source.read()
+        return _parsed(source.read())
 
 
 def _parsed(text: str) -> tuple[Mapping, ...]:
@@ -180,11 +126,6 @@ def made(**fields: object) -> Mapping:
     mapping = object.__new__(Mapping)
     mapping.__dict__.update(fields)
     return mapping
-
-
-def renamed(mappings: Iterable[Mapping], names: Dictionary[str, str]) -> tuple[Mapping, ...]:
-    """The same mappings, files having the names that are known for their identities."""
-    return tuple(replace(m, path=names[m.identity]) if m.identity in names else m for m in mappings)
 
 
 def free_address(taken: Iterable[tuple[int, int]], length: int, lowest: int = 0x10000000) -> int:

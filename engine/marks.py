@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from engine import alone
+from engine.address_space import Maps, exceptional
 from engine.context import Context
 from engine.layout import Span, common, merge
 from engine.mappings import PAGE, Mapping, read_mappings
@@ -58,7 +59,7 @@ def install(frozen: Frozen, wanted: Sequence[Span], maps: Iterable[Mapping], scr
         return
     if not knows_guards():
         raise MarksMissing(OLD_KERNEL)
-    locked = merge((m.start, m.end) for m in maps if "lo" in m.vmflags)
+    locked = merge(Maps.of(maps).locked())
     for span in wanted:
         for start, end in common(span, locked):
             frozen.call(SYS.munlock, start, end - start)
@@ -133,7 +134,7 @@ def _size(pid: int, name: bytes) -> int:
 def check_locks(pid: int, context: Context) -> None:
     """Of a process that was made anew, and its memory locked. Errors: MarksMissing: less of it than was, or what it locks later would not
     be; OSError."""
-    if locked_bytes(pid) < sum(m.length for m in context.maps if "lo" in m.vmflags):
+    if locked_bytes(pid) < sum(end - start for start, end in Maps.of(context.maps).locked()):
         raise MarksMissing(TOO_LITTLE)
     wanted, _ = context.identity.limits.get(resource.RLIMIT_MEMLOCK, (0, 0))
     if context.future_locks and lock_limit(pid) < min(wanted, U64):
@@ -157,6 +158,6 @@ def not_in_images(frozen: Frozen, maps: Sequence[Mapping]) -> str | None:
     """Which mark of its memory CRIU's images do not hold, or None. Errors: OSError."""
     if guards(frozen.pid, most=1):
         return IN_IMAGES
-    if any(m.is_file and not m.private and alone.may_be(m.path) for m in maps):
+    if any(m.is_file and not m.private and alone.may_be(m.path) for m in exceptional(maps)):
         return alone.IN_IMAGES
     return FUTURE_IN_IMAGES if future_locks(frozen, maps) else None

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
+from engine.address_space import Maps
 from engine.capture import scratch_page
 from engine.context import Context
 from engine.handover import give_descriptor, take_descriptor
@@ -102,7 +103,7 @@ def userfaultfd_or_none(frozen: Frozen, page: int = 0) -> int:
 def must_be_there(context: Context) -> list[Span]:
     """Memory that a process has to have when it begins to run: what the kernel touches in its name while nobody serves it yet, what it
     touches at once, and what is locked (MAP_LOCKED, mlock(2))."""
-    found = [(m.start, m.end) for m in context.maps if m.vmflags & {"lo", "lf"}]
+    found = Maps.of(context.maps).locked()
     for thread in context.threads:
         stack = int(Registers.from_buffer_copy(thread.registers).rsp)
         found.append((stack - _STACK, stack + _STACK))

@@ -27,14 +27,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine import alone, postcopy
+from engine.address_space import Maps
 from engine.capture import send_pages
 from engine.context import Context
 from engine.handover import take_descriptor
-from engine.layout import Span, Spans, common, merge, subtract, subtract_all
+from engine.layout import Span, common, merge, page_ranges, subtract, subtract_all
 from engine.mappings import MAP_PRIVATE, PAGE, PROT_WRITE, Mapping, read_mappings
 from engine.splicing import splicer
 from kernel_helpers.pages.pages import (
@@ -50,6 +51,7 @@ from kernel_helpers.pages.pages import (
     watch_begin,
     written_bytes,
 )  # fmt: skip
+from kernel_helpers.pages.tables.plain import BIT, WATCHED
 from kernel_helpers.process.inject import Thread, check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
@@ -78,6 +80,9 @@ MODES = ("auto", "precopy", "postcopy")
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | 1  # UFFD_USER_MODE_ONLY: it needs no privilege, and we answer nothing
 _UNFIT = frozenset({"gd", "dp", "wf"})
 """VmFlags that a mapping has from its creation, or that make pages vanish by themselves."""
+_UNFIT_BITS = sum(BIT[name] for name in _UNFIT)
+_WRITABLE = BIT["ac"] | PROT_WRITE
+"""It is, or was."""
 
 log = logging.getLogger("engine.precopy")
 
@@ -280,7 +285,10 @@ class Ahead:
         if (self._history is None and not self._follows) or writes_past_us(self.pid):
             return []
         watches, areas = self._history is not None, self._areas if self._history is None else self._history.areas
-        runs = merge((m.start, m.end) for m in maps if (m.watched and m.flags == MAP_PRIVATE and not m.is_file if watches else _may_go(m)))
+        whole = Maps.of(maps)
+        rest = [m for m in whole.others if (m.watched and m.flags == MAP_PRIVATE and not m.is_file if watches else _may_go(m))]
+        plain = whole.table.spans(WATCHED) if watches else whole.table.spans(_WRITABLE, _UNFIT_BITS)
+        runs = merge([*plain, *((m.start, m.end) for m in rest)])
         return subtract_all(merge(part for run in runs for part in common(run, areas)), spoilt)
 
     def owes(self, context: Context, kept: Sequence[Span]) -> list[Span]:
@@ -296,24 +304,14 @@ class Ahead:
         self, maps: Sequence[Mapping], kept: Sequence[Span], owed: Sequence[Span], channel: Channel, timeout: float
     ) -> PageTotals:
         """The pages of the process, which stands still, but what the other side has of `kept`, and what is owed. Errors: OSError."""
-        here = Spans(subtract_all(kept, owed))
-        there, is_whole = Spans(kept), self._history is not None and not self._stale
         ranges: list[PageRange] = []
-        for m in maps:
-            if m.flags != MAP_PRIVATE or m.special:
-                continue
-            held = here.hold(m.start, m.end)
-            if held and is_whole:
-                ranges.append(PageRange(m.start, m.end, written=True))
-                continue
-            for part in common((m.start, m.end), here.spans) if held is not False else ():
-                given_back = [part] if self._history is None else common(part, self._stale)
-                ranges += [PageRange(*piece) for piece in given_back]
-                ranges += [PageRange(*piece, written=True) for piece in subtract(part, given_back)]
-            if m.own:
-                apart = there.hold(m.start, m.end) is False
-                rest = [(m.start, m.end)] if apart else subtract_all([(m.start, m.end)], kept)
-                ranges += [PageRange(*part, keep_zeros=m.is_file) for part in rest]
+        for part in subtract_all(kept, owed):  # it is in mappings that are kept
+            given_back = [part] if self._history is None else common(part, self._stale)
+            ranges += [PageRange(*piece) for piece in given_back]
+            ranges += [PageRange(*piece, written=True) for piece in subtract(part, given_back)]
+        for own in page_ranges(maps):
+            ranges += [replace(own, start=start, end=end) for start, end in subtract_all([(own.start, own.end)], kept)]
+        ranges.sort(key=lambda one: one.start)
         return send_own_pages(self.pid, ranges, channel.connection, timeout, self._history)
 
     def close(self) -> None:

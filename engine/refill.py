@@ -6,6 +6,7 @@ direction.
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import struct
@@ -16,7 +17,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from engine import altstack
-from engine.capture import inner_tid, inner_tids, kernel_code, memory_layout, scratch_page
+from engine.address_space import Maps, exceptional, read_mappings_quickly, renamed
+from engine.capture import NO_LIMIT, inner_tid, inner_tids, kernel_code, memory_layout, scratch_page
 from engine.context import (
     ACTION_BYTES,
     SIGINFO_BYTES,
@@ -30,13 +32,13 @@ from engine.context import (
 )  # fmt: skip
 from engine.crowd import call_in, have_called
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
-from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_mappings_quickly, read_places, renamed
+from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_places
 from engine.marks import MLOCK_ONFAULT, MarksMissing, check_locks, install, lock_future, remove
 from engine.pending import is_over
 from engine.postcopy import Taker
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.pages.pages import PageRange, PageTotals, receive_own_pages
-from kernel_helpers.process import many
+from kernel_helpers.process import batches, many
 from kernel_helpers.process.inject import Thread, check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import ERESTART_RESTARTBLOCK, SYS, U64, Registers
@@ -57,6 +59,7 @@ _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
 _RSEQ_UNREGISTER = 1
 _SCRATCH = 4 * PAGE
+_SCRATCH_MOST = 64 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
 NO_DESCRIPTOR = (1 << 32) - 1
 _SIGINFO_KERNEL = 48  # bytes of siginfo_t that the kernel keeps
@@ -168,12 +171,13 @@ def refill(
         raise RefillFailed(str(error), stub_usable=True) from error
     notes: list[str] = []
     queued: list[_Queued] = []
-    created = (*((m.start, m.end) for m in plan.create), *filled)
+    created = (*plan.created, *filled)
     before = {tid: (t.registers.copy(), t.signal_mask) for tid, t in stub.threads.items()}
-    taken = [(m.start, m.end) for m in (*maps, *context.maps)] + reserved
+    taken = [*Maps.of(maps).spans, *Maps.of(context.maps).spans, *reserved]
+    size = _room_for(plan, context)
     try:
-        with scratch_page(stub, free_address(taken, _SCRATCH), _SCRATCH) as scratch:
-            room = (scratch, scratch + _SCRATCH)
+        with scratch_page(stub, free_address(taken, size), size) as scratch:
+            room = (scratch, scratch + size)
             if has_run:
                 remove(stub, [(m.start, m.end) for m in maps if m.is_file], room)
             _shape(stub, plan, maps, room, [*taken, room], notes)
@@ -185,7 +189,7 @@ def refill(
             drop_pages(stub, pages.gone)
             started = _lap(seconds, "pages", started)
             install(stub, context.guards, context.maps, room)
-            _finish_mappings(stub, plan, scratch, notes)
+            _finish_mappings(stub, plan, room, notes)
             if not has_run:
                 check_locks(stub.pid, context)
             if memory_layout(stub.pid, stub.call(SYS.brk, 0)) != context.memory:
@@ -247,8 +251,8 @@ def _match_threads(stub: Frozen, context: Context) -> dict[int, Thread]:
 
 def _check_kernel_code(stub: Frozen, maps: Sequence[Mapping], context: Context) -> None:
     """No thread may stand in code that this kernel maps otherwise (the vdso of another build)."""
-    special = [m for m in maps if m.special]
-    foreign = [m for m in context.maps if m.special]
+    special = [m for m in exceptional(maps) if m.special]
+    foreign = [m for m in exceptional(context.maps) if m.special]
     same = (
         kernel_code(stub, maps) == context.kernel_code
         and special
@@ -288,6 +292,8 @@ def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], scratch: Span, tak
         stub.call(SYS.mremap, source, length, length, _MREMAP_MOVE, destination)
     drop_pages(stub, plan.stale)
     stub.calls([_creation(m) for m in plan.create], *room)
+    if plan.plain is not None:
+        batches.make_all(stub, plan.plain.create, *room)
     stub.calls([(SYS.mprotect, start, end - start, prot) for start, end, prot in plan.protect], *room)
     advised = [(SYS.madvise, start, end - start, advice) for start, end, advice in plan.advise]
     for (_, start, _, advice), result in zip(advised, stub.results(advised, *room), strict=True):
@@ -297,10 +303,30 @@ def _shape(stub: Frozen, plan: Plan, maps: Sequence[Mapping], scratch: Span, tak
             if advice in _MADV_THAT_MATTERS:
                 raise
             notes.append(str(error))
+    if plan.plain is not None:
+        batches.make(stub, plan.plain.advise, *room)
+        for call, failure in batches.failed(stub, plan.plain.advise):
+            if call.arguments[2] in _MADV_THAT_MATTERS:
+                raise failure
+            notes.append(str(failure))
 
 
-def _finish_mappings(stub: Frozen, plan: Plan, scratch: int, notes: list[str]) -> None:
-    stub.calls([(SYS.mprotect, start, end - start, prot) for start, end, prot in plan.protect_filled], scratch, _SCRATCH)
+def _room_for(plan: Plan, context: Context) -> int:
+    """Bytes of scratch memory: more where many calls are made, unless the process may be at a limit of its memory."""
+    count = plan.plain.longest if plan.plain is not None else 0
+    limits = (context.identity.limits.get(number, (NO_LIMIT,))[0] for number in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    if context.future_locks or any(limit != NO_LIMIT for limit in limits):
+        return _SCRATCH
+    return max(_SCRATCH, min(count * batches.SIZE, _SCRATCH_MOST) // PAGE * PAGE)
+
+
+def _finish_mappings(stub: Frozen, plan: Plan, room: Span, notes: list[str]) -> None:
+    scratch, size = room[0], room[1] - room[0]
+    stub.calls([(SYS.mprotect, start, end - start, prot) for start, end, prot in plan.protect_filled], scratch, size)
+    if plan.plain is not None:
+        batches.make_all(stub, plan.plain.protect, scratch, size)
+        batches.make(stub, plan.plain.lock, scratch, size)
+        notes += [str(error) for _, error in batches.failed(stub, plan.plain.lock)]
     for start, end, on_fault in plan.lock:
         try:
             stub.call(SYS.mlock2, start, end - start, MLOCK_ONFAULT if on_fault else 0)

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence, Set
 
 from engine import alone, postcopy
+from engine.address_space import Maps, exceptional
 from engine.arrival import NO_CAPABILITIES, no_capabilities, seccomp_suspended
 from engine.capture import kernel_code, scratch_page
 from engine.context import BadContext, Context, Identity
@@ -51,7 +52,7 @@ def obstacle(context: Context, kernel: str) -> str | None:
     if kernel_pages(context.maps, context.kernel_code) != kernel:
         return "the node that it goes to has another kernel"
     objects = {one.name for one in context.objects}
-    for m in context.maps:
+    for m in exceptional(context.maps):
         if (m.flags == MAP_PRIVATE and not m.is_file) or (not m.private and m.path in objects):
             continue
         if m.is_file and (not m.path.startswith("/") or m.path.startswith(("/memfd:", "/dev/zero")) or m.path.endswith(" (deleted)")):
@@ -63,7 +64,7 @@ def obstacle(context: Context, kernel: str) -> str | None:
 
 def kernel_pages(maps: Sequence[Mapping], code: bytes) -> str:
     """What tells one kernel's own pages in a process from another's: their kinds, sizes and code."""
-    return ",".join([f"{m.path}:{m.length}" for m in maps if m.special] + [code.hex()])
+    return ",".join([f"{m.path}:{m.length}" for m in exceptional(maps) if m.special] + [code.hex()])
 
 
 class Vessel:
@@ -152,18 +153,19 @@ class Vessel:
         reason = obstacle(context, self.kernel_pages)
         if reason is not None:
             raise FarhomeError(reason)
-        wanted = [*((m.start, m.end) for m in context.maps), *(one.span for one in context.objects)]
+        wanted = [*Maps.of(context.maps).spans, *(one.span for one in context.objects)]
         taken = merge([*((m.start, m.end) for m in maps), *wanted])
         if any(start < self.reserved[1] and self.reserved[0] < end for start, end in wanted):
             old = self.reserved
             self._reserve(free_address(taken, PAGE))
             frozen.call(SYS.munmap, old[0], PAGE)
             taken = merge([*taken, self.reserved])
-        self._move_kernel_pages([m for m in maps if m.special], [m for m in context.maps if m.special], taken)
+        self._move_kernel_pages([m for m in maps if m.special], [m for m in exceptional(context.maps) if m.special], taken)
         taken = merge([*wanted, self.reserved])
         with scratch_page(frozen, free_address(taken, _ROOM), _ROOM) as scratch:
             self._settle(context, scratch)
-            self._map_files([m for m in context.maps if m.private or m.path not in {one.name for one in context.objects}], scratch)
+            objects = {one.name for one in context.objects}
+            self._map_files([m for m in exceptional(context.maps) if m.private or m.path not in objects], scratch)
             self._make_threads(context, scratch)
             with alone.unlimited(frozen.pid, context.objects):
                 self.objects = alone.make(frozen, context.objects, scratch, alone.unreserved(context.maps))

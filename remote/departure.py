@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import criu, precopy
+from engine.address_space import read_mappings_quickly
 from engine.capture import capture
 from engine.context import with_pending
 from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.layout import Span
-from engine.mappings import read_mappings_quickly
 from engine.marks import not_in_images
 from engine.phases import Phases
 from engine.vessel import obstacle

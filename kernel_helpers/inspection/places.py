@@ -8,8 +8,9 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 _QUERY = 0xC0686611
 _REQUEST = struct.Struct("<9Q4I2Q")
@@ -17,6 +18,8 @@ _WRITABLE, _EXECUTABLE, _SHARED, _OR_NEXT, _OF_FILE = 2, 4, 8, 0x10, 0x20
 _NAME_ROOM = 4096
 _UNKNOWN = (errno.ENOTTY, errno.EINVAL, errno.ENAMETOOLONG)
 """this kernel does not tell, or not of a name so long"""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -36,29 +39,41 @@ class Place:
 def of_files(pid: int) -> list[Place] | None:
     """Those that have a file, which all that are shared have, by address. None: this kernel does not tell. Errors: OSError
     (FileNotFoundError: it has ended)."""
-    return _asked(pid, _OF_FILE)
+    return _asked(pid, lambda maps: list(_each(maps, _OF_FILE | _OR_NEXT)))
 
 
 def of_instructions(pid: int) -> list[Place] | None:
     """Those whose memory may be executed, by address. None, and errors: as of_files()."""
-    return _asked(pid, _EXECUTABLE)
+    return _asked(pid, lambda maps: list(_each(maps, _EXECUTABLE | _OR_NEXT)))
 
 
-def _asked(pid: int, kind: int) -> list[Place] | None:
+def of_addresses(pid: int, addresses: Iterable[int]) -> list[Place | None] | None:
+    """Those that have these addresses; None among them: there is nothing. None, and errors: as of_files()."""
+    return _asked(pid, lambda maps: [next(_each(maps, 0, at), None) for at in addresses])
+
+
+def is_free(pid: int, start: int, end: int) -> bool | None:
+    """Whether nothing lies there. None, and errors: as of_files()."""
+    found = _asked(pid, lambda maps: [next(_each(maps, _OR_NEXT, start), None)])
+    return None if found is None else found[0] is None or found[0].start >= end
+
+
+def _asked(pid: int, ask: Callable[[int], list[_T]]) -> list[_T] | None:
     with open(f"/proc/{pid}/maps", "rb", buffering=0) as maps:
         try:
-            return list(_each(maps.fileno(), kind))
+            return ask(maps.fileno())
         except OSError as error:
             if error.errno in _UNKNOWN:
                 return None
             raise
 
 
-def _each(maps: int, kind: int) -> Iterator[Place]:
-    name, at = ctypes.create_string_buffer(_NAME_ROOM), 0
+def _each(maps: int, kind: int, at: int = 0) -> Iterator[Place]:
+    """Of that kind, from address `at` on."""
+    name = ctypes.create_string_buffer(_NAME_ROOM)
     place = ctypes.addressof(name)
     while True:
-        request = bytearray(_REQUEST.pack(_REQUEST.size, kind | _OR_NEXT, at, 0, 0, 0, 0, 0, 0, 0, 0, _NAME_ROOM, 0, place, 0))
+        request = bytearray(_REQUEST.pack(_REQUEST.size, kind, at, 0, 0, 0, 0, 0, 0, 0, 0, _NAME_ROOM, 0, place, 0))
         try:
             fcntl.ioctl(maps, _QUERY, request)
         except (FileNotFoundError, ProcessLookupError):

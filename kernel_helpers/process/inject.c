@@ -442,3 +442,26 @@ long inject_batch(int tid, uint64_t batch, const struct user_regs_struct *base, 
 		return -INJECT_FAILED + error;
 	return inject_read(tid, room, calls, size) == size ? 0 : -INJECT_FAILED - EFAULT;
 }
+
+/* As many calls as there are, so many at a time as have room. Results and errors: as inject_batch(). */
+long inject_batches(int tid, uint64_t batch, const struct user_regs_struct *base, int64_t timeout_us, struct deferred *deferred,
+                    uint64_t room, uint64_t size, struct injected *calls, long count)
+{
+	long at_once = size / sizeof *calls;
+
+	for (long first = 0; first < count; first += at_once) {
+		long some = count - first < at_once ? count - first : at_once;
+		long result = inject_batch(tid, batch, base, timeout_us, deferred, room, calls + first, some);
+		if (result)
+			return result;
+	}
+	return 0;
+}
+
+/* The first from `first` on whose result is an error; `count`: none. */
+long inject_first_failed(const struct injected *calls, long count, long first)
+{
+	while (first < count && (calls[first].result >= 0 || calls[first].result < -4095))
+		first++;
+	return first;
+}

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.mappings import PAGE, Mapping, read_mappings, read_mappings_quickly
+from engine.address_space import read_mappings_quickly
+from engine.mappings import PAGE, Mapping, read_mappings
 from kernel_helpers.pages.tables import vmas
 
 SCRIPT = """

@@ -1,10 +1,12 @@
 /* The flags of a process's mappings, without a look at its pages: /proc/PID/smaps looks at each of them, some 30 ms for a GiB.
  *
- * A BPF iterator over the mappings of one process (Linux 6.1 for one process) writes start, end and flags of each. Where structures have
+ * A BPF iterator over the mappings of one process (Linux 6.1 for one process) writes start, end and flags of each, and whether it may have a
+ * file or a name, which it does not read. Where structures have
  * their members is read from the kernel's own description (BTF). Whatever is missing (BTF, the right to use BPF) is an error, and who asks
  * reads smaps. Which bit is which is for the caller to find out on mappings of its own. */
 #define _GNU_SOURCE
 #include "pages/pages.h"
+#include "pages/tables/plain.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
@@ -19,14 +21,12 @@
 #define BTF "/sys/kernel/btf/vmlinux"
 #define ITERATOR "bpf_iter_task_vma" /* its context: struct bpf_iter__task_vma {meta, task, vma} */
 
-struct vma {
-	uint64_t start, end, flags;
-};
-
 /* What the program needs to know of this kernel. */
 struct layout {
 	uint32_t iterator; /* BTF id of the function */
 	uint32_t meta, vma, sequence, start, end, flags; /* offsets */
+	uint32_t file, operations, name; /* of pointers in a mapping; name: 0 where mappings of memory have none */
+	uint32_t mm, start_brk, brk, start_stack;
 };
 
 /* ---- the kernel's description of itself ---- */
@@ -140,6 +140,13 @@ static int look_up(const struct description *d, struct layout *layout)
 		{"vm_area_struct", "vm_start", offsetof(struct layout, start)},
 		{"vm_area_struct", "vm_end", offsetof(struct layout, end)},
 		{"vm_area_struct", "vm_flags", offsetof(struct layout, flags)},
+		{"vm_area_struct", "vm_file", offsetof(struct layout, file)},
+		{"vm_area_struct", "vm_ops", offsetof(struct layout, operations)},
+		{"vm_area_struct", "anon_name", offsetof(struct layout, name)},
+		{"vm_area_struct", "vm_mm", offsetof(struct layout, mm)},
+		{"mm_struct", "start_brk", offsetof(struct layout, start_brk)},
+		{"mm_struct", "brk", offsetof(struct layout, brk)},
+		{"mm_struct", "start_stack", offsetof(struct layout, start_stack)},
 	};
 	layout->iterator = find_type(d, BTF_KIND_FUNC, ITERATOR);
 	if (!layout->iterator)
@@ -147,9 +154,9 @@ static int look_up(const struct description *d, struct layout *layout)
 	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
 		uint32_t id = find_type(d, BTF_KIND_STRUCT, wanted[i].type);
 		long offset = id ? member_of(d, id, wanted[i].member) : -1;
-		if (offset < 0)
+		if (offset < 0 && wanted[i].at != offsetof(struct layout, name))
 			return -ENOENT;
-		*(uint32_t *)((char *)layout + wanted[i].at) = offset;
+		*(uint32_t *)((char *)layout + wanted[i].at) = offset < 0 ? 0 : offset;
 	}
 	return 0;
 }
@@ -191,6 +198,8 @@ int farhome_vmas_layout(struct layout *layout)
 #define SET(to, value) ((struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = to, .imm = value})
 #define ADD(to, value) ((struct bpf_insn){.code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = to, .imm = value})
 #define SKIP_IF_ZERO(of, count) ((struct bpf_insn){.code = BPF_JMP | BPF_JEQ | BPF_K, .dst_reg = of, .off = count})
+#define SKIP_IF_GREATER(of, than, count) \
+	((struct bpf_insn){.code = BPF_JMP | BPF_JGT | BPF_X, .dst_reg = of, .src_reg = than, .off = count})
 #define CALL(function) ((struct bpf_insn){.code = BPF_JMP | BPF_CALL, .imm = function})
 #define EXIT ((struct bpf_insn){.code = BPF_JMP | BPF_EXIT})
 
@@ -206,16 +215,38 @@ int farhome_vmas_open(const struct layout *layout)
 	struct bpf_insn program[] = {
 		LOAD(6, 1, layout->vma),
 		LOAD(7, 1, layout->meta),
-		SKIP_IF_ZERO(6, 11), /* the end */
-		LOAD(8, 6, layout->start),
-		STORE(10, -24, 8),
-		LOAD(8, 6, layout->end),
-		STORE(10, -16, 8),
+		SKIP_IF_ZERO(6, 33), /* the end */
+		LOAD(2, 6, layout->start),
+		STORE(10, -32, 2),
+		LOAD(3, 6, layout->end),
+		STORE(10, -24, 3),
 		LOAD(8, 6, layout->flags),
-		STORE(10, -8, 8),
+		STORE(10, -16, 8),
+		SET(9, 0), /* whether it is one to be asked about */
+		LOAD(8, 6, layout->file),
+		SKIP_IF_ZERO(8, 1),
+		SET(9, 1),
+		LOAD(8, 6, layout->operations), /* special ones have some, as all that are shared */
+		SKIP_IF_ZERO(8, 1),
+		SET(9, 1),
+		LOAD(8, 6, layout->name ? layout->name : layout->file),
+		SKIP_IF_ZERO(8, 1),
+		SET(9, 1),
+		LOAD(8, 6, layout->mm),
+		SKIP_IF_ZERO(8, 9),
+		LOAD(4, 8, layout->brk), /* [heap], or beside it */
+		SKIP_IF_GREATER(2, 4, 3),
+		LOAD(4, 8, layout->start_brk),
+		SKIP_IF_GREATER(4, 3, 1),
+		SET(9, 1),
+		LOAD(4, 8, layout->start_stack), /* [stack] */
+		SKIP_IF_GREATER(2, 4, 2),
+		SKIP_IF_GREATER(4, 3, 1),
+		SET(9, 1),
+		STORE(10, -8, 9),
 		LOAD(1, 7, layout->sequence),
 		MOVE(2, 10),
-		ADD(2, -24),
+		ADD(2, -32),
 		SET(3, sizeof(struct vma)),
 		CALL(BPF_FUNC_seq_write),
 		SET(0, 0),

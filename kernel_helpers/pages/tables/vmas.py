@@ -12,11 +12,12 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 
 from kernel_helpers.common import library
 from kernel_helpers.pages.pages import Span, unwatch, watch, watch_begin
+from kernel_helpers.pages.tables.plain import BIT, WATCHED, Table
 
 BITS = {
     "gd": 8, "uw": 12, "lo": 13, "sr": 15, "rr": 16, "dc": 17, "lf": 19, "ac": 20, "nr": 21, "wf": 25, "dd": 26, "hg": 29, "nh": 30,
@@ -27,23 +28,34 @@ _MAY_BE_SEALED = 1 << 42 | 1 << 63
 """VM_SEALED since Linux 6.17, and before; what else they may mean, smaps tells."""
 _KERNELS_OWN = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]")
 MOST = 1 << 20
+_WORDS = 4
+"""of struct vma"""
+_PLACES = {name: bit.bit_length() - 1 for name, bit in {**BIT, "uw": WATCHED}.items()}
 _PAGE = 4096
 _PRIVATE_ANONYMOUS, _NORESERVE, _FIXED, _DROPPABLE_ANONYMOUS = 0x22, 0x4000, 0x10, 0x28
 _ADVICE = {"sr": 2, "rr": 1, "dc": 10, "wf": 18, "dd": 16, "hg": 14, "nh": 15, "mg": 12}
 _USERFAULTFD, _MLOCK2 = 323, 325
-_HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .*\n((?:[A-Z].*\n)*)", re.MULTILINE)
+_HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) *(.*)\n((?:[A-Z].*\n)*)", re.MULTILINE)
 _FLAGS = re.compile(r"^VmFlags:(.*)", re.MULTILINE)
 
 log = logging.getLogger("kernel_helpers.pages.tables.vmas")
 
 
 class _Layout(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("iterator", "meta", "vma", "sequence", "start", "end", "flags")]
+    _fields_ = [
+        (name, ctypes.c_uint32)
+        for name in (
+            "iterator", "meta", "vma", "sequence", "start", "end", "flags", "file", "operations", "name", "mm", "start_brk", "brk",
+            "start_stack",
+        )
+    ]  # fmt: skip
 
 
 _program: tuple[int, int] | None = None
 """our process id, and the descriptor that it has"""
 _opening = threading.Lock()
+_room = 4096
+"""mappings that the last processes have had, about"""
 
 
 @functools.cache
@@ -88,12 +100,15 @@ def flags(pid: int, room: int = 4096) -> dict[Span, frozenset[str]] | None:
     return _read(_own_program(), pid, room) if layout() is not None else None
 
 
-def numbers(pid: int, room: int = 4096) -> list[tuple[int, int, int]] | None:
-    """Of each mapping its start, its end and the kernel's flags, of which names() tells some. None, and errors: as flags()."""
+def table(pid: int, room: int = 4096) -> tuple[Table, list[tuple[int, int, int]]] | None:
+    """Its plain mappings, whose pages are not counted, and of each other its start, its end and the kernel's flags, of which names() tells
+    some. None, and errors: as flags()."""
     if layout() is None:
         return None
-    told = _numbers(_own_program(), pid, room)
-    return list(zip(told[::3], told[1::3], told[2::3], strict=True))
+    told, count = _numbers(_own_program(), pid, room)
+    plain = Table.taken(told, count, [(bit, _PLACES[name]) for name, bit in BITS.items()])
+    left = told[: _WORDS * (count - len(plain))]
+    return plain, list(zip(left[::_WORDS], left[1::_WORDS], left[2::_WORDS], strict=True))
 
 
 def _own_program() -> int:
@@ -108,18 +123,26 @@ def _own_program() -> int:
 
 
 def _read(program: int, pid: int, room: int) -> dict[Span, frozenset[str]]:
-    numbers = _numbers(program, pid, room)
-    return {(start, end): names(bits) for start, end, bits in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)}
+    return {span: names(bits) for span, (bits, _) in _told(program, pid, room).items()}
 
 
-def _numbers(program: int, pid: int, room: int) -> Sequence[int]:
-    """Of each mapping its start, end and flags."""
-    found = (ctypes.c_uint64 * (3 * room))()
-    count = _native().farhome_vmas_read(program, pid, ctypes.byref(found), room)
+def _told(program: int, pid: int, room: int) -> dict[Span, tuple[int, bool]]:
+    """Of each mapping its flags, and whether it may have a file or a name."""
+    told, count = _numbers(program, pid, room)
+    each = [told[at : at + _WORDS] for at in range(0, _WORDS * count, _WORDS)]
+    return {(start, end): (bits, bool(other)) for start, end, bits, other in each}
+
+
+def _numbers(program: int, pid: int, room: int) -> tuple[ctypes.Array[ctypes.c_uint64], int]:
+    """Of each mapping its start, end and flags, and whether it may have a file or a name; and how many they are."""
+    global _room
+    room = max(room, _room)
+    found = (ctypes.c_uint64 * (_WORDS * room))()
+    count = _native().farhome_vmas_read(program, pid, found, room)
     if count == -7 and room < MOST:  # E2BIG
-        return _numbers(program, pid, room * 4)
-    _check(count, f"mappings of process {pid}")
-    return found[: 3 * count]
+        _room = room * 4
+        return _numbers(program, pid, _room)
+    return found, _check(count, f"mappings of process {pid}")
 
 
 @functools.cache
@@ -131,7 +154,8 @@ def names(bits: int) -> frozenset[str]:
 def is_sealed(pid: int) -> bool:
     """Whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
     if layout() is not None:
-        if not any(bits & _MAY_BE_SEALED for bits in set(_numbers(_own_program(), pid, 4096)[2::3])):
+        told, count = _numbers(_own_program(), pid, 4096)
+        if not any(bits & _MAY_BE_SEALED for bits in set(told[2 : _WORDS * count : _WORDS])):
             return False
     elif tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) < (6, 10):
         return False
@@ -161,18 +185,26 @@ def _difference(program: int) -> str:
     """What the bits say otherwise than smaps does, of all mappings of ours; nothing, as a rule. Errors: OSError."""
     with _samples():
         for _ in range(3):  # an allocation between the two looks is no difference
-            told = _read(program, os.getpid(), 4096)
+            told = _told(program, os.getpid(), 4096)
             with open("/proc/self/smaps", encoding="utf-8", errors="replace") as smaps:
                 text = smaps.read()
             said = {}
-            for start, end, body in _HEADER.findall(text):
+            for start, end, inode, name, body in _HEADER.findall(text):
                 words = _FLAGS.search(body)
-                said[(int(start, 16), int(end, 16))] = BITS.keys() & (words.group(1).split() if words else ())
+                has_words = BITS.keys() & (words.group(1).split() if words else ())
+                said[(int(start, 16), int(end, 16))] = has_words, inode != "0" or bool(name)
             common = told.keys() & said.keys()
-            wrong = next((span for span in common if told[span] != said[span]), None)
+            wrong = next((span for span in common if not _agree(told[span], said[span])), None)
             if wrong is None and len(common) * 2 > len(said):
                 return ""
-    return f"{sorted(told[wrong])} for {sorted(said[wrong])}" if wrong is not None else "the mappings do not stand still"
+    if wrong is None:
+        return "the mappings do not stand still"
+    return f"{sorted(names(told[wrong][0]))} for {sorted(said[wrong][0])}, file or name: {told[wrong][1]} for {said[wrong][1]}"
+
+
+def _agree(told: tuple[int, bool], said: tuple[Set[str], bool]) -> bool:
+    """What is told of a mapping with what smaps says. One without a name may be asked about, not the other way."""
+    return names(told[0]) == said[0] and told[1] >= said[1]
 
 
 @contextmanager
