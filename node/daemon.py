@@ -40,9 +40,10 @@ from node.guests.guests import Guests
 from node.moves import lineage
 from node.moves.checkpoints import PERIOD as CHECKPOINT_PERIOD
 from node.moves.checkpoints import Checkpoints
+from node.moves.home_process import HOME, HomeProcess
 from node.moves.moves import Mover
 from node.moves.parting import part_from
-from node.moves.registry import HOME, HomeProcess, Registry
+from node.moves.registry import Registry
 from node.owner.accounts import PERIOD as ACCOUNTS_PERIOD
 from node.owner.accounts import Accounts
 from node.owner.ledger import Ledger

@@ -20,7 +20,7 @@ from balancer.placement import place, placings
 from balancer.process import Decision, Process, Settings
 from balancer.view import View
 from kernel_helpers.errors import MoveRefused
-from node.balancing.traffic import Habits
+from node.balancing.traffic import TrafficMeter
 from node.cluster.front.connections import PROTOCOL_VERSION, PeerError
 from node.cluster.gossiping import Gossiping
 from node.cluster.keys.certificates import Certificates
@@ -32,8 +32,10 @@ from node.common.periodic import periodically
 from node.common.tasks import Tasks
 from node.guests.guest import Guest
 from node.guests.guests import Guests
-from node.moves.moves import Manner, MoveFailed, Mover
-from node.moves.registry import HOME, HomeProcess, Registry
+from node.moves.home_process import HOME, HomeProcess
+from node.moves.move import Manner, MoveFailed
+from node.moves.moves import Mover
+from node.moves.registry import Registry
 from node.owner.lending import Lending
 from node.owner.pressure import Waits
 
@@ -114,7 +116,7 @@ class Balancer:
         self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
-        self.habits = Habits(registry, mover, lambda: str(tree) if config().mfs.is_direct else None)
+        self.traffic = TrafficMeter(registry, mover, lambda: str(tree) if config().mfs.is_direct else None)
         self._tasks = Tasks()
         self._lent_in: tuple[int, bool, Stage] | None = None
         self._lent_at, self._is_lent = 0.0, False
@@ -138,7 +140,7 @@ class Balancer:
         self._tasks.spawn(periodically("the load", self.speak, lambda: SPEAKS_WITHIN))
         self._tasks.spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
         self._tasks.spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
-        self._tasks.spawn(periodically("what processes read and write", self.habits.look, self.habits.period))
+        self._tasks.spawn(periodically("what processes read and write", self.traffic.look, self.traffic.period))
         self._tasks.spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True, shared=False))
 
     # -- senses --------------------------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ class Balancer:
         for entry in entries:
             if 0 <= (cpu := told.get(entry.pid, -1.0)) < 1e12:
                 self._registry.used(entry, cpu)
-                self.habits.has_read_there(entry, reads.get(entry.pid, 0))
+                self.traffic.has_read_there(entry, reads.get(entry.pid, 0))
 
     def started(self, pid: int) -> None:
         """A process of this node has begun: counts at once."""
@@ -274,7 +276,7 @@ class Balancer:
     def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
         """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
         offset = self._clock() - time.time()
-        stat, habit = process.read_stat(entry.pid), self.habits.of(entry)
+        stat, habit = process.read_stat(entry.pid), self.traffic.of(entry)
         resident = stat.resident if stat and entry.where == HOME else entry.resident
         return Process(
             pid=entry.pid, cpu_seconds=self._registry.cpu_seconds(entry, time.time(), stat), memory=max(entry.memory, resident),

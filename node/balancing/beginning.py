@@ -11,8 +11,10 @@ from collections.abc import Callable
 from balancer.journal import Journal
 from balancer.process import Decision
 from kernel_helpers.errors import MoveRefused, sentence
-from node.moves.moves import Manner, Mover
-from node.moves.registry import HOME, HomeProcess, Registry
+from node.moves.home_process import HOME, HomeProcess
+from node.moves.move import Manner
+from node.moves.moves import Mover
+from node.moves.registry import Registry
 
 BEGUN_AT_ONCE = 12
 """Programs for which targets make a place; the others wait for their turn."""

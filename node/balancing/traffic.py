@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from balancer.nearness import Habit, Meter
 from balancer.process import HOME
 from node.common import process
+from node.moves.home_process import HomeProcess
 from node.moves.moves import Mover
-from node.moves.registry import HomeProcess, Registry
+from node.moves.registry import Registry
 from node.programs.programs import ProgramError
 
 PERIOD = 2.0
@@ -31,7 +32,7 @@ Stay = tuple[str, float]
 """Where, since when: counters go on through one stay."""
 
 
-class Habits:
+class TrafficMeter:
     """Of each home process."""
 
     def __init__(self, registry: Registry, mover: Mover, tree: Callable[[], str | None]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from node.common import kernel_files as kernelfiles
+from node.common import kernel_files
 from node.common.aside import Aside
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -33,7 +33,7 @@ class ProcessStat:
 def read_stat(pid: int) -> ProcessStat | None:
     """None if there is no such process."""
     try:
-        data = kernelfiles.read(f"/proc/{pid}/stat")
+        data = kernel_files.read(f"/proc/{pid}/stat")
     except OSError:
         return None
     # The command may hold spaces and parentheses: what counts comes after the last one.
@@ -103,7 +103,7 @@ def traffic(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
 
 def _traffic(pid: int) -> tuple[int, int] | None:
     try:
-        lines = kernelfiles.read(f"/proc/{pid}/io").splitlines()
+        lines = kernel_files.read(f"/proc/{pid}/io").splitlines()
         values = {name: int(value) for name, _, value in (line.partition(b":") for line in lines)}
         return values[b"syscr"] + values[b"syscw"], values[b"rchar"] + values[b"wchar"]
     except (OSError, KeyError, ValueError):

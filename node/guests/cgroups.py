@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.common import kernel_files as kernelfiles
+from node.common import kernel_files
 
 TOP = "farhome"
 BASE = f"{TOP}/guests"
@@ -252,7 +252,7 @@ class GuestGroups:
         known = self._counters.get(name)
         for file, unit in (known,) if known is not None else _counters(self.directories(name)):
             try:
-                words = kernelfiles.read(file).split(maxsplit=2)
+                words = kernel_files.read(file).split(maxsplit=2)
             except OSError:
                 self._counters.pop(name, None)
                 continue
@@ -286,7 +286,7 @@ class GuestGroups:
         known = self._memory_files.get(key)
         for file in (known,) if known is not None else self._memory_counters(key):
             try:
-                used = int(kernelfiles.read(file))
+                used = int(kernel_files.read(file))
             except (OSError, ValueError):
                 self._memory_files.pop(key, None)
                 continue

@@ -11,7 +11,7 @@ from node.guests.cgroups import GuestGroups
 from node.guests.guest import Guest
 
 
-class Stillness:
+class GuestFreezing:
     """Guests that share a group, because one was born of the other here, stand still together."""
 
     def __init__(self, groups: GuestGroups) -> None:

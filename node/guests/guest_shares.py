@@ -21,7 +21,7 @@ DISK_PERIOD = 10.0
 """Seconds between two looks at how much disk guests use."""
 
 
-class Census:
+class GuestShares:
     """See the module."""
 
     def __init__(self, paths: Paths, groups: GuestGroups, cluster: Callable[[], str]) -> None:

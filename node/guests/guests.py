@@ -24,8 +24,8 @@ from node.common.tasks import Tasks
 from node.guests.cgroups import GuestGroups
 from node.guests.foundation import why_no_user_namespaces
 from node.guests.guest import Guest, Surroundings, amount, recorded, requested
-from node.guests.guest_freezing import Stillness
-from node.guests.guest_shares import Census
+from node.guests.guest_freezing import GuestFreezing
+from node.guests.guest_shares import GuestShares
 from node.guests.resting import Resting
 from node.programs.programs import Program, ProgramError, Programs
 from wire import steps
@@ -80,8 +80,8 @@ class Guests:
         self._kernel_refuses: str | None = None
         """why it makes no user namespace; empty: it does, None: it has not been asked"""
         self.groups = GuestGroups()
-        self.census = Census(paths, self.groups, cluster)
-        self.stillness = Stillness(self.groups)
+        self.shares = GuestShares(paths, self.groups, cluster)
+        self.freezing = GuestFreezing(self.groups)
         self.resting = Resting(self.groups, lambda: {key: remote.pid for key, remote in self._remotes.items()})
 
     @property
@@ -108,7 +108,7 @@ class Guests:
 
     def state(self) -> LendingState:
         """How the node is now, for the owner's policy."""
-        return self.census.state(self._guests, self._policy(), self._surroundings(), self.blocked)
+        return self.shares.state(self._guests, self._policy(), self._surroundings(), self.blocked)
 
     def lends(self) -> str | None:
         """Why no guest would be taken now, None if some would."""
@@ -117,7 +117,7 @@ class Guests:
     def denied(self) -> dict[str, str]:
         """Keys of those to whom the policy, which may have changed, does not lend, and why."""
         policy, state = self._policy(), self.state()
-        reasons = {key: policy.denies(self.census.borrower(guest), state) for key, guest in self._guests.items()}
+        reasons = {key: policy.denies(self.shares.borrower(guest), state) for key, guest in self._guests.items()}
         return {key: reason for key, reason in reasons.items() if reason is not None}
 
     async def reserve(self, caller: Caller, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -147,16 +147,16 @@ class Guests:
 
     def _coming(self) -> int:
         """Bytes of guests that do not run here yet."""
-        return sum(guest.memory for guest in self._guests.values() if not self.stillness.is_here(guest))
+        return sum(guest.memory for guest in self._guests.values() if not self.freezing.is_here(guest))
 
     def _is_crowded(self, newcomer: Guest) -> bool:
         """Whether there are so many places already to which nobody has come; a home that asks again for the same one gets it anew."""
-        empty = [guest for guest in self._guests.values() if guest.key != newcomer.key and not self.stillness.is_here(guest)]
+        empty = [guest for guest in self._guests.values() if guest.key != newcomer.key and not self.freezing.is_here(guest)]
         return len(empty) >= PLACES or sum(guest.home == newcomer.home for guest in empty) >= PLACES_OF_HOME
 
     async def _why_not(self, guest: Guest) -> str | None:
         """Why the policy does not admit a guest, when those have gone that make room for it."""
-        borrower = self.census.borrower(guest)
+        borrower = self.shares.borrower(guest)
         if not self._policy().is_own(guest.home) and (reason := self._why_no_ids()):
             return f"{reason}, and so the node takes guests of its own administration alone, which {guest.home} is not of"
         refusal = self._policy().admits(borrower, guest.memory, self.state())
@@ -205,7 +205,7 @@ class Guests:
             self._alone[key] = counted
         self.groups.put_first(key, True)
         policy = self._policy()
-        self.groups.bound_memory(key, self.census.kind(guest, policy).max_memory)
+        self.groups.bound_memory(key, self.shares.kind(guest, policy).max_memory)
         self.groups.bound_tasks(key, policy.max_tasks)
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
@@ -220,7 +220,7 @@ class Guests:
                 "--images", str(paths.images), "--cache", str(paths.cache),
                 *(["--pki", str(paths.pki), "--direct-after", str(config.mfs.direct_after)] if config.mfs.is_direct else []),
                 *(["--own-files", str(paths.mfs / config.name)] if config.mfs.is_direct else []),
-                "--announced", str(guest.memory), "--lent-disk", str(self.census.lent_disk(self._policy())),
+                "--announced", str(guest.memory), "--lent-disk", str(self.shares.lent_disk(self._policy())),
                 *(["--root-counts"] if config.mfs.trusts_root_of(guest.home) else []),
                 *([] if config.encryption else ["--plain"]),
             ]  # fmt: skip
@@ -251,7 +251,7 @@ class Guests:
             log.info("guest %s is gone: %s", key, message.get("reason"))
         elif event == "running":
             log.info("guest %s runs here", key)
-            self.stillness.runs(key)
+            self.freezing.runs(key)
             self.resting.runs(key)
             self.groups.put_first(key, False)
         elif event == "moving":
@@ -266,7 +266,7 @@ class Guests:
         """The home of a guest is not heard, or is again."""
         if (guest := self._guests.get(key)) is not None:
             log.warning("guest %s: its home is %s", key, "not heard: it stands still" if is_cut else "heard again")
-            self.stillness.cut(guest, is_cut, [one for one in self._guests.values() if one.group == guest.group])
+            self.freezing.cut(guest, is_cut, [one for one in self._guests.values() if one.group == guest.group])
 
     async def _take_child(self, parent: Guest, pid: int) -> None:
         """A guest's child was born here; its remote is a part of its parent's."""
@@ -278,7 +278,7 @@ class Guests:
         except ProgramError:
             return  # it was short
         self._guests[guest.key], self._remotes[guest.key] = guest, program
-        self.stillness.runs(guest.key)
+        self.freezing.runs(guest.key)
         self.resting.runs(guest.key)
         self._save(guest)
         self._accepted(guest)
@@ -303,7 +303,7 @@ class Guests:
         guest = self._guests.pop(key, None)
         program = self._remotes.pop(key, None)
         self._alone.pop(key, None)
-        self.stillness.forget(key)
+        self.freezing.forget(key)
         self.resting.forget(key)
         self.groups.put_first(guest.group if guest is not None else key, False)  # others may have been born in it
         if program is not None:
@@ -326,7 +326,7 @@ class Guests:
         """Bounds each guest by its class, of a policy that may be another one."""
         for guest in self._guests.values():
             if guest.group == guest.key:
-                self.groups.bound_memory(guest.key, self.census.kind(guest, self._policy()).max_memory)
+                self.groups.bound_memory(guest.key, self.shares.kind(guest, self._policy()).max_memory)
                 self.groups.bound_tasks(guest.key, self._policy().max_tasks)
 
     def here(self) -> list[str]:
@@ -335,12 +335,12 @@ class Guests:
 
     def stand_still(self, still: bool) -> None:
         """Has all guests stand still that run here and are not on their way; or all go on."""
-        self.stillness.hold(self._guests.values() if still else ())
+        self.freezing.hold(self._guests.values() if still else ())
 
     def on_its_way(self, key: str, moving: bool) -> None:
         """A guest is about to be moved, or to end, and must run for that; or it is not any more."""
         if (guest := self._guests.get(key)) is not None:
-            self.stillness.on_its_way(guest, moving)
+            self.freezing.on_its_way(guest, moving)
             (self.resting.moves if moving else self.resting.runs)(key)
             self.groups.put_first(guest.group, moving)
 
@@ -389,7 +389,7 @@ class Guests:
         """Seconds of cpu of a guest since it came, if nobody has to be woken up for that: of one that reads no files without its home,
         and whose control group is its own."""
         guest, before = self._guests.get(key), self._alone.get(key)
-        if guest is None or before is None or self._config().mfs.is_direct or not self.stillness.is_here(guest):
+        if guest is None or before is None or self._config().mfs.is_direct or not self.freezing.is_here(guest):
             return None
         now = self.groups.cpu(key)
         return max(0.0, now - before) if now is not None else None
@@ -404,7 +404,7 @@ class Guests:
         """Who goes first if guests use more memory than the owner lends them, and which class of them does, or nothing; else None."""
         if self._expelling:
             return None  # who goes already may be enough
-        return self.census.in_excess({key: self._guests[key] for key in self._remotes if key in self._guests}, self._policy())
+        return self.shares.in_excess({key: self._guests[key] for key in self._remotes if key in self._guests}, self._policy())
 
     async def _expel(self, key: str, reason: str, within: float) -> str:
         """Why it has not gone, or nothing."""
@@ -444,7 +444,7 @@ class Guests:
             guest = Guest(home, int(pid) if pid.isdigit() else 0, -1, "?", 0, time.time(), group=key)
         self._guests[key] = guest
         self._remotes[key] = program
-        self.stillness.runs(key)
+        self.freezing.runs(key)
         self.resting.runs(key)
         self.groups.put_first(guest.group, False)
         self.groups.freeze(guest.group, False)  # a daemon that was killed could not
@@ -455,8 +455,8 @@ class Guests:
         now = time.time()
         return [
             {"home": g.home, "pid": g.pid, "user": g.user, "uid": g.uid, "since": g.since, "seconds": max(0.0, now - g.since),
-             "memory": self.census.memory(g), "command": g.command, "key": g.key,
-             "class": self.census.kind(g, self._policy()).name, "frozen": self.stillness.is_held(g)}
+             "memory": self.shares.memory(g), "command": g.command, "key": g.key,
+             "class": self.shares.kind(g, self._policy()).name, "frozen": self.freezing.is_held(g)}
             for g in self.all()
         ]  # fmt: skip
 

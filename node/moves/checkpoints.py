@@ -20,8 +20,10 @@ from typing import Any
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node.common import process
 from node.common.paths import Paths
-from node.moves.moves import Manner, Mover
-from node.moves.registry import HOME, HomeProcess, Registry
+from node.moves.home_process import HOME, HomeProcess
+from node.moves.move import Manner
+from node.moves.moves import Mover
+from node.moves.registry import Registry
 from node.programs import programs
 
 PERIOD = 0.5

@@ -19,8 +19,9 @@ from node.common import process
 from node.common.config import Config
 from node.common.paths import Paths
 from node.common.tasks import Tasks
+from node.moves.home_process import HOME, KEPT_MOVES, HomeProcess
 from node.moves.mending import Mender
-from node.moves.registry import HOME, KEPT_MOVES, HomeProcess, Registry
+from node.moves.registry import Registry
 from node.programs.priority import put_first
 from node.programs.programs import Program, ProgramError, Programs
 from wire.frames import Message

@@ -6,11 +6,11 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from node.moves.registry import HOME
+from node.moves.home_process import HOME
 
 
 @dataclass
-class Tally:
+class MoveCounts:
     """Moves by kind, those that were not made, processes that were lost, how long processes stood still for moves, and bytes; never less
     than before."""
 

@@ -12,12 +12,10 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from balancer.admission import retry_after
 from balancer.cost import MoveCost
-from engine.permission import Owner
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.errors import sentence as sentence_of
 from node.cluster.front.connections import BUSY, PeerError, PeerRefused
@@ -26,8 +24,10 @@ from node.common import process
 from node.common.config import Config
 from node.common.paths import Paths
 from node.moves.deputies import ENDED, EXIT_TIMEOUT, MOVE_TIMEOUT, ORPHAN_TIME, SLOWEST, Deputies, abort
-from node.moves.move_counts import Tally
-from node.moves.registry import HOME, KEPT_MOVES, HomeProcess, Registry
+from node.moves.home_process import HOME, KEPT_MOVES, HomeProcess
+from node.moves.move import Manner, MoveFailed, MoveReport, NoPlace, Progress, report_of
+from node.moves.move_counts import MoveCounts
+from node.moves.registry import Registry
 from node.programs.programs import Program, ProgramError, Programs
 from wire import steps
 from wire.frames import Message
@@ -46,80 +46,6 @@ MOST_GROUPS = 64
 """Of a user that a target is told of."""
 
 log = logging.getLogger("mosd.moves")
-
-
-class MoveFailed(MoveRefused):
-    """process {pid} stays where it is: {reason}"""
-
-    def __init__(self, pid: int, reason: str, where: str, no_place: bool = False) -> None:
-        super().__init__(pid, reason)
-        self.where = where
-        self.no_place = no_place
-        """its target did not take it: another may"""
-
-    def __str__(self) -> str:
-        return f"process {self.pid} stays {'at home' if self.where == HOME else f'on {self.where}'}: {self.reason}"
-
-
-class NoPlace(MoveRefused):
-    """process {pid} stays at home: {reason}"""
-
-    def __init__(self, pid: int, reason: str, passes: bool) -> None:
-        super().__init__(pid, reason)
-        self.passes = passes
-        """the target is only busy just now"""
-
-
-@dataclass(frozen=True)
-class MoveReport:
-    """What a move did; times in milliseconds, size in bytes, ahead: of these, those that were sent while the process ran, in ahead_ms."""
-
-    pid: int
-    where: str
-    frozen_ms: float
-    total_ms: float
-    size: int
-    engine: str
-    ahead: int = 0
-    ahead_ms: float = 0.0
-    follows: int = 0
-    """bytes that follow it, at most"""
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How a move is made, where that is not as the configuration says: config.ENGINES and config.MEMORY."""
-
-    engine: str = ""
-    memory: str = ""
-    asker: Owner | None = None
-    """who has asked for it by hand"""
-    begins: Callable[[], None] | None = None
-    """the process is mosrun, which is to execute its program when this is called, and leaves then: deputy/beginning.py"""
-    says: bool = False
-    """its program is told on its standard error why it has not left"""
-
-    def fields(self) -> dict[str, str]:
-        """Of a request to a deputy."""
-        return {name: value for name, value in (("engine", self.engine), ("memory", self.memory)) if value}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a move has come whose memory goes ahead of the process: bytes sent, of `total` at the begin; in round `round`, which began
-    with `left` bytes, at `at` (seconds since the epoch)."""
-
-    sent: int
-    total: int
-    round: int
-    left: int
-    rate: float
-    """bytes per second, of late"""
-    at: float
-
-    def row(self) -> dict[str, Any]:
-        """As mosps --json shows it."""
-        return {"sent": self.sent, "total": self.total, "round": self.round, "left": self.left, "rate": self.rate}
 
 
 class Mover:
@@ -142,7 +68,7 @@ class Mover:
         """Processes that begin as soon as their targets are ready."""
         self._rng = random.Random()
         self.cost = MoveCost()
-        self.tally = Tally()
+        self.counts = MoveCounts()
 
     def is_moving(self, pid: int) -> bool:
         """Whether a move of that process is under way."""
@@ -276,7 +202,7 @@ class Mover:
                 fields |= {"begins": os.path.basename(entry.command.split(" ")[0])[:NAME_MOST] or "?", "says": manner.says}
             steps.reached("asked")
             answer = await deputy.request("move", MOVE_TIMEOUT + memory / SLOWEST, **fields)
-            return _report(entry.pid, answer)
+            return report_of(entry.pid, answer)
         except (KeyError, TypeError, ValueError):
             raise MoveRefused(entry.pid, f"{target} did not answer as it should") from None
         except BaseException as error:
@@ -318,7 +244,7 @@ class Mover:
         self._registry.update(entry.pid, state="coming")
         steps.reached("asked")
         answer = await deputy.request("home", MOVE_TIMEOUT + entry.resident / SLOWEST, reason=reason, **manner.fields())
-        return _report(entry.pid, answer)
+        return report_of(entry.pid, answer)
 
     async def _cancel(self, target: str, place: Any, ended: bool = False) -> None:
         """Calls a place off, and if the process has `ended`, a guest that is there already."""
@@ -356,7 +282,7 @@ class Mover:
             history=entry.history.moved(now, before.where, report.where, reason),
         )  # fmt: skip
         self.cost = self.cost.learn(report.frozen_ms / 1e3, now - begun, report.size)
-        self.tally.made(before.where, report.where, report.frozen_ms, report.size)
+        self.counts.made(before.where, report.where, report.frozen_ms, report.size)
         log.info(
             "process %d: %s -> %s, frozen %.1f ms, total %.1f ms, %d bytes (%s)",
             pid, before.where, report.where, report.frozen_ms, report.total_ms, report.size, report.engine,
@@ -369,7 +295,7 @@ class Mover:
         if entry is None:
             return
         log.info("process %d does not move to %s: %s", pid, target, sentence)
-        self.tally.not_made()
+        self.counts.not_made()
         now = time.time()
         self._registry.update(
             pid, **state, why=sentence,
@@ -383,7 +309,7 @@ class Mover:
 
     def lost(self) -> None:
         """One more process is lost."""
-        self.tally.lost += 1
+        self.counts.lost += 1
 
     def progress_of(self, pid: int) -> Progress | None:
         """How far the move of a process has come; None: none is under way, or nothing goes ahead."""
@@ -409,7 +335,7 @@ class Mover:
             frozen_ms=float(frozen) if isinstance(frozen, (int, float)) else 0.0,
             history=entry.history.moved(now, entry.where, where, reason if where == HOME else "asked"),
         )  # fmt: skip
-        self.tally.made(entry.where, where, float(frozen) if isinstance(frozen, (int, float)) else 0.0, 0)
+        self.counts.made(entry.where, where, float(frozen) if isinstance(frozen, (int, float)) else 0.0, 0)
         log.info("process %d: %s -> %s (%s)", entry.pid, entry.where, where, reason)
         self._moved(entry.pid, entry.where, where, 1.0)
 
@@ -418,15 +344,3 @@ class Mover:
         lock = self._locks.get(pid)
         if lock is not None and not lock.locked():
             del self._locks[pid]
-
-
-def _report(pid: int, answer: Message) -> MoveReport:
-    """What a deputy answered. Errors: MoveRefused with its sentence, ValueError."""
-    if answer.get("ok") is not True:
-        sentence = str(answer.get("error", "the deputy refused without a reason"))
-        raise MoveRefused(pid, sentence.removeprefix(f"process {pid} stays at home: "))
-    return MoveReport(
-        pid, str(answer["where"]), float(answer.get("frozen_ms", 0.0)), float(answer.get("total_ms", 0.0)),
-        int(answer.get("bytes", 0)), str(answer.get("engine", "")), int(answer.get("ahead", 0)),
-        float(answer.get("ahead_ms", 0.0)), int(answer.get("follows", 0)),
-    )  # fmt: skip

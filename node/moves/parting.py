@@ -11,8 +11,9 @@ from kernel_helpers.errors import FarhomeError
 from node.cluster.front.peer_server import Caller
 from node.common import process
 from node.guests.guests import Guests
+from node.moves.home_process import HOME, HomeProcess
 from node.moves.moves import Mover
-from node.moves.registry import HOME, HomeProcess, Registry
+from node.moves.registry import Registry
 
 PATIENCE = 4.0
 """Seconds that a guest, or a process, has to go home."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from node.common import process
 from node.guests.guest import Guest
 from node.guests.guests import Guests
-from node.moves.registry import HOME, HomeProcess, Registry
+from node.moves.home_process import HOME, HomeProcess
+from node.moves.registry import Registry
 from node.owner.ledger import BORROWED, LENT, Ledger, Reading
 
 PERIOD = 5.0

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from balancer.load import Pressure
-from node.common import kernel_files as kernelfiles
+from node.common import kernel_files
 from node.guests.cgroups import hierarchies
 
 STALL_US, WINDOW_US = 150_000, 2_000_000
@@ -45,7 +45,7 @@ def file_of(resource: str, at: Path | None) -> Path:
 def figures(path: Path, who: str = "some") -> tuple[float, int] | None:
     """Share of the last 10 s in which something waited ("some") or all did ("full"), and µs in all; None if it does not tell."""
     try:
-        lines = {words[0]: words[1:] for words in map(str.split, kernelfiles.read(path).decode("ascii").splitlines()) if words}
+        lines = {words[0]: words[1:] for words in map(str.split, kernel_files.read(path).decode("ascii").splitlines()) if words}
         told = dict(word.split("=") for word in lines[who])
         return float(told["avg10"]) / 100, int(told["total"])
     except (OSError, ValueError, KeyError):

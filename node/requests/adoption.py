@@ -16,7 +16,7 @@ from engine.permission import Owner, may_leave
 from engine.refusal import is_kernels, only_poured, passes, reasons
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node.common import process
-from node.moves.registry import HomeProcess, to_record
+from node.moves.home_process import HomeProcess, to_record
 from node.requests.control import Client, NotPermitted
 
 EXAMINE_TIMEOUT = 8.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from node.cluster.front.connections import PROTOCOL_VERSION
 from node.guests.guests import EXPEL_TIMEOUT, MOST_EXPEL_TIMEOUT
-from node.moves.registry import HOME
+from node.moves.home_process import HOME
 from node.requests.cluster_commands import ClusterCommands
 from node.requests.control import BadRequest, Client
 from node.requests.owner_commands import OwnerCommands

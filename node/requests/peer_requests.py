@@ -6,7 +6,7 @@ from typing import Any
 
 from node.cluster.front.connections import PROTOCOL_VERSION, PeerRefused
 from node.cluster.front.peer_server import Caller
-from node.moves.registry import HOME
+from node.moves.home_process import HOME
 from node.requests.parts import Parts
 from node.requests.watching import Watching
 

@@ -14,8 +14,8 @@ from typing import Any
 from kernel_helpers.errors import MoveRefused
 from node.common import process
 from node.common.config import ENGINES, MEMORY
-from node.moves.moves import Manner, MoveReport
-from node.moves.registry import HOME, HomeProcess
+from node.moves.home_process import HOME, HomeProcess
+from node.moves.move import Manner, MoveReport
 from node.requests import adoption
 from node.requests.adoption import NoSuchProcess
 from node.requests.control import BadRequest, Client, NotPermitted
@@ -165,7 +165,7 @@ class ProcessCommands:
             return {**ended.row(time.time()), **ended.history.row(), "state": state} | decided
         entry = self._registered(client, pid)
         decision = self._node.balancer.decisions.get(entry.pid)
-        habit = self._node.balancer.habits.of(entry)
+        habit = self._node.balancer.traffic.of(entry)
         none_yet = "nothing has been decided yet" if self._node.config.balance else "balancing is off"
         return {
             **entry.row(time.time()),

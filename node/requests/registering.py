@@ -12,8 +12,8 @@ from node.balancing.balancing import BEST
 from node.common import process
 from node.common.names import check_name
 from node.moves.checkpoints import NOTES_MOST
-from node.moves.moves import Manner
-from node.moves.registry import HOME, HomeProcess, to_record
+from node.moves.home_process import HOME, HomeProcess, to_record
+from node.moves.move import Manner
 from node.requests import adoption
 from node.requests.control import BadRequest, Client, NotPermitted
 from node.requests.parts import Parts

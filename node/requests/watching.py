@@ -18,7 +18,7 @@ from kernel_helpers.errors import FarhomeError
 from node.cluster.front.connections import PeerError
 from node.common import process
 from node.moves.history import BORN, ENDED, Happening
-from node.moves.registry import HOME, HomeProcess
+from node.moves.home_process import HOME, HomeProcess
 from node.requests.control import BadRequest, Client
 from node.requests.parts import Parts
 
@@ -61,7 +61,7 @@ class Watching:
             "unseen": max(0, len(entries) - MOST_PROCESSES),
             "guests": await self._guests(),
             "events": _latest(sorted(events(known), key=lambda event: event["at"])),
-            "counters": node.mover.tally.row(),
+            "counters": node.mover.counts.row(),
         }  # fmt: skip
 
     def _dead(self, heard: Container[str], now: float) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import pytest
 from engine.permission import Owner
 from node.common.aside import Aside
 from node.common.process import read_stat
-from node.moves.registry import HomeProcess
+from node.moves.home_process import HomeProcess
 from node.requests import adoption
 from tests.node.nodes import Cluster, wait_for
 from tests.programs.build import program

@@ -14,7 +14,7 @@ import pytest
 
 from balancer.view import Entry, View
 from kernel_helpers.errors import MoveRefused
-from node.balancing import traffic as habits
+from node.balancing import traffic
 from node.balancing.balancing import BEGUN_AT_ONCE, PLACED_AT_ONCE
 from node.balancing.traffic import Traffic
 from node.common import process
@@ -22,8 +22,8 @@ from node.common.config import load
 from node.common.paths import Paths
 from node.daemon import Daemon
 from node.guests.guest import Guest
-from node.moves.moves import Manner, MoveFailed, MoveReport
-from node.moves.registry import HOME, HomeProcess
+from node.moves.home_process import HOME, HomeProcess
+from node.moves.move import Manner, MoveFailed, MoveReport
 from tests.balancer.vectors import node
 
 READS = "import os\nwhile True: os.pread(0, 1000, 0)"
@@ -297,33 +297,33 @@ async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None
 async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Daemon) -> None:
     with open("/proc/self/exe", "rb") as source, subprocess.Popen([sys.executable, "-c", READS], stdin=source) as reader:
         try:
-            entry, habits, end = add(daemon, reader.pid), daemon.parts.balancer.habits, time.monotonic() + 20
-            while habits.of(entry).calls < 2000 and time.monotonic() < end:
-                await habits.look()
+            entry, meter, end = add(daemon, reader.pid), daemon.parts.balancer.traffic, time.monotonic() + 20
+            while meter.of(entry).calls < 2000 and time.monotonic() < end:
+                await meter.look()
                 await asyncio.sleep(0.1)
-            habit = habits.of(entry)
+            habit = meter.of(entry)
             assert habit.calls >= 2000
             assert habit.moved > 500 * habit.calls
             own = daemon.parts.registry.get(os.getpid())
             assert own is not None
-            assert habits.of(own).calls < habit.calls
+            assert meter.of(own).calls < habit.calls
         finally:
             reader.kill()
 
 
 async def test_what_has_been_watched_for_a_while_is_looked_at_less_often(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry, looker = add(daemon, os.getpid()), daemon.parts.balancer.habits
-    monkeypatch.setattr(habits, "LATER", 1e9)
+    entry, looker = add(daemon, os.getpid()), daemon.parts.balancer.traffic
+    monkeypatch.setattr(traffic, "LATER", 1e9)
     for _ in range(3):
         await looker.look()
     known = looker.of(entry).known
     await looker.look()
     assert looker.of(entry).known != known  # it is new
-    monkeypatch.setattr(habits, "NEW", 0.0)
+    monkeypatch.setattr(traffic, "NEW", 0.0)
     known = looker.of(entry).known
     await looker.look()
     assert looker.of(entry).known == known
-    monkeypatch.setattr(habits, "LATER", 0.0)
+    monkeypatch.setattr(traffic, "LATER", 0.0)
     await looker.look()
     assert looker.of(entry).known != known
 
@@ -352,14 +352,14 @@ async def test_a_process_at_home_that_reads_another_nodes_file_is_known_to(
 ) -> None:  # fmt: skip
     (tmp_path / "n2").mkdir()
     (tmp_path / "n2" / "data").write_bytes(bytes(1 << 20))
-    monkeypatch.setattr(daemon.parts.balancer.habits, "_tree", lambda: str(tmp_path))
+    monkeypatch.setattr(daemon.parts.balancer.traffic, "_tree", lambda: str(tmp_path))
     script = "import os\nwhile True:\n    while os.read(0, 1000): pass\n    os.lseek(0, 0, os.SEEK_SET)"
     with open(tmp_path / "n2" / "data", "rb") as source, subprocess.Popen([sys.executable, "-c", script], stdin=source) as reader:
         try:
-            entry, habits, end = add(daemon, reader.pid), daemon.parts.balancer.habits, time.monotonic() + 20
-            while habits.of(entry).files.get("n2", 0) < 1e5 and time.monotonic() < end:
-                await habits.look()
+            entry, meter, end = add(daemon, reader.pid), daemon.parts.balancer.traffic, time.monotonic() + 20
+            while meter.of(entry).files.get("n2", 0) < 1e5 and time.monotonic() < end:
+                await meter.look()
                 await asyncio.sleep(0.1)
-            assert habits.of(entry).files["n2"] >= 1e5
+            assert meter.of(entry).files["n2"] >= 1e5
         finally:
             reader.kill()

@@ -96,7 +96,7 @@ def test_what_a_guest_that_is_alone_in_its_control_group_uses_is_what_that_count
         for directory in of.groups.directories("farhome/guests/n1-7"):
             (directory / "cgroup.procs").write_text(str(burner.pid))
         of._guests["n1-7"], of._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
-        of.stillness.runs("n1-7")
+        of.freezing.runs("n1-7")
         burner.communicate(b"\n", timeout=20)
     (told,) = asyncio.run(of.usage(Caller("n1", "here"), [7, 8, "x"], reads=True))
     assert told[0] == 7
@@ -110,7 +110,7 @@ def test_a_guest_with_children_tells_itself_what_it_uses(tmp_path: Path) -> None
     of, guest = guests(tmp_path, []), Guest("n1", 7, 0, "root", 0, time.time(), group="n1-7")
     of.groups.create("n1-7")
     of._guests["n1-7"], of._alone["n1-7"] = guest, of.groups.cpu("n1-7") or 0.0
-    of.stillness.runs("n1-7")
+    of.freezing.runs("n1-7")
 
     async def asks() -> tuple[int, int]:
         before = await of.usage(Caller("n1", "here"), [7], reads=False)

@@ -9,7 +9,7 @@ import pytest
 
 from node.moves import history
 from node.moves.history import KEPT_HAPPENINGS, KEPT_REASONS, OTHERS, History
-from node.moves.registry import HomeProcess, from_record
+from node.moves.home_process import HomeProcess, from_record
 
 
 def test_what_takes_it_home_is_counted_by_call() -> None:

@@ -16,8 +16,9 @@ import pytest
 
 from kernel_helpers.inspection.forks import Forks
 from node.common import process
+from node.moves.home_process import HomeProcess, from_record
 from node.moves.lineage import MOST_BETWEEN, Lineage
-from node.moves.registry import HomeProcess, Registry, from_record
+from node.moves.registry import Registry
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class Node:
     async def lends(self) -> AsyncIterator[None]:
         """With one guest, that has been here for long."""
         self.guests._guests[KEY] = Guest("test", 4194303, 0, "root", 0, 0.0, group=KEY)
-        self.guests.stillness.runs(KEY)
+        self.guests.freezing.runs(KEY)
         self.lending.start()
         try:
             yield
@@ -158,7 +158,7 @@ def test_who_stands_still_breathes_and_is_let_go_for_its_home(tmp_path: Path, bu
             await node.until(lambda: not node.is_still(), "it breathes")
             await node.until(node.is_still, "it stands still again")
             node.guests.on_its_way(KEY, True)
-            assert not node.guests.stillness.is_held(node.guests.all()[0])
+            assert not node.guests.freezing.is_held(node.guests.all()[0])
             await node.until(lambda: not node.is_still(), "it is let go for its home")
             node.guests.on_its_way(KEY, False)
             await node.until(node.is_still, "it stands still again when its home has done with it")

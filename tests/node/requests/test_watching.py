@@ -24,8 +24,8 @@ from node.common import process
 from node.common.config import Config, load
 from node.common.paths import Paths
 from node.daemon import Daemon
-from node.moves.move_counts import Tally
-from node.moves.registry import HomeProcess
+from node.moves.home_process import HomeProcess
+from node.moves.move_counts import MoveCounts
 from node.requests import watching
 from node.requests.control import BadRequest, Client
 from node.requests.watching import NoAnswer, Watching
@@ -159,11 +159,11 @@ def test_a_picture_has_nodes_processes_guests_moves_and_counts(pair: Cluster) ->
 
 
 def test_counts_are_by_the_kind_of_move() -> None:
-    tally = Tally()
+    counts = MoveCounts()
     for source, target in (("home", "n2"), ("n2", "n3"), ("n3", "home"), ("home", "n2")):
-        tally.made(source, target, 250.0, 1000)
-    tally.not_made()
-    row = tally.row()
+        counts.made(source, target, 250.0, 1000)
+    counts.not_made()
+    row = counts.row()
     assert (row["out"], row["hop"], row["home"], row["failed"]) == (2, 1, 1, 1)
     assert (row["frozen_seconds"], row["moved_bytes"]) == (1.0, 4000)
 
