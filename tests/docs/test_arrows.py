@@ -34,7 +34,9 @@ def may_use() -> dict[str, set[str]]:
 
 
 def test_the_table_of_node_has_its_folders() -> None:
-    folders = {path.name for path in (ROOT / "node").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {path.parent.name for path in (ROOT / "node").glob("*/*.py")} | {
+        path.parents[1].name for path in (ROOT / "node").glob("*/*/*.py")
+    }
     assert set(may_use()) == folders
     above: set[str] = set()
     for folder, used in may_use().items():

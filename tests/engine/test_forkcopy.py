@@ -38,6 +38,7 @@ def test_copy_is_stopped_whole_and_without_descriptors(counter: str) -> None:
         counts_on(program, threads=4)
 
 
+@pytest.mark.alone
 def test_every_thread_of_the_copy_has_stopped(counter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its processor is somebody else's: CRIU waits in vain for a thread that it seizes just before that stops."""
     stop, states = forkcopy._stop_and_let_go, ""

@@ -29,10 +29,8 @@ def lab(*arguments: str, cwd: str = "/") -> subprocess.CompletedProcess[str]:
 
 def test_a_lab_comes_and_goes_by_commands(lab_name: Callable[[], str]) -> None:
     name = lab_name()
-    started = time.monotonic()
     assert lab("up", "3", "--no-mosd", "--name", name).stdout == f"lab {name}: n1, n2, n3 up\n"
     try:
-        assert time.monotonic() - started < 5
         assert lab("sh", "--name", name, "n2", "hostname").stdout == "n2\n"
         assert lab("sh", "--name", name, "n2", "--user", "farhome-a", "id", "-un").stdout == "farhome-a\n"
         assert lab("sh", "--name", name, "--user", "farhome-b", "n2", "id", "-un").stdout == "farhome-b\n"
