@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 
 from engine import alone, written
@@ -29,6 +30,8 @@ _DESCRIPTORS = {
 }
 _OWN_PROC = re.compile(r"/proc/\d+/(?:task/\d+/)?(?:maps|smaps|smaps_rollup|numa_maps|status|stat|statm|mem|pagemap|clear_refs)")
 _PF_KTHREAD = 0x200000
+_LOOKS = 10
+"""At memory that two processes have, until it is said to stay so."""
 _VFORK = "it shares its memory until process"
 _ITSELF = "it looks at itself through /proc/self/"
 PRIVATE = "it has private directories (mosrun -X)"
@@ -233,13 +236,16 @@ def _by_timers(pid: int) -> Iterator[str]:
 
 def shares_memory(pid: int) -> str | None:
     """Whether another process has the same address space: what is moved of one, or given up, is the other's. One that is about to execute
-    a program (vfork, posix_spawn) has it for a moment. Errors: ProcessLookupError."""
-    other = who_shares_memory(pid)
-    if not other:
-        return None
-    child = other if parent_of(other) == pid else pid if parent_of(pid) == other else 0
-    if child and _awaits_child(pid if child == other else other):
-        return f"{_VFORK} {child} executes a program (vfork)"
+    a program (vfork, posix_spawn) has it for a moment: its parent waits for it, but for the last of that moment, in which the parent has
+    been woken and the memory is still to be left. Errors: ProcessLookupError."""
+    for _ in range(_LOOKS):
+        other = who_shares_memory(pid)
+        if not other:
+            return None
+        child = other if parent_of(other) == pid else pid if parent_of(pid) == other else 0
+        if child and _awaits_child(pid if child == other else other):
+            return f"{_VFORK} {child} executes a program (vfork)"
+        time.sleep(0.001)
     return f"it shares its memory with process {other} (clone, CLONE_VM)"
 
 

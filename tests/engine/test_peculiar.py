@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from engine.peculiar import ask
-from engine.refusal import passes, reasons
+from engine.refusal import passes, reasons, shares_memory
 from kernel_helpers.calls.settings import parse, settings
 from kernel_helpers.errors import MoveRefused
 from tests.programs.build import program
@@ -91,6 +92,18 @@ def test_the_two_that_share_memory_in_a_vfork_wait_for_the_new_program() -> None
             found = list(reasons(pid))
             assert f"it shares its memory until process {inner} executes a program (vfork)" in found
             assert passes(found[-1]) or passes(found[0])
+
+
+def test_who_executes_programs_all_the_time_shares_memory_for_moments_only() -> None:
+    """However the moments of the look fall."""
+    source = "import os\nwhile True: os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)"
+    with subprocess.Popen([sys.executable, "-c", source]) as spawner:
+        try:
+            said = [shares_memory(spawner.pid) for _ in range(3000)]
+        finally:
+            spawner.kill()
+    assert [words for words in said if words is not None and not passes(words)] == []
+    assert {words is None for words in said} == {True, False}
 
 
 def test_ordinary_processes_share_no_memory_with_their_children() -> None:
