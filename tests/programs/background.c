@@ -78,15 +78,19 @@ static void child(const char *what, const char *how)
 static void try(const char *what, const char *how)
 {
 	int status, ready[2], orphan = !strcmp(how, "orphaned");
+	char byte;
 	dprintf(lines, "%s, %s\n", what, how);
+	if (pipe(ready))
+		_exit(1);
 	pid_t parent = orphan ? fork() : 0;
 	if (orphan && parent) {
 		waitpid(parent, &status, 0);
-		rest(300);
+		close(ready[1]);
+		if (read(ready[0], &byte, 1))   /* the end of the orphan */
+			_exit(1);
+		close(ready[0]);
 		return;
 	}
-	if (pipe(ready))
-		_exit(1);
 	pid_t witness = orphan ? 0 : fork();
 	if (!orphan && !witness) {
 		struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
@@ -100,14 +104,13 @@ static void try(const char *what, const char *how)
 		dprintf(lines, "  its group had %s\n", handled ? "some" : "none");
 		_exit(0);
 	}
-	char byte;
 	if (!orphan && read(ready[0], &byte, 1) != 1)
 		_exit(1);
-	pid_t pid = fork();
+	pid_t middle = getpid(), pid = fork();
 	if (!pid) {
 		setpgid(0, witness);
-		if (orphan)
-			rest(150);      /* until nobody is left who could continue it */
+		while (orphan && getppid() == middle)   /* until nobody is left who could continue it */
+			rest(10);
 		child(what, how);
 		_exit(0);
 	}
