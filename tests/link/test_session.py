@@ -6,15 +6,20 @@ import mmap
 import os
 import random
 import resource
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from bench.link_pair import wait_for
+from engine.arrival import install_filter
 from kernel_helpers.link.link import AwayLink, Event, HomeLink, Kind, SessionLink
+from kernel_helpers.process import seizing
 from kernel_helpers.process.syscalls import SYS
 from remote.intercept_ptrace import PtraceLink
 
@@ -243,3 +248,26 @@ def test_closing_with_everything_under_way_ends() -> None:
                 away.send(CONTROL, 0, bytes(50_000))
             for copy in copies:
                 copy.close()
+
+
+def test_the_call_of_a_process_that_is_about_to_end_takes_no_other_home() -> None:
+    """Home has let go of a child that it has killed; until the child has died here, its calls are nobody's."""
+    source = (
+        "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\nsys.stdin.readline()\nchild = os.fork()\n"
+        f"if not child: libc.syscall({SYS.getppid})\n"
+        f"while open(f'/proc/{{child}}/syscall').read().split()[0] != '{SYS.getppid}': pass\n"
+        f"libc.syscall({SYS.unshare}, 0)\n"
+    )
+    notify = [(0x20, 0, 0, 0), (0x15, 1, 0, SYS.getppid), (0x15, 0, 1, SYS.unshare), (6, 0, 0, 0x7FC00000), (6, 0, 0, 0x7FFF0000)]
+    with subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, start_new_session=True) as parent:
+        try:
+            with seizing.seize(parent.pid) as frozen:
+                listener = install_filter(frozen, b"".join(struct.pack("<HBBI", *row) for row in notify))
+            with AwayLink(listener, parent.pid, {parent.pid: 1}) as away:
+                assert parent.stdin is not None
+                parent.stdin.write(b"go\n")
+                parent.stdin.flush()
+                events = collect(away, lambda events: any(event.code == SYS.unshare for event in events))
+                assert [(event.kind, event.tid, event.code) for event in events] == [(Kind.GO_HOME_CALL, 1, SYS.unshare)]
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)

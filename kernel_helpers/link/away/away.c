@@ -4,6 +4,7 @@
 #include "link/away/away.h"
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -179,6 +180,19 @@ static void bind_guest(struct guest_thread *t)
 	prlimit(t->host_tid, resource, &limit, NULL);
 }
 
+/* Whether a thread is one of the process that these threads are of. */
+static int is_beside(struct away *a, int host_tid)
+{
+	unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
+	for (unsigned i = 0; i < count; i++) {
+		char path[64];
+		snprintf(path, sizeof path, "/proc/%d/task/%d", host_tid, a->threads[i]->host_tid);
+		if (a->threads[i]->host_tid && !access(path, F_OK))
+			return 1;
+	}
+	return 0;
+}
+
 static void take(void *member, const struct seccomp_notif *n)
 {
 	struct away *a = member;
@@ -193,8 +207,9 @@ static void take(void *member, const struct seccomp_notif *n)
 		return;
 	}
 	if (!t) {
-		/* Nobody's any more, if it was killed meanwhile: its call is no reason for anybody else to go home. */
-		if (!ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &n->id))
+		/* Nobody's any more: it was killed meanwhile, or is about to be, its process having ended at home. Its call is no reason for
+		 * anybody else to go home. */
+		if (is_beside(a, n->pid) && !ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &n->id))
 			hand_over(a, NULL, n);
 		return;
 	}
