@@ -433,7 +433,7 @@ def _set_threads(
     for index in disabled:
         results[index][-2] = 0
     many.check_all([(thread, calls(index, 0)) for index, thread in enumerate(threads)], results)
-    if disabled:  # the nearest to it: who asks what it is does not see the difference
+    if disabled:  # the nearest state that can be set: sigaltstack(2) reports the same for both
         some = [threads[index] for index in disabled]
         disables = [altstack.DISABLED] * len(some)
         have_called(stub, some, lambda _, address: [(SYS.sigaltstack, address, 0)], disables, aside=True, spare=spare)

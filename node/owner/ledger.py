@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Entry:
-    """Seconds of processor lent to, or borrowed for, a user; node: his home, or where they were used. first, last: since the epoch."""
+    """Seconds of processor lent to, or borrowed for, a user; node: their home, or where they were used. first, last: since the epoch."""
 
     direction: str
     user: str
