@@ -11,9 +11,10 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 
-from engine.files import by_mapping, named_mappings
+from engine.files import FileMapping, by_mapping
 from engine.written import can_be_written, is_file
 from kernel_helpers.errors import FarhomeError
 from wire import waking
@@ -38,12 +39,12 @@ class Leases:
         self._seen = 0
 
     @classmethod
-    def of(cls, pid: int) -> Leases:
-        """Of all files that a process has mapped. Errors: OpenForWriting, OSError; nothing is held then."""
+    def of(cls, pid: int, named: Sequence[FileMapping]) -> Leases:
+        """Of all files that a process has mapped; named: its named_mappings(). Errors: OpenForWriting, OSError; nothing is held then."""
         leases = cls()
         seen = set()
         try:
-            for m in named_mappings(pid):
+            for m in named:
                 if (m.device, m.inode) not in seen and is_file(m):
                     seen.add((m.device, m.inode))
                     with suppress(FileNotFoundError):

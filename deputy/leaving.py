@@ -100,11 +100,12 @@ def leave(
             raise MoveRefused(deputy.pid, reason)
         phases.done("why not")
         try:
-            leases = Leases.of(deputy.pid)  # from here on nobody writes them
+            named = files.named_mappings(deputy.pid)
+            leases = Leases.of(deputy.pid, named)  # from here on nobody writes them
         except OpenForWriting as error:
             raise MoveRefused(deputy.pid, str(error)) from None
-        preparation.send_late_files(files.mapped_files(deputy.pid))
-        mappings = Mappings.of(deputy.pid, preparation.files, leases)
+        preparation.send_late_files(files.mapped_files(deputy.pid, named))
+        mappings = Mappings.of(deputy.pid, named, preparation.files, leases)
         phases.done("late files")
         names = inner_tids(deputy.pid, list(frozen.threads))
         if signalfds:

@@ -95,12 +95,12 @@ class Mappings:
         self._leases = Leases()
 
     @classmethod
-    def of(cls, pid: int, files: Sequence[MappedFile], leases: Leases) -> Mappings:
-        """Those of a process that is about to leave, `files` going along. Errors: ProcessLookupError."""
+    def of(cls, pid: int, named: Sequence[FileMapping], files: Sequence[MappedFile], leases: Leases) -> Mappings:
+        """Those of a process that is about to leave, `files` going along; named: its named_mappings()."""
         found = cls(pid)
         found._sent = {file.path: file for file in files}
         found._leases = leases
-        for mapping in named_mappings(pid):
+        for mapping in named:
             if mapping.inode:
                 is_object = mapping.permissions[3] == "s" and may_be(mapping.path)
                 name = name_at_home(mapping.path, mapping.inode) if is_object else mapping.path

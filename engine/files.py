@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -228,11 +228,12 @@ def by_mapping(pid: int, start: int, end: int) -> str:
     return f"/proc/{pid}/map_files/{start:x}-{end:x}"
 
 
-def mapped_files(pid: int) -> list[MappedFile]:
+def mapped_files(pid: int, named: Sequence[FileMapping] | None = None) -> list[MappedFile]:
     """All files that the process has mapped, and its program, each once, and held. What it unmaps meanwhile is left out: at the freeze all
-    is asked for again. No name is opened, which its user may have given to another file. Errors: ProcessLookupError, OSError."""
+    is asked for again. No name is opened, which its user may have given to another file. named: of one that stands still, its
+    named_mappings(). Errors: ProcessLookupError, OSError."""
     found: dict[tuple[str, str, int], str] = {}
-    for mapping in named_mappings(pid):
+    for mapping in named_mappings(pid) if named is None else named:
         if is_file(mapping):
             key = (mapping.path, mapping.device, mapping.inode)
             # By the mapping itself, so that the very inode is read even if another is at that path now.

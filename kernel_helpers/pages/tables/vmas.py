@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import mmap
 import os
 import re
 import threading
@@ -27,7 +28,8 @@ BITS = {
 _MAY_BE_SEALED = 1 << 42 | 1 << 63
 """VM_SEALED since Linux 6.17, and before; what else they may mean, smaps tells."""
 _KERNELS_OWN = ("[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]")
-MOST = 1 << 20
+ROOM, MOST = 1 << 17, 1 << 20
+"""mappings: for so many there is room at first, and in the end"""
 _WORDS = 4
 """of struct vma"""
 _PLACES = {name: bit.bit_length() - 1 for name, bit in {**BIT, "uw": WATCHED}.items()}
@@ -54,8 +56,6 @@ class _Layout(ctypes.Structure):
 _program: tuple[int, int] | None = None
 """our process id, and the descriptor that it has"""
 _opening = threading.Lock()
-_room = 4096
-"""mappings that the last processes have had, about"""
 
 
 @functools.cache
@@ -95,12 +95,12 @@ def layout() -> _Layout | None:
     return found
 
 
-def flags(pid: int, room: int = 4096) -> dict[Span, frozenset[str]] | None:
+def flags(pid: int, room: int = ROOM) -> dict[Span, frozenset[str]] | None:
     """Of each mapping, the names in BITS that it has. None: it cannot be told this way. Errors: OSError."""
     return _read(_own_program(), pid, room) if layout() is not None else None
 
 
-def table(pid: int, room: int = 4096) -> tuple[Table, list[tuple[int, int, int]]] | None:
+def table(pid: int, room: int = ROOM) -> tuple[Table, list[tuple[int, int, int]]] | None:
     """Its plain mappings, whose pages are not counted, and of each other its start, its end and the kernel's flags, of which names() tells
     some. None, and errors: as flags()."""
     if layout() is None:
@@ -135,13 +135,11 @@ def _told(program: int, pid: int, room: int) -> dict[Span, tuple[int, bool]]:
 
 def _numbers(program: int, pid: int, room: int) -> tuple[ctypes.Array[ctypes.c_uint64], int]:
     """Of each mapping its start, end and flags, and whether it may have a file or a name; and how many they are."""
-    global _room
-    room = max(room, _room)
-    found = (ctypes.c_uint64 * (_WORDS * room))()
+    memory = mmap.mmap(-1, _WORDS * 8 * room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # of which what is not written costs nothing
+    found = (ctypes.c_uint64 * (_WORDS * room)).from_buffer(memory)
     count = _native().farhome_vmas_read(program, pid, found, room)
     if count == -7 and room < MOST:  # E2BIG
-        _room = room * 4
-        return _numbers(program, pid, _room)
+        return _numbers(program, pid, room * 4)
     return found, _check(count, f"mappings of process {pid}")
 
 
@@ -154,7 +152,7 @@ def names(bits: int) -> frozenset[str]:
 def is_sealed(pid: int) -> bool:
     """Whether any mapping of it, but the kernel's own, is sealed (mseal, Linux 6.10). Errors: OSError."""
     if layout() is not None:
-        told, count = _numbers(_own_program(), pid, 4096)
+        told, count = _numbers(_own_program(), pid, ROOM)
         if not any(bits & _MAY_BE_SEALED for bits in set(told[2 : _WORDS * count : _WORDS])):
             return False
     elif tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) < (6, 10):
@@ -185,7 +183,7 @@ def _difference(program: int) -> str:
     """What the bits say otherwise than smaps does, of all mappings of ours; nothing, as a rule. Errors: OSError."""
     with _samples():
         for _ in range(3):  # an allocation between the two looks is no difference
-            told = _told(program, os.getpid(), 4096)
+            told = _told(program, os.getpid(), ROOM)
             with open("/proc/self/smaps", encoding="utf-8", errors="replace") as smaps:
                 text = smaps.read()
             said = {}
