@@ -65,9 +65,13 @@ def _new_process(deputy: Deputy, event: Event) -> None:
 
 def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, target: Target) -> int:
     """The child's id. Errors: OSError, FarhomeError, MemoryError; there is no child then."""
-    assert deputy.link is not None and deputy.stub is not None
+    assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     phases = Phases("birth")
-    stub = deputy.stub.bear(parent, exit_signal)
+    try:
+        stub = deputy.stub.bear(parent, exit_signal, deputy.signals.ignore_end_of)
+    except BaseException:
+        deputy.signals.await_unborn()
+        raise
     phases.done("stub")
     try:
         child = deputy.tree.bear(deputy, stub.pid)
@@ -103,4 +107,4 @@ def _undo(deputy: Deputy, child: Stub) -> None:
     assert deputy.stub is not None and deputy.signals is not None
     deputy.signals.ignore_end_of(child.program_tid(child.pid))
     deputy.stub.unbear(child)
-    deputy.signals.await_own(0)  # of a stub that comes home with that in its queue the program would hear it
+    deputy.signals.await_unborn()

@@ -37,6 +37,7 @@ _OF_A_CALL = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _OF_A_DESCRIPTOR = frozenset({signal.SIGIO, signal.SIGURG})
 _SENT = frozenset({_SI_USER, tracing.SI_QUEUE})
 """si_code of what kill(2) and sigqueue(3) send."""
+_SENDING = frozenset({SYS.kill, SYS.rt_sigqueueinfo, SYS.pidfd_send_signal})
 MOMENT = 0.05
 """Seconds for which the first thread may not have been free to take a signal, after it has stopped for another."""
 PATIENCE = 10.0
@@ -82,9 +83,10 @@ class Queues:
 
     def _is_preferred(self, tid: int, code: int, now: float) -> bool:
         """Return whether this thread's signal was sent by its id: the process's own call shows it, or the first thread was free."""
-        if code in _SENT and now - self._leader_seen > MOMENT:
+        own = [one for one in map(self._stub.link.standing, self._stub.busy()) if one.number in _SENDING]
+        if code in _SENT and not own and now - self._leader_seen > MOMENT:
             return True
-        return any(self._sends_by(standing, tid) for standing in map(self._stub.link.standing, self._stub.busy()))
+        return any(self._sends_by(standing, tid) for standing in own)
 
     def _sends_by(self, standing: Standing, tid: int) -> bool:
         """Whether that call of the process sends a signal by the id of the thread."""

@@ -209,6 +209,11 @@ class StubSignals:
         """The guest does not hear of the end of that child."""
         self._unborn.add(child)
 
+    def await_unborn(self) -> None:
+        """Until the stub has taken what it was told of such an end: if it came home with that in its queue the program would hear it."""
+        if self._unborn:
+            self.await_own(0)
+
     def hold(self) -> None:
         """From now on signals are kept: the guest is about to stand still for a move."""
         if self._held is None:

@@ -12,7 +12,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -397,9 +397,10 @@ class Stub(Traced):
             tracing.interrupt(tid)
         return program
 
-    def bear(self, parent: int, exit_signal: int) -> Stub:
+    def bear(self, parent: int, exit_signal: int, undoes: Callable[[int], None]) -> Stub:
         """A child of the thread `parent` (the program's id): a stub too, in its loop, with slots of its own. exit_signal: what the
-        parent gets at its end. Errors: OSError, TimeoutError, FarhomeError; no child is left then."""
+        parent gets at its end. undoes: is called with the child's id (the program's) before it ends again. Errors: OSError, TimeoutError,
+        FarhomeError; no child is left then."""
         host = self.host(parent)
         if host is None:
             raise ProcessLookupError(errno.ESRCH, f"thread {parent} has ended")
@@ -412,6 +413,7 @@ class Stub(Traced):
             try:
                 return self._settle_child(newborn, program, self.kept.get(host, 0))
             except BaseException:
+                undoes(program)
                 with suppress(OSError):
                     os.kill(tid, signal.SIGKILL)
                     os.waitpid(tid, _WALL)

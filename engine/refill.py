@@ -58,6 +58,9 @@ _PR_SET_NAME = 15
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
 _RSEQ_UNREGISTER = 1
+_WITH_MASK = frozenset({
+    SYS.rt_sigsuspend, SYS.rt_sigtimedwait, SYS.ppoll, SYS.pselect6, SYS.epoll_pwait, SYS.epoll_pwait2, SYS.io_pgetevents,
+})  # fmt: skip
 _SCRATCH = 4 * PAGE
 _SCRATCH_MOST = 64 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
@@ -442,13 +445,24 @@ def _set_threads(
 def _queue_pending(context: Context, threads: dict[int, Thread], stub: Frozen, scratch: int, queued: list[_Queued]) -> None:
     """Queues what waited for process and threads, telling `queued` as it goes. Threads do it to themselves: only so may a
     signal bear any si_code. All of them block everything now."""
-    items = [_Queued(threads[context.pid], info, True) for info in context.pending]
+    items = [_Queued(threads[context.pid], info, not _is_for_first(context, info)) for info in context.pending]
     for thread_context in context.threads:
         items += [_Queued(threads[thread_context.tid], info, False) for info in thread_context.pending]
     for item in items:
         if not is_over(stub, item.info):
             _queue(stub, item, scratch)
             queued.append(item)
+
+
+def _is_for_first(context: Context, info: bytes) -> bool:
+    """Whether a signal for the process is sent to its first thread alone: where nothing stands still the kernel prefers that one as long as
+    it lets the signal in; threads that are let go one after the other take what they find. Not if a call has a mask of its own."""
+    first, number = context.threads[0], signal_number(info)
+    action = int.from_bytes(context.signal_actions.get(number, b"")[:8], "little")
+    if len(context.threads) == 1 or action < 2 or first.signal_mask >> number - 1 & 1:
+        return False
+    call = Registers.from_buffer_copy(first.registers).rax
+    return call not in _WITH_MASK and number not in map(signal_number, first.pending)
 
 
 def _queue(stub: Frozen, item: _Queued, scratch: int) -> None:

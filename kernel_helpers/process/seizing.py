@@ -17,6 +17,7 @@ from kernel_helpers.inspection import places
 from kernel_helpers.process import many, refuge
 from kernel_helpers.process.inject import PTRACE_O_SUSPEND_SECCOMP, PTRACE_O_TRACESYSGOOD, Thread, check, functions
 from kernel_helpers.process.journal import Journal, Signals
+from kernel_helpers.process.syscalls import waits
 
 RED_ZONE = 128
 FEW = 32
@@ -223,13 +224,15 @@ class Frozen:
         self.threads = {}
 
     def _let_go(self, detach: bool) -> None:
-        """What a thread that died meanwhile (SIGKILL) answers is no error: there is nothing to let go."""
+        """What a thread that died meanwhile (SIGKILL) answers is no error: there is nothing to let go. Those that go on waiting are first:
+        what the others do, signals that they send and children that they have, is to find no thread in a stop of ours, which the kernel
+        passes over, and none that has not looked yet whether signals wait for the process, which may be another's."""
         dead = []
         for tid, error in many.restore(list(self.threads.values())).items():
             if not isinstance(error, ProcessLookupError):
                 raise error
             dead.append(self.threads[tid])
-        for thread in self.threads.values():
+        for thread in sorted(self.threads.values(), key=lambda thread: not waits(thread.registers)):
             try:
                 if thread not in dead:
                     if not detach and thread.options & PTRACE_O_SUSPEND_SECCOMP:

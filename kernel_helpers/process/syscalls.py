@@ -37,6 +37,15 @@ _INTERRUPTED_BY_STOP = frozenset(
 )  # fmt: skip
 
 
+_WAITING = _INTERRUPTED_BY_STOP | {
+    SYS[name]
+    for name in (
+        "futex", "poll", "ppoll", "select", "pselect6", "nanosleep", "clock_nanosleep", "wait4", "waitid", "pause", "rt_sigsuspend",
+        "readv", "recvfrom", "recvmsg", "accept", "accept4", "restart_syscall",
+    )
+}  # fmt: skip
+"""In which threads stand that have nothing to do. Without read(2): its number is 0, as that of much else is."""
+
 _NEVER_BLOCKED = 1 << 8 | 1 << 18  # SIGKILL, SIGSTOP
 
 
@@ -159,3 +168,8 @@ def syscall_at(registers: Registers) -> tuple[int, int] | None:
     if number >= 0 and (code in RESTART_CODES or (code == -errno.EINTR and number in _INTERRUPTED_BY_STOP)):
         return number, code
     return None
+
+
+def waits(registers: Registers) -> bool:
+    """Whether a thread that stands still is likely to wait again when it goes on: it was stopped in a call that waits, or makes it anew."""
+    return (registers.rax if signed(registers.orig_rax) < 0 else registers.orig_rax) in _WAITING

@@ -74,10 +74,10 @@ def test_what_is_asked_of_a_thread_by_its_id_is_told_of_that_thread(cluster: Clu
         assert named.end() == f"{expected}status 0\n"
 
 
-@pytest.mark.parametrize("what", ["signals", "children"])
+@pytest.mark.parametrize("what", ["signals", "children", "limited"])
 def test_what_a_thread_sends_to_its_process_it_has_had_when_the_call_ends(cluster: Cluster, what: str, tmp_path: Path) -> None:
     """The first thread, which the kernel prefers, however many other signals wait for it at that moment. children: of the end of a child
-    it has heard when it can wait for it."""
+    it has heard when it can wait for it. limited: of that alone, though another was about to be, and home had no descriptors for it."""
     (tmp_path / "go").touch()
     expected = natively(tmp_path, "toitself", what)
     with Running(cluster, "toitself", what) as program_:

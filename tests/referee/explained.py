@@ -32,7 +32,8 @@ EXPLANATIONS = (
         r"\d+ 0( !.*)?",
         r"\d+ 0( !.*)?",
         "kill(2) with the id of a thread that is not the first: the signal is the process's, but the kernel prefers that thread, if it is"
-        " free to take it; another can get it when the process has come home just before, for its threads are let go one after another",
+        " free to take it; another can get it when the process has moved just before, for its threads are let go one after another: those"
+        " that wait first, but when they have got to where they wait is the scheduler's affair",
         is_ours=True,
     ),
     Explanation(
@@ -44,11 +45,55 @@ EXPLANATIONS = (
         is_ours=False,
     ),
     Explanation(
-        r"recvfrom\(.*",
+        r"fcntl\([0-9a-f]+, [67], .*",
+        r"\d+ 0",
+        r"\d+ (EAGAIN|EINTR WAITED)",
+        "a record's lock on a descriptor without an inode of its own (fs/anon_inodes.c): another program's of this machine is met",
+        is_ours=False,
+    ),
+    Explanation(
+        r"(select|pselect6)\(.*",
+        r"\d+ (EFAULT|EBADF) \+[0-9a-f]+8:0000",
+        r"\d+ (EFAULT|EBADF) \+[0-9a-f]+0:01 \+[0-9a-f]+8:0000",
+        "what is left of a limit of two seconds and some milliseconds: the call took so many",
+        is_ours=False,
+    ),
+    Explanation(
+        r"(select|pselect6)\(.*",
+        r"\d+ 0 .*",
+        r"\d+ EINTR WAITED \+[0-9a-f]+0:0[0-9a-f] .*",
+        "a wait of seconds, which one of the ticks that bound calls meets or not, as their phase is",
+        is_ours=False,
+    ),
+    Explanation(
+        r"select\(.*, 100000010[0-9a-f]{3}\).*|pselect6\(.*, 100000010[0-9a-f]{3}, [0-9a-f]+\).*",
+        r"\d+ EINTR WAITED.*",
+        r"\d+ EINTR",
+        "where what is left of the time cannot be written, as that is read-only, the kernel makes no such call again after a stop"
+        " (fs/select.c, poll_select_finish), and a move is one",
+        is_ours=True,
+    ),
+    Explanation(
+        r"getgroups\(.*",
+        r"\d+ EFAULT",
         r"\d+ EFAULT \+.*",
-        r"\d+ EFAULT( .*)?",
-        "the kernel writes the bytes of a message first and fails then at the length of the sender's address (net/socket.c,"
-        " __sys_recvfrom); of a call that has failed home sends no bytes back",
+        "a number that does not end before the memory does the kernel writes not at all (put_user), home's reply up to there",
+        is_ours=True,
+    ),
+    Explanation(
+        r"timer_create\(.*",
+        r"\d+ EINVAL",
+        r"\d+ EFAULT",
+        "memory that may be written and not read: the processor reads it all the same, and process_vm_readv(2) does not (mm/gup.c)",
+        is_ours=True,
+    ),
+    Explanation(
+        r"(recvfrom|recvmsg|read|readv)\(.*",
+        r"\d+ (EFAULT|EINVAL) \+.*",
+        r"\d+ (EFAULT|EINVAL)( .*)?",
+        "what the kernel has written before it fails: a message, where then the length of the sender's address cannot be written"
+        " (net/socket.c, __sys_recvfrom), or a number that does not end before the memory does; of a call that has failed home sends"
+        " no bytes back",
         is_ours=True,
     ),
     Explanation(
