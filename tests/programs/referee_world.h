@@ -311,6 +311,21 @@ static void finish(unsigned flags, pid_t child)
 	tell("ended %x\n", status);
 }
 
+/* A process that signals are sent to. However early they come it dies by them: they wait until it handles them no more. */
+static void add_helper(void)
+{
+	uint64_t all = ~0ul, was = 0;
+	call(SYS_rt_sigprocmask, SIG_SETMASK, (uint64_t)&all, (uint64_t)&was, 8, 0, 0);
+	pid_t helper = fork();
+	if (!helper)
+		for (int signal_number = 1; signal_number < TICK; signal_number++)
+			signal(signal_number, SIG_DFL);
+	call(SYS_rt_sigprocmask, SIG_SETMASK, (uint64_t)&was, 0, 8, 0, 0);
+	while (!helper)
+		pause();
+	know('h', helper);
+}
+
 static void prepare(unsigned threads, unsigned flags)
 {
 	know('s', getpid());
@@ -323,16 +338,8 @@ static void prepare(unsigned threads, unsigned flags)
 		handle(signal);
 	handle(SIGSEGV);
 	handle(SIGBUS);
-	if (flags & HELPER) {
-		pid_t helper = fork();
-		if (!helper) {
-			for (int signal_number = 1; signal_number < TICK; signal_number++)
-				signal(signal_number, SIG_DFL);
-			for (;;)
-				pause();
-		}
-		know('h', helper);
-	}
+	if (flags & HELPER)
+		add_helper();
 	for (unsigned i = 1; i <= threads && i < 3; i++)
 		add_thread(i);
 	watch();

@@ -11,7 +11,7 @@ from tests.referee import rows
 from tests.referee.compare import Court, step_name
 from tests.referee.explained import explain
 from tests.referee.found import found as found_before
-from tests.referee.program import LENGTH, episode, program
+from tests.referee.program import HANDLERS, HELPER, LENGTH, Episode, Step, episode, program
 
 SEED = 25
 """Of the short run, which is the same each time."""
@@ -35,6 +35,14 @@ def check(court: Court, seed: int, calls: int, way: str, unsteady_most: float) -
 @pytest.mark.timeout(240)
 def test_random_programs_away(court: Court) -> None:
     check(court, SEED, SHORT, "away", 0.1)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("way", ["native", "away"])
+def test_a_helper_dies_by_what_is_sent_to_it_at_once(court: Court, way: str) -> None:
+    steps = [Step(["C 3e @h f 0 0 0 0 w"], "kill(@h, f)"), Step(["X 0 0"], "ends")]
+    records = court.run([Episode(number, flags=HELPER | HANDLERS, steps=steps) for number in range(20)], way)
+    assert [record.lines for record in records] == [["1 0 !17,2,@h,f", "ended 0"]] * 20
 
 
 @pytest.mark.timeout(240)
