@@ -14,6 +14,7 @@ from engine.processor import own_processor
 from kernel_helpers.errors import FarhomeError
 from node.balancing.balancing import Balancer
 from node.balancing.beginning import Beginnings
+from node.balancing.cluster_view import ClusterView
 from node.cluster import incarnation
 from node.cluster.clustering import SIGNED_PERIOD, Clustering
 from node.cluster.contacts import PERIOD as CONTACTS_PERIOD
@@ -105,17 +106,17 @@ class Daemon:
         ledger = Ledger(paths.ledger)
         lending = Lending(paths, lambda: in_force.policy, guests, self._own_programs, self._checkpoint_at_home, self._speak)
         speed = in_force.config.speed if in_force.config.speed is not None else sampling.calibrate_speed()
-        balancer = Balancer(
-            lambda: in_force.config, registry, mover, guests, peers, lending, processors, self._own_programs, speed, this_life, paths.mfs,
-            certificates=certificates,
-        )  # fmt: skip
+        cluster = ClusterView(
+            lambda: in_force.config, mover, guests, peers, lending, processors, self._own_programs, speed, this_life, certificates
+        )
+        balancer = Balancer(lambda: in_force.config, registry, mover, peers, processors, cluster, paths.mfs)
         return Parts(
             started=time.time(), in_force=in_force, reload=self.reload, tasks=tasks, keys=keys, front=front, peers=peers,
-            contacts=Contacts(paths, in_force, front, peers, balancer.gossip, balancer.greet),
+            cluster=cluster, contacts=Contacts(paths, in_force, front, peers, cluster.gossip, cluster.greet),
             clustering=Clustering(
-                paths, in_force, keys, certificates, front, peers, balancer.gossiping, this_life, self._part_from
+                paths, in_force, keys, certificates, front, peers, cluster.gossiping, this_life, self._part_from
             ),
-            processors=processors, files=FileTree(paths, lambda: in_force.config, keys, peers, balancer.gossip.peers),
+            processors=processors, files=FileTree(paths, lambda: in_force.config, keys, peers, cluster.gossip.peers),
             registry=registry, mover=mover, checkpoints=Checkpoints(paths, registry, mover, tasks.spawn), balancer=balancer,
             beginnings=Beginnings(registry, mover, balancer.journal, tasks.spawn),
             guests=guests, lending=lending, ledger=ledger, accounts=Accounts(ledger, guests, registry),
@@ -139,9 +140,10 @@ class Daemon:
             await node.guests.restore()
             starting.hosts.alone = node.config.own_programs
             node.contacts.recall()
-            await node.clustering.hear_who_was_removed(node.contacts.seeds() | set(node.balancer.gossip.peers().values()))
+            await node.clustering.hear_who_was_removed(node.contacts.seeds() | set(node.cluster.gossip.peers().values()))
             await node.clustering.begin()
             node.lending.start()
+            node.cluster.start()
             node.balancer.start()
             self._do_again_and_again()
             await self._control.start()
@@ -191,10 +193,11 @@ class Daemon:
         node.tasks.cancel()
         await self._control.close()
         node.clustering.spreading.close()
-        await node.balancer.gossiping.leave()
+        await node.cluster.gossiping.leave()
         await node.front.settle()
         await node.files.close()
         node.balancer.close()
+        node.cluster.close()
         node.lending.close()
         node.peers.close()
         node.front.close()
@@ -230,7 +233,7 @@ class Daemon:
 
     def _surroundings(self) -> Surroundings:
         return self.parts.lending.surroundings(
-            (self.parts.balancer.memory_free, self.parts.balancer.memory_total), self.parts.balancer.estimator.load
+            (self.parts.cluster.memory_free, self.parts.cluster.memory_total), self.parts.cluster.estimator.load
         )
 
     async def _checkpoint_at_home(self, key: str, reason: str) -> None:
@@ -244,17 +247,17 @@ class Daemon:
             log.warning("guest %s is not taken home: %s", key, error)
 
     def _guest_accepted(self, guest: Guest) -> None:
-        self.parts.balancer.guest_accepted(guest)
+        self.parts.cluster.guest_accepted(guest)
 
     def _guest_left(self, guest: Guest) -> None:
         self.parts.accounts.left(guest)
-        self.parts.balancer.guest_left(guest)
+        self.parts.cluster.guest_left(guest)
 
     def _recheck(self, slowdown: float, guest: Guest, coming: int) -> str | None:
-        return self.parts.balancer.recheck(slowdown, guest.runnable, guest.memory, coming)
+        return self.parts.cluster.recheck(slowdown, guest.runnable, guest.memory, coming)
 
     def _process_moved(self, pid: int, before: str, after: str, runnable: float) -> None:
-        self.parts.balancer.process_moved(pid, before, after, runnable)
+        self.parts.cluster.process_moved(pid, before, after, runnable)
 
     def _process_ended(self, entry: HomeProcess) -> None:
         self.parts.mover.ended(entry.pid)
@@ -294,10 +297,10 @@ class Daemon:
             log.debug("%s is not asked about its processor: %s", name, error)
 
     def _speak(self) -> None:
-        self.parts.balancer.speak()
+        self.parts.cluster.speak()
 
     def _address_of(self, name: str) -> tuple[str, int] | None:
-        return self.parts.balancer.gossip.membership.address_of(name)
+        return self.parts.cluster.gossip.membership.address_of(name)
 
     def _part_from(self, names: list[str]) -> None:
         """Ends what this node has with others, which were taken out of the cluster."""
@@ -319,7 +322,7 @@ class Daemon:
         node.in_force.replace(new)
         starting.hosts.alone = new.own_programs
         node.lending.apply_policy()
-        node.balancer.policy_changed()
+        node.cluster.policy_changed()
         await node.clustering.begin()
         node.tasks.spawn(node.files.look())
         if not node.policy.enabled:

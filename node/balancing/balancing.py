@@ -1,4 +1,4 @@
-"""The balancer's senses and hands: samples and gossip out and in, decisions made and one of them acted on."""
+"""Where home's processes are to run: decisions, made by the pure rules of `balancer/`, and acted on."""
 
 from __future__ import annotations
 
@@ -6,44 +6,29 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
-from balancer.admission import recheck
 from balancer.decide import PERIOD, decide, next_interval
-from balancer.gossip import Gossip
 from balancer.journal import Journal
-from balancer.load import LoadEstimator
-from balancer.owner import Stage
 from balancer.placement import place, placings
-from balancer.process import Decision, Process, Settings
+from balancer.process import Decision, Process
 from balancer.view import View
 from kernel_helpers.errors import MoveRefused
+from node.balancing.cluster_view import ClusterView
 from node.balancing.traffic import TrafficMeter
-from node.cluster.front.connections import PROTOCOL_VERSION, PeerError
-from node.cluster.gossiping import Gossiping
-from node.cluster.keys.certificates import Certificates
+from node.cluster.front.connections import PeerError
 from node.cluster.peers import Peers
 from node.cluster.processors import Processors
-from node.common import process, sampling
+from node.common import process
 from node.common.config import Config
 from node.common.periodic import periodically
 from node.common.tasks import Tasks
-from node.guests.guest import Guest
-from node.guests.guests import Guests
 from node.moves.home_process import HOME, HomeProcess
 from node.moves.move import Manner, MoveFailed
 from node.moves.moves import Mover
 from node.moves.registry import Registry
-from node.owner.lending import Lending
-from node.owner.pressure import Waits
 
-TOLD_WITHIN, SPEAKS_WITHIN = 0.2, 0.5
-"""Seconds after which gossip is told how it is here, if something is to be sent, and if nothing is."""
-LENDS_PERIOD = 0.5
-"""Seconds between two looks at whether the node lends, if nothing has happened."""
-PRESSURE_PERIOD = 1.0
 USAGE_PERIOD = 2.0
 USAGE_TIMEOUT = 3.0
 BEST = "best"
@@ -90,37 +75,25 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 class Balancer:
-    """Keeps this node's load vector, its view of the others, and its home processes where they are best off."""
+    """Keeps this node's home processes where they are best off."""
 
     def __init__(
-        self, config: Callable[[], Config], registry: Registry, mover: Mover, guests: Guests, peers: Peers, lending: Lending,
-        processors: Processors, own: Callable[[], Iterable[int]], speed: float, life: int, tree: Path, seed: int | None = None,
-        certificates: Certificates | None = None,
+        self, config: Callable[[], Config], registry: Registry, mover: Mover, peers: Peers, processors: Processors, cluster: ClusterView,
+        tree: Path,
     ) -> None:  # fmt: skip
-        """own: pids of farhome's own programs besides the daemon; tree: where all nodes' files are."""
+        """tree: where all nodes' files are."""
         self._config = config
         self._registry = registry
         self._mover = mover
-        self._guests = guests
         self._peers = peers
-        self._lending = lending
         self._processors = processors
-        self._waits = Waits()
-        self._rng = random.Random(seed)
+        self._cluster = cluster
+        self._rng = random.Random()
         self._clock = time.monotonic
-        self.gossip = Gossip(config().name, self._clock, self._rng, signatures=certificates)
-        self.gossiping = Gossiping(self.gossip, peers, self._speak_again)
-        self.estimator = LoadEstimator(sampling.cores(), speed, self._clock)
-        self._incarnation = life
-        self._threads = sampling.RunnableThreads(own)
-        self.memory_free, self.memory_total = sampling.memory()
         self.decisions: dict[int, Decision] = {}
         self.journal = Journal()
         self.traffic = TrafficMeter(registry, mover, lambda: str(tree) if config().mfs.is_direct else None)
         self._tasks = Tasks()
-        self._lent_in: tuple[int, bool, Stage] | None = None
-        self._lent_at, self._is_lent = 0.0, False
-        self._told_at = float("-inf")
         self._leaving = 0.0
         """Runnable threads of processes that are on their way from here to other nodes."""
         self._placing = asyncio.Semaphore(PLACED_AT_ONCE)
@@ -133,74 +106,12 @@ class Balancer:
         """Their runnable threads, as far as they stay."""
 
     def start(self) -> None:
-        """Runs the loops until close(). Errors: OSError."""
-        self._threads.start()
-        self._feel()
-        self._tell_gossip()
-        self._tasks.spawn(periodically("the load", self.speak, lambda: SPEAKS_WITHIN))
-        self._tasks.spawn(periodically("pressure", self._feel, lambda: PRESSURE_PERIOD))
+        """Runs the loops until close()."""
         self._tasks.spawn(periodically("the use of processors", self._ask_all_usage, lambda: USAGE_PERIOD, delayed=True))
         self._tasks.spawn(periodically("what processes read and write", self.traffic.look, self.traffic.period))
         self._tasks.spawn(periodically("the balancer", self.decide, lambda: next_interval(PERIOD, self._rng), delayed=True, shared=False))
 
-    # -- senses --------------------------------------------------------------------------------------------------------
-
-    def _take_samples(self) -> None:
-        """What has been counted since the last time."""
-        guests = sum(guest.runnable for guest in self._guests.all())
-        for at, runnable in self._threads.take():
-            self.estimator.sample(runnable, self.memory_free, self.memory_total, guests, at)
-
-    def _feel(self) -> None:
-        self.memory_free, self.memory_total = sampling.memory()
-        self.estimator.feel(self._waits.look())
-
-    def _tell_gossip(self) -> None:
-        self._take_samples()
-        config, self._told_at = self._config(), self._clock()
-        self.gossiping.update_self(
-            self.estimator.vector(
-                name=config.name, incarnation=self._incarnation, address=config.address, port=config.port,
-                guests=len(self._guests.all()), lending=self._lends(), blocked=self._guests.blocked,
-                version=PROTOCOL_VERSION, stage=self._lending.state.stage, owner_idle=self._lending.sight.idle,
-                processor=self._processors.own.digest,
-            )
-        )  # fmt: skip
-
-    def _lends(self) -> bool:
-        """Whether the node would take a guest. What takes long to find out is found out again when guests or the owner's state have
-        changed, and now and then; who sends one is told exactly."""
-        now, state = self._clock(), (len(self._guests.all()), self._guests.blocked, self._lending.state.stage)
-        if state != self._lent_in or now - self._lent_at >= LENDS_PERIOD:
-            self._lent_in, self._lent_at, self._is_lent = state, now, self._guests.lends() is None
-        return self._is_lent
-
-    def policy_changed(self) -> None:
-        """The owner's policy is another one."""
-        self._lent_in = None
-
-    def speak(self) -> None:
-        """Tells gossip of how it is here, and sends what is due; what is urgent is."""
-        if not self._tasks:
-            return  # nothing has been seen of this node yet
-        self._tell_gossip()
-        self.gossiping.tick()
-
-    def _speak_again(self) -> None:
-        """Sends what is due."""
-        if self._clock() - self._told_at > TOLD_WITHIN:
-            self._tell_gossip()
-        self.gossiping.tick()
-
-    def greet(self, name: str) -> None:
-        """Tells a node that has just come into touch all at once: it need not wait for its turn in the gossip."""
-        self._tell_gossip()
-        self.gossiping.send(self.gossip.introduce(name))
-
-    def correct(self, name: str) -> None:
-        """Tells a node that has thought better of this one than it is."""
-        self._tell_gossip()
-        self.gossiping.send(self.gossip.tell(name))
+    # -- what processes use ------------------------------------------------------------------------------------------------
 
     async def _ask_all_usage(self) -> None:
         """Asks the nodes that our processes are on how much of their processors those have used."""
@@ -225,13 +136,13 @@ class Balancer:
 
     def started(self, pid: int) -> None:
         """A process of this node has begun: counts at once."""
-        self.estimator.inflate(pid, hold=0.0)
+        self._cluster.estimator.inflate(pid, hold=0.0)
         self._begun(pid)
 
     def ended(self, entry: HomeProcess) -> None:
         """A process of this node has ended; one that was at home counts as gone."""
         if entry.where == HOME:
-            self.estimator.end(entry.pid)
+            self._cluster.estimator.end(entry.pid)
         self._begun(entry.pid)
 
     def _begun(self, pid: int) -> None:
@@ -239,39 +150,11 @@ class Balancer:
         if (begun := self._beginning.pop(pid, None)) is not None:
             begun.set()
 
-    def guest_accepted(self, guest: Guest) -> None:
-        """Counts at once, in full until it can have come."""
-        self.estimator.inflate(guest.key, guest.runnable, self._mover.cost.takes(guest.memory))
-        self._tell_gossip()
-
-    def guest_left(self, guest: Guest) -> None:
-        """A guest has gone, or has not come: counts at once."""
-        self.estimator.relieve(guest.key, guest.runnable)
-        self._tell_gossip()
-
-    def process_moved(self, pid: int, before: str, after: str, runnable: float) -> None:
-        """A process of this node has moved, whoever wanted it; a hop changes nothing here."""
-        if before == HOME != after:
-            self.estimator.relieve(pid, runnable)
-        elif before != HOME == after:
-            self.estimator.inflate(pid, runnable, hold=0.0)  # it runs already
-
-    def recheck(self, slowdown: float, runnable: float, memory: int, coming: int) -> str | None:
-        """Why a guest that somebody's balancer sends would be no better off here, by what this node knows of itself now; coming: bytes
-        of guests that are on their way."""
-        own = self.view().own
-        return None if own is None else recheck(own, slowdown, runnable, memory, coming, self.settings())
-
-    def view(self) -> View:
-        """What this node knows of all, itself as of now."""
-        self._tell_gossip()
-        return self.gossip.view()
-
     def view_ahead(self) -> View:
         """The view less the processes that are on their way out: not all are to leave what the first of them leave idle."""
-        return self.view().with_own(-self._leaving)
+        return self._cluster.view().with_own(-self._leaving)
 
-    # -- hands ---------------------------------------------------------------------------------------------------------
+    # -- decisions ---------------------------------------------------------------------------------------------------------
 
     def _figures(self, entry: HomeProcess, unfit: dict[str, str]) -> Process:
         """The process as the decisions see it; their clock is ours, monotonic. unfit: nodes where none of ours can go on, and why."""
@@ -288,14 +171,10 @@ class Balancer:
             trusted=frozenset(entry.trust) if entry.trust else None,
         )  # fmt: skip
 
-    def settings(self) -> Settings:
-        """The rules' figures, with the cost of moves as learned here."""
-        return replace(Settings(), cost=self._mover.cost)
-
     def place(self, entry: HomeProcess, away: bool) -> Decision:
         """The best node for a process whose user asks, now; with away, its home and where it is do not count."""
-        view = self.view()
-        decision = place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self.settings(), away)
+        view = self._cluster.view()
+        decision = place(view, self._figures(entry, self._processors.unfit(view)), self._rng, self._cluster.settings(), away)
         self.journal.record(time.time(), decision, entry.where)
         return decision
 
@@ -313,10 +192,10 @@ class Balancer:
         if not entries:
             self.decisions = {}
             return
-        view = self.view()
+        view = self._cluster.view()
         unfit = self._processors.unfit(view)
         mine = [self._figures(entry, unfit) for entry in entries]
-        made = decide(view, mine, self._clock(), self._rng, self.settings())
+        made = decide(view, mine, self._clock(), self._rng, self._cluster.settings())
         self.decisions = {decision.pid: decision for decision in made}
         for decision, figures in zip(made, mine, strict=True):
             self.journal.record(time.time(), decision, figures.where)
@@ -369,12 +248,12 @@ class Balancer:
             await self._place(entry, self.view_ahead)
 
     async def _place(self, entry: HomeProcess, view: Callable[[], View], begins: Callable[[], None] | None = None) -> bool:
-        """Asks one node after the other until one takes it; false: it is to stay. begins: it has not begun, see moves.Manner."""
+        """Asks one node after the other until one takes it; false: it is to stay. begins: it has not begun, see move.Manner."""
         now = self._registry.get(entry.pid)
         if now is None or now.where != entry.where:
             return True
-        figures = self._figures(now, self._processors.unfit(self.view()))
-        for decision in placings(view, figures, self._rng, self.settings()):
+        figures = self._figures(now, self._processors.unfit(self._cluster.view()))
+        for decision in placings(view, figures, self._rng, self._cluster.settings()):
             self.journal.record(time.time(), decision, now.where)
             if decision.target is None:
                 return False
@@ -387,13 +266,13 @@ class Balancer:
 
     async def _act(self, decision: Decision, begins: Callable[[], None] | None = None) -> bool:
         """Makes a move that was decided; returns whether another target might take the process where this one has not. begins: see
-        moves.Manner."""
+        move.Manner."""
         assert decision.target is not None
         log.info("process %d to %s: %s", decision.pid, decision.target, decision.reason)
         entry, leaving, runnable = self._registry.get(decision.pid), 0.0, 0.0
         if entry is not None:
             runnable = entry.runnable()
-            self.gossip.sent(decision.target, runnable)
+            self._cluster.gossip.sent(decision.target, runnable)
 
         def starts() -> None:
             """From now on it counts here, and is about to leave."""
@@ -409,7 +288,7 @@ class Balancer:
             await self._mover.move(decision.pid, decision.target, "balance", decision.slowdown, Manner(begins=begins and starts))
         except MoveRefused as error:  # logged and kept by the mover
             self.journal.concluded(decision.pid, decision.target, str(error))
-            self.gossip.not_taken(decision.target, runnable)
+            self._cluster.gossip.not_taken(decision.target, runnable)
             return isinstance(error, MoveFailed) and error.no_place
         finally:
             self._leaving -= leaving
@@ -420,5 +299,3 @@ class Balancer:
     def close(self) -> None:
         """Stops the loops."""
         self._tasks.cancel()
-        self._threads.stop()
-        self.gossiping.close()

@@ -29,7 +29,7 @@ class ClusterCommands:
         self._node = parts
         self._keys = parts.keys
         self._peers = parts.peers
-        self._gossip = parts.balancer.gossip
+        self._gossip = parts.cluster.gossip
 
     async def command(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """`mosctl cluster remove`, `add-authority` and `resign`. Errors: NotPermitted, BadRequest, NotDone, FarhomeError."""

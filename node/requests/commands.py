@@ -56,12 +56,12 @@ class Commands:
             "blocked": node.guests.blocked, "lending": refusal is None, "why_not_lending": refusal or "",
             "owner": node.lending.state.stage.value,
             "balance": node.config.balance, "interception": node.config.interception, "engine": node.config.engine,
-            "peers": sorted(node.balancer.gossip.peers()), "connected": sorted(node.peers.connected()),
-            "no_datagrams": node.balancer.gossip.membership.deaf(), "dropped_datagrams": dict(node.balancer.gossiping.dropped),
+            "peers": sorted(node.cluster.gossip.peers()), "connected": sorted(node.peers.connected()),
+            "no_datagrams": node.cluster.gossip.membership.deaf(), "dropped_datagrams": dict(node.cluster.gossiping.dropped),
         }  # fmt: skip
 
     async def _nodes(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
-        return {"nodes": self._node.balancer.view().rows()}
+        return {"nodes": self._node.cluster.view().rows()}
 
     async def _reload(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         client.require_root()

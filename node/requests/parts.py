@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from balancer.policy import LendingPolicy
 from node.balancing.balancing import Balancer
 from node.balancing.beginning import Beginnings
+from node.balancing.cluster_view import ClusterView
 from node.cluster.clustering import Clustering
 from node.cluster.contacts import Contacts
 from node.cluster.file_tree import FileTree
@@ -40,6 +41,7 @@ class Parts:
     keys: KeyStore
     front: Front
     peers: Peers
+    cluster: ClusterView
     contacts: Contacts
     clustering: Clustering
     processors: Processors

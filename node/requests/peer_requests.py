@@ -32,7 +32,7 @@ class PeerRequests:
         if method == "hello":
             return self._met(caller, parameters)
         if method == "gossip":
-            return node.balancer.gossiping.hear(caller.name, parameters.get("payload"))
+            return node.cluster.gossiping.hear(caller.name, parameters.get("payload"))
         if method == "reserve":
             return await self._reserve(caller, parameters)
         if method == "usage":
@@ -62,7 +62,7 @@ class PeerRequests:
         try:
             return await self._node.guests.reserve(caller, parameters)
         except PeerRefused:
-            self._node.balancer.correct(caller.name)
+            self._node.cluster.correct(caller.name)
             raise
 
     async def _expelled(self, caller: Caller, parameters: dict[str, Any]) -> bool:

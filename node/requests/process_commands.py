@@ -76,7 +76,7 @@ class ProcessCommands:
                 self._take(entry, wish)
                 return _stays(entry, decision.reason)
             target = decision.target
-        elif target not in (HOME, self._node.config.name) and target not in self._node.balancer.gossip.peers():
+        elif target not in (HOME, self._node.config.name) and target not in self._node.cluster.gossip.peers():
             raise BadRequest(f"no node {target} is known")
         is_new = self._node.registry.get(entry.pid) is None
         if is_new and target in (HOME, self._node.config.name):
@@ -180,7 +180,7 @@ class ProcessCommands:
         return [asdict(note) for note in self._node.balancer.journal.of_process(pid)]
 
     def _why_node(self, client: Client, name: object) -> dict[str, Any]:
-        view, registry = self._node.balancer.view(), self._node.registry
+        view, registry = self._node.cluster.view(), self._node.registry
         row = next((row for row in view.rows() if row["name"] == name), None)
         if row is None:
             raise BadRequest(f"nothing is known of a node {name!r}")

@@ -110,7 +110,7 @@ class Registering:
         command = "".join(c if c.isprintable() else " " for c in command)
         if not isinstance(memory, int) or not 0 <= memory < 1 << 60:
             raise BadRequest("memory must be a number of bytes")
-        if wanted and wanted not in (BEST, self._node.config.name) and wanted not in self._node.balancer.gossip.peers():
+        if wanted and wanted not in (BEST, self._node.config.name) and wanted not in self._node.cluster.gossip.peers():
             raise BadRequest(f"no node {wanted} is known")
         entry = HomeProcess(
             client.pid, stat.starttime, client.uid, job=job, command=command[:200], home_only=bool(request.get("home_only")),

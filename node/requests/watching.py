@@ -50,7 +50,7 @@ class Watching:
         node, now = self._node, time.time()
         node.registry.adopt_children()
         node.registry.refresh_commands()
-        view = node.balancer.view()
+        view = node.cluster.view()
         entries = sorted(node.registry, key=lambda entry: (entry.state == "home", -entry.since))
         known = [entry for entry in (*entries, *node.registry.ended.values()) if client.may_act_on(entry.uid)]
         return {
@@ -66,7 +66,7 @@ class Watching:
 
     def _dead(self, heard: Container[str], now: float) -> list[dict[str, Any]]:
         """Nodes of which nothing is known now, and since when they count as dead, if they have been known here to live."""
-        gossip = self._node.balancer.gossip
+        gossip = self._node.cluster.gossip
         return [
             {"name": name, "since": None if (seconds := gossip.dead_for(name)) is None else now - seconds}
             for name in sorted(gossip.peers()) if name not in heard
@@ -75,7 +75,7 @@ class Watching:
     async def of_node(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         """The processes of another node. Errors: BadRequest, NoAnswer."""
         name = request.get("node")
-        if not isinstance(name, str) or name not in self._node.balancer.gossip.peers():
+        if not isinstance(name, str) or name not in self._node.cluster.gossip.peers():
             raise BadRequest(f"no other node {name} is known")
         asks = {"user": process.user_name(client.uid), "root": client.uid == 0}
         try:

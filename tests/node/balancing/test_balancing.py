@@ -39,7 +39,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     add(made, os.getpid(), wanted="best")
     own = made.parts.processors.own.digest
     vectors = [node("n1", 8), *(node(name, processor=own) for name in ("n2", "n3", "n4", "n5"))]
-    made.parts.balancer.view = lambda: View("n1", {vector.name: Entry(vector, 0.5) for vector in vectors})  # type: ignore[method-assign]
+    made.parts.cluster.view = lambda: View("n1", {vector.name: Entry(vector, 0.5) for vector in vectors})  # type: ignore[method-assign]
     yield made
     made.parts.balancer.close()
     made.parts.registry.close()
@@ -245,7 +245,7 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
     moves, go_on, load = asyncio.Event(), asyncio.Event(), 8.0
     own = daemon.parts.processors.own.digest
     monkeypatch.setattr(
-        daemon.parts.balancer,
+        daemon.parts.cluster,
         "view",
         lambda: View("n1", {one.name: Entry(one, 0.5) for one in (node("n1", load), node("n2", 2, processor=own))}),
     )
@@ -281,17 +281,17 @@ async def test_who_stays_begins_when_the_others_have_left(daemon: Daemon, monkey
 
 
 async def test_what_begins_comes_and_goes_counts_at_once(daemon: Daemon) -> None:
-    balancer = daemon.parts.balancer
-    balancer.estimator.sample(0, 1 << 33, 1 << 34)
+    balancer, cluster = daemon.parts.balancer, daemon.parts.cluster
+    cluster.estimator.sample(0, 1 << 33, 1 << 34)
     balancer.started(7)
-    assert balancer.estimator.runnable == pytest.approx(1, abs=0.1)
-    balancer.process_moved(7, HOME, "n2", 1.0)
-    assert balancer.estimator.runnable < 0.1
+    assert cluster.estimator.runnable == pytest.approx(1, abs=0.1)
+    cluster.process_moved(7, HOME, "n2", 1.0)
+    assert cluster.estimator.runnable < 0.1
     guest = Guest("n2", 9, 0, "root", 1 << 30, time.time(), runnable=2.0)
-    balancer.guest_accepted(guest)
-    assert balancer.estimator.runnable == pytest.approx(2, abs=0.1)
-    balancer.guest_left(guest)
-    assert balancer.estimator.runnable < 0.1
+    cluster.guest_accepted(guest)
+    assert cluster.estimator.runnable == pytest.approx(2, abs=0.1)
+    cluster.guest_left(guest)
+    assert cluster.estimator.runnable < 0.1
 
 
 async def test_what_a_process_at_home_reads_is_what_the_kernel_counts(daemon: Daemon) -> None:

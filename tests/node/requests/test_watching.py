@@ -106,7 +106,7 @@ async def test_processes_of_a_node_that_is_not_known_or_does_not_answer_are_refu
     client = Client(1, OWNER, asyncio.Event())
     with pytest.raises(BadRequest, match="no other node n9"):
         await Watching(daemon.parts).of_node(client, {"node": "n9"})
-    daemon.parts.balancer.gossip.learn("n9", "127.0.0.1", 1)
+    daemon.parts.cluster.gossip.learn("n9", "127.0.0.1", 1)
     with pytest.raises(NoAnswer, match="n9 does not tell of its processes"):
         await Watching(daemon.parts).of_node(client, {"node": "n9"})
 
@@ -120,7 +120,7 @@ def test_another_node_tells_of_its_processes_and_guests(pair: Cluster) -> None:
 
 
 async def test_a_node_that_was_known_and_is_forgotten_is_dead(daemon: Daemon) -> None:
-    daemon.parts.balancer.gossip.learn("n7", "10.0.0.7", 7226)
+    daemon.parts.cluster.gossip.learn("n7", "10.0.0.7", 7226)
     daemon.parts.lending.look()
     assert [(one.name, one.state) for one in (await seen_by(daemon, 0)).nodes] == [("n1", "lends"), ("n7", "dead")]
 
