@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,11 @@ def crowd(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def context_of(pid: int) -> Context:
+    """All but which register sets each extended state counts as used (XSTATE_BV): of one that is as at first the processor says either."""
     with seizing.seize(pid) as frozen:
-        return capture(frozen)
+        found = capture(frozen)
+    threads = (replace(one, extended_state=one.extended_state[:512] + one.extended_state[520:]) for one in found.threads)
+    return replace(found, threads=tuple(threads))
 
 
 def test_it_is_captured_as_each_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

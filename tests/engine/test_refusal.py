@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -30,13 +31,13 @@ READY = "\nprint('up', flush=True)\nsys.stdin.read()\n"
 
 @contextlib.contextmanager
 def python(source: str, *prefix: str) -> Iterator[int]:
-    process = subprocess.Popen([*prefix, "/usr/bin/python3", "-c", PRELUDE + source + READY], stdin=-1, stdout=-1)
+    process = subprocess.Popen([*prefix, "/usr/bin/python3", "-c", PRELUDE + source + READY], stdin=-1, stdout=-1, process_group=0)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         yield process.pid
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # with a child that has not asked yet to die with it
         process.communicate()
 
 
