@@ -75,8 +75,8 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                     frozen.call(SYS.munmap, start, end - start)
                 approach.spent()
             phases.done("stop the stub")
-            kept = take(frozen, but=~stub.watched) if stub.watched else []  # they would go with the actions of signals, which are set
-            waiting = settled(merged(pending + kept + deputy.signals.held()))
+            kept = take(frozen)  # they would go with the actions of signals, which are set
+            waiting = settled(merged(pending + deputy.signals.held() + kept))
             may_go_on = lets_sleeps_go_on(chains(frozen).values())
             context = _with_restarts(with_pending(context, waiting), stub, may_go_on)
             names = deputy.mappings.names()

@@ -33,7 +33,7 @@ from engine.forkcopy import fork_copy, wiped_ranges
 from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.marks import lock, not_in_images, unlock
 from engine.peculiar import by_asking
-from engine.pending import Pending, put, take
+from engine.pending import Pending, put_first, take
 from engine.permission import may_leave
 from engine.phases import Phases
 from engine.private import private_directories
@@ -182,7 +182,7 @@ def _commit(frozen: Frozen, preparation: Preparation, parts: list[Part], phases:
                 _bind(frozen)
             preparation.commit(waiting, _is_stopped(frozen, waiting), parts)
         except BaseException:
-            put(frozen, waiting)
+            put_first(frozen, waiting)
             raise
         _bind(frozen)
     except BaseException:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from engine.capture import inner_tid
 from engine.forkcopy import WALL
-from engine.pending import put
+from engine.pending import put_first
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process import journal, refuge
 from kernel_helpers.process.journal import Journal, NoJournal, Signals
@@ -57,7 +57,7 @@ def mend(path: Path) -> None:
             _end_copies(frozen, journal.children(entry.pid) - entry.children)
             for number in journal.descriptors(entry.pid) - entry.descriptors:
                 frozen.call(SYS.close, number)
-        put(frozen, signals)
+        put_first(frozen, signals)
     log.warning("process %d goes on, whose deputy was killed: %d threads waited", entry.pid, len(threads))
 
 

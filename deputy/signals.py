@@ -31,8 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("deputy")
 
-SIGNAL_PATIENCE, BUSY_PATIENCE = 0.1, 0.02
-"""Seconds that a call may take longer by which a process has sent itself a signal; if what runs at home may be another call."""
+PATIENCE = 10.0
+"""Seconds that a call may take longer by which a process has sent itself a signal, where threads at home get no processor."""
+SIGNAL_PATIENCE = 0.1
+"""Seconds that a thread which sleeps, or stands, may take to stop for a signal; seconds of processor time for one that computes at home."""
+ON_ITS_WAY = 0.001
+"""Seconds of processor time between taking a signal from its queue and the stop for it: many times as many as it takes."""
 TERMINALS = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 """What a terminal sends to the process group of one that is in the background, unless its caller blocks or ignores it."""
 THREADS_LOOKED_AT = 16
@@ -76,13 +80,10 @@ class StubSignals:
             if self._deputy.signalfds.holds(standing.number):
                 continue
             # The program goes on when it has sent itself a signal, or stopped a timer; at home it would have got what came by then.
-            begun, timer = time.monotonic(), _timer_of(standing)
+            timer = _timer_of(standing)
             if timer is not None:
                 self._ticks.let_in()
-            while self._stub.tids and self._stub.executed is None and self._may_come(target, time.monotonic() - begun):
-                time.sleep(0.0001)  # the kernel wakes a thread of the stub for it: no descriptor tells of that
-                self._look()
-            self._look()
+            self._await(self._threads_of(target, timer))
             if timer is not None:
                 self._send_ticks(self._ticks.take_kept(timer))
             self._stub.link.told(tid)
@@ -92,22 +93,40 @@ class StubSignals:
             for stop in tracing.poll(list(self._stub.tids)):
                 self.handle(stop)
 
-    def _may_come(self, target: int, waited: float) -> bool:
-        """Whether the stub may be about to get a signal: the process, or the thread `target` (the program's id). waited: seconds."""
-        if waited > SIGNAL_PATIENCE:
-            return False
-        busy = set(self._stub.busy()) if waited > BUSY_PATIENCE else set()
-        pid, hosts = self._stub.pid, self._stub.tids[:THREADS_LOOKED_AT]
+    def _threads_of(self, target: int, timer: int | None = None) -> list[int]:
+        """Threads of the stub (ours) that may be about to get a signal: of the process, of the thread `target` (the program's id; 0: any),
+        or of that timer."""
         if target:
-            hosts = [tid for tid in self._stub.tids if self._stub.program_tid(tid) == target]
+            return [tid for tid in self._stub.tids if self._stub.program_tid(tid) == target]
+        threads = self._stub.tids[:THREADS_LOOKED_AT]
+        return threads + [tid for tid in self._ticks.threads(timer) if tid not in threads]
+
+    def _await(self, threads: list[int]) -> None:
+        """Until those threads of the stub (ours) have stopped for what has come to them."""
+        begun, used = time.monotonic(), dict[int, float]()
+        self._look()
+        while self._stub.tids and self._stub.executed is None and self._may_come(threads, used, time.monotonic() - begun):
+            time.sleep(0.0001)  # the kernel wakes a thread of the stub for it: no descriptor tells of that
+            self._look()
+        self._look()
+
+    def _may_come(self, threads: list[int], used: dict[int, float], waited: float) -> bool:
+        """Whether one of those threads of the stub (ours) may be about to stop for a signal. waited: seconds. used: what each had used when
+        it was first seen to compute (seconds): one that gets no processor cannot stop."""
+        if waited > PATIENCE:
+            return False
+        return any(self._is_about_to_stop(tid, used, waited) for tid in threads)
+
+    def _is_about_to_stop(self, tid: int, used: dict[int, float], waited: float) -> bool:
         try:
-            # One that runs may have taken it from its queue, and be about to stop for it; or it makes a call, and has done so for long.
-            return any(
-                tracing.signal_state(pid, tid).deliverable() or (tracing.is_running(pid, tid) and self._stub.program_tid(tid) not in busy)
-                for tid in hosts
-            )
+            state = tracing.signal_state(self._stub.pid, tid)
+            if not state.runs:
+                return state.deliverable() and waited <= SIGNAL_PATIENCE
+            # One that computes may have taken the signal from its queue.
+            now = tracing.processor_time(self._stub.pid, tid)
         except ProcessLookupError:
             return False
+        return now - used.setdefault(tid, now) <= (SIGNAL_PATIENCE if state.deliverable() else ON_ITS_WAY)
 
     def handle(self, stop: Stop) -> None:
         """One stop of one thread."""
@@ -236,12 +255,7 @@ class StubSignals:
     def overruns(self, timer: int) -> int:
         """The guest is about to take a tick of that timer, which has waited. How often it has expired since; that is told by it."""
         self._ticks.let_in()
-        begun = time.monotonic()
-        self._look()
-        while self._stub.tids and self._stub.executed is None and self._may_come(0, time.monotonic() - begun):
-            time.sleep(0.0001)  # as in poll()
-            self._look()
-        self._look()
+        self._await(self._threads_of(0, timer))
         kept = self._ticks.take_kept(timer)
         self._ticks.forget(timer)
         self._ticks.let_in()  # what came just now had its thread block it once more
@@ -249,12 +263,7 @@ class StubSignals:
 
     def await_own(self, tid: int) -> None:
         """Until what may come to that thread (the program's id) has come."""
-        begun = time.monotonic()
-        self._look()
-        while self._stub.tids and self._stub.executed is None and self._may_come(tid, time.monotonic() - begun):
-            time.sleep(0.0001)  # as in poll()
-            self._look()
-        self._look()
+        self._await(self._threads_of(tid))
 
     def give_up(self, mask: int) -> Pending:
         """What is kept of these signals, and is to wait in the kernel's queues."""
@@ -308,10 +317,10 @@ class StubSignals:
 
     def settle_stop(self) -> None:
         """Until it is known whether the stop that the guest has met last stops the process, which it takes along when it moves."""
-        end = time.monotonic() + SIGNAL_PATIENCE
+        end = time.monotonic() + PATIENCE
         self._look()
         while self._own_stop is not None and self._stub.tids and self._stub.executed is None and time.monotonic() < end:
-            time.sleep(0.0001)  # as in poll()
+            time.sleep(0.0001)  # as in _await()
             self._look()
 
     def _make_own_stop(self, stop: Stop) -> None:

@@ -30,6 +30,8 @@ class Ticks:
         self._stub = stub
         self._under_way: dict[int, tuple[int, bytes] | None] = {}
         """timers whose last tick the guest has not taken, with the next one: the thread at which it is directed (0: none), siginfo"""
+        self._threads: dict[int, int] = {}
+        """timers: the thread of the stub (as this process sees it) that had the last tick"""
         self._blocked: dict[int, int] = {}
         """threads of the stub (as this process sees them): what they block for that"""
 
@@ -45,6 +47,8 @@ class Ticks:
         timer = timer_of(info)
         if timer is None:
             return False
+        if timer in self._threads or len(self._threads) < TIMERS_MOST:
+            self._threads[timer] = tid
         if timer not in self._under_way:
             self.note([(directed, info)])
             return False
@@ -76,6 +80,11 @@ class Ticks:
             if tid in self._stub.tids and self._stub.interrupt(tid, PATIENCE) is not None:
                 tracing.set_signal_mask(tid, tracing.signal_mask(tid) & ~mask | self._stub.kept.get(tid, 0))
                 self._stub.let_go(tid)
+
+    def threads(self, timer: int | None) -> list[int]:
+        """Of the stub's (as this process sees them) the one that had the last tick of that timer."""
+        tid = self._threads.get(timer) if timer is not None else None
+        return [tid] if tid is not None and tid in self._stub.tids else []
 
     def kept(self) -> Pending:
         """What waits here."""

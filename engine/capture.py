@@ -317,6 +317,6 @@ def pending_signals(tid: int, shared: bool) -> Iterator[bytes]:
             info = buffer.raw[index * SIGINFO_BYTES : (index + 1) * SIGINFO_BYTES]
             if tracing.signal_number(info) not in _UNCATCHABLE and not comes_again(info):
                 yield info
-        if count < room:
+        if not count:
             return
-        offset += count
+        offset += count  # fewer than there is room for are not all: a signal that comes to us ends the call (ptrace_peek_siginfo)

@@ -424,15 +424,15 @@ def _threads(value: Any, programs: confinement.Chain) -> tuple[ThreadContext, ..
 
 
 def with_pending(context: Context, pending: Iterable[tuple[int, bytes]]) -> Context:
-    """The same context with these signals waiting, and no others: (tid as the program sees it, 0 for the process; siginfo)."""
+    """The same context with these signals waiting, and no others: (tid as the program sees it, 0 for the process; siginfo). What waits for
+    a thread alone that has ended has gone with it."""
     waiting = list(pending)
-    known = {thread.tid for thread in context.threads}
     own: dict[int, list[bytes]] = {}
     for tid, info in waiting:
         own.setdefault(tid, []).append(info)
     return replace(
         context,
-        pending=tuple(info for tid, info in waiting if tid not in known),
+        pending=tuple(info for tid, info in waiting if not tid),
         threads=tuple(replace(t, pending=tuple(own.get(t.tid, ()))) if t.pending or t.tid in own else t for t in context.threads),
     )
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 
 from engine.capture import inner_tids, pending_signals
-from engine.ticks import timer_of
+from engine.ticks import merged, timer_of
 from kernel_helpers.inspection import tasks
 from kernel_helpers.process import many, tracing
 from kernel_helpers.process.inject import SIGINFO_SIZE, Thread, check, comes_again
@@ -87,6 +87,12 @@ def settled(pending: Pending) -> Pending:
     return kept
 
 
+def put_first(frozen: Frozen, pending: Pending) -> None:
+    """put(), before what has come meanwhile, which is younger. Errors: OSError."""
+    if pending:
+        put(frozen, merged(pending + take(frozen)))
+
+
 def is_over(frozen: Frozen, info: bytes) -> bool:
     """Whether a signal that was taken is a stop that has been continued since: what continued waits. Errors: ProcessLookupError."""
     number = tracing.signal_number(info)
@@ -110,6 +116,8 @@ def put(frozen: Frozen, pending: Pending) -> None:
             frozen.write(address, info)
             if tid in threads:
                 result = threads[tid].call(SYS.rt_tgsigqueueinfo, leader, tid, number, address)
+            elif tid:
+                continue  # what waited for a thread alone has gone with it
             else:
                 result = frozen.leader.call(SYS.rt_sigqueueinfo, leader, number, address)
             check(result, f"rt_sigqueueinfo in {frozen.pid}")

@@ -21,7 +21,6 @@ from engine.address_space import Maps, exceptional, read_mappings_quickly, renam
 from engine.capture import NO_LIMIT, inner_tid, inner_tids, kernel_code, memory_layout, scratch_page
 from engine.context import (
     ACTION_BYTES,
-    SIGINFO_BYTES,
     SIGNALS,
     BadContext,
     Context,
@@ -34,15 +33,15 @@ from engine.crowd import call_in, have_called
 from engine.layout import LayoutImpossible, Plan, Span, make_plan, merge, subtract
 from engine.mappings import PAGE, PROT_READ, Mapping, free_address, read_places
 from engine.marks import MLOCK_ONFAULT, MarksMissing, check_locks, install, lock_future, remove
-from engine.pending import is_over
 from engine.postcopy import Taker
+from engine.queued import Queued
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.pages.pages import PageRange, PageTotals, receive_own_pages
 from kernel_helpers.process import batches, many
 from kernel_helpers.process.inject import Thread, check
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import ERESTART_RESTARTBLOCK, SYS, U64, Registers
-from kernel_helpers.process.tracing import signal_number, signal_state
+from kernel_helpers.process.tracing import signal_state
 from kernel_helpers.stream.stream import Connection, Sealed
 
 _MAP_PRIVATE_ANONYMOUS = 0x22
@@ -58,14 +57,10 @@ _PR_SET_NAME = 15
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_VMA, _PR_SET_VMA_ANON_NAME = 0x53564D41, 0
 _RSEQ_UNREGISTER = 1
-_WITH_MASK = frozenset({
-    SYS.rt_sigsuspend, SYS.rt_sigtimedwait, SYS.ppoll, SYS.pselect6, SYS.epoll_pwait, SYS.epoll_pwait2, SYS.io_pgetevents,
-})  # fmt: skip
 _SCRATCH = 4 * PAGE
 _SCRATCH_MOST = 64 * PAGE
 _KEPT_MOST = 4 << 20  # bytes; arguments and environment are at most this, by default
 NO_DESCRIPTOR = (1 << 32) - 1
-_SIGINFO_KERNEL = 48  # bytes of siginfo_t that the kernel keeps
 
 Source = Callable[[int, Sequence[PageRange]], PageTotals]
 """Writes pages into a process (its pid), and nowhere but in those ranges. Errors: OSError."""
@@ -80,15 +75,6 @@ class RefillFailed(FarhomeError):
         super().__init__(reason)
         self.stub_usable = stub_usable
         self.again = again
-
-
-@dataclass(frozen=True)
-class _Queued:
-    """A signal that was queued by `thread` to itself, or to its process."""
-
-    thread: Thread
-    info: bytes
-    shared: bool
 
 
 @dataclass(frozen=True)
@@ -114,7 +100,7 @@ class Refilled:
     notes: list[str]
     seconds: dict[str, float]
     _before: dict[int, tuple[Registers, int]] = field(repr=False, default_factory=dict)
-    _queued: list[_Queued] = field(repr=False, default_factory=list)
+    _queued: Queued | None = None
     _kept: list[_Kept] = field(repr=False, default_factory=list)
     _reserved: Sequence[Span] = ()
 
@@ -125,7 +111,8 @@ class Refilled:
                 thread = self.stub.threads[tid]
                 thread.registers, thread.signal_mask = registers, mask
             _empty(self.stub, self.created, self._kept, self._reserved)
-            _take_back(self.stub, self._queued)
+            if self._queued is not None:
+                self._queued.undo()
         except OSError as error:
             raise RefillFailed(f"the stub could not be emptied again: {sentence(error)}", stub_usable=False) from error
 
@@ -173,7 +160,7 @@ def refill(
             raise
         raise RefillFailed(str(error), stub_usable=True) from error
     notes: list[str] = []
-    queued: list[_Queued] = []
+    queued = Queued(stub, threads)
     created = (*plan.created, *filled)
     before = {tid: (t.registers.copy(), t.signal_mask) for tid, t in stub.threads.items()}
     taken = [*Maps.of(maps).spans, *Maps.of(context.maps).spans, *reserved]
@@ -203,13 +190,13 @@ def refill(
                     stub.call(SYS.membarrier, 1 << bit, 0, 0)
             _set_threads(stub, mine, context.threads, [robust for _, robust, _ in here], room)
             many.set_states(mine, states)
-            _queue_pending(context, threads, stub, scratch, queued)
+            queued.put(context, scratch)
         lock_future(stub, context.future_locks)
     except (MarksMissing, OSError) as error:
         reason = f"the process could not be put back together: {sentence(error)}"
         try:
             _empty(stub, created, kept, reserved)
-            _take_back(stub, queued)
+            queued.undo()
         except OSError as second:
             raise RefillFailed(f"{reason}; and the stub is lost: {sentence(second)}", stub_usable=False) from error
         raise RefillFailed(reason, stub_usable=not isinstance(error, ProcessLookupError)) from error
@@ -440,61 +427,6 @@ def _set_threads(
         some = [threads[index] for index in disabled]
         disables = [altstack.DISABLED] * len(some)
         have_called(stub, some, lambda _, address: [(SYS.sigaltstack, address, 0)], disables, aside=True, spare=spare)
-
-
-def _queue_pending(context: Context, threads: dict[int, Thread], stub: Frozen, scratch: int, queued: list[_Queued]) -> None:
-    """Queues what waited for process and threads, telling `queued` as it goes. Threads do it to themselves: only so may a
-    signal bear any si_code. All of them block everything now."""
-    items = [_Queued(threads[context.pid], info, not _is_for_first(context, info)) for info in context.pending]
-    for thread_context in context.threads:
-        items += [_Queued(threads[thread_context.tid], info, False) for info in thread_context.pending]
-    for item in items:
-        if not is_over(stub, item.info):
-            _queue(stub, item, scratch)
-            queued.append(item)
-
-
-def _is_for_first(context: Context, info: bytes) -> bool:
-    """Whether a signal for the process is sent to its first thread alone: where nothing stands still the kernel prefers that one as long as
-    it lets the signal in; threads that are let go one after the other take what they find. Not if a call has a mask of its own."""
-    first, number = context.threads[0], signal_number(info)
-    action = int.from_bytes(context.signal_actions.get(number, b"")[:8], "little")
-    if len(context.threads) == 1 or action < 2 or first.signal_mask >> number - 1 & 1:
-        return False
-    call = Registers.from_buffer_copy(first.registers).rax
-    return call not in _WITH_MASK and number not in map(signal_number, first.pending)
-
-
-def _queue(stub: Frozen, item: _Queued, scratch: int) -> None:
-    stub.write(scratch, item.info)
-    number, pid = signal_number(item.info), inner_tid(stub.pid, stub.pid)
-    if item.shared:
-        result = item.thread.call(SYS.rt_sigqueueinfo, pid, number, scratch)
-    else:
-        tid = inner_tid(stub.pid, item.thread.tid)
-        result = item.thread.call(SYS.rt_tgsigqueueinfo, pid, tid, number, scratch)
-    check(result, f"queueing signal {number} in {item.thread.tid}")
-
-
-def _take_back(stub: Frozen, queued: Sequence[_Queued]) -> None:
-    """Takes signals that were queued off the queues again; what else waited there stays."""
-    if not queued:
-        return
-    with scratch_page(stub) as scratch:
-        for thread, number in {(item.thread, signal_number(item.info)) for item in queued}:
-            ours = [item.info[:_SIGINFO_KERNEL] for item in queued if item.thread is thread]
-            others = []
-            while True:
-                stub.write(scratch, (1 << number - 1).to_bytes(8, "little") + bytes(16))
-                if thread.call(SYS.rt_sigtimedwait, scratch, scratch + 128, scratch + 8, 8) != number:
-                    break
-                info = stub.read(scratch + 128, SIGINFO_BYTES)
-                if info[:_SIGINFO_KERNEL] in ours:
-                    ours.remove(info[:_SIGINFO_KERNEL])
-                else:
-                    others.append(info)
-            for info in others:
-                _queue(stub, _Queued(thread, info, thread.tid == stub.pid), scratch)
 
 
 def _load(thread: Thread, wanted: ThreadContext) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from engine.capture import pending_signals
-from engine.pending import Pending, put
+from engine.pending import Pending, put_first
 from engine.restarts import note_masks
 from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.errors import sentence
@@ -62,7 +62,7 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
         _put_back_masked(guest, frozen, parked)
         for wrong in many.set_options(found, lambda _: tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP).values():
             raise wrong
-        put(frozen, [(guest.program_tid(tid), info) for tid, info in taken])
+        put_first(frozen, [(guest.program_tid(tid), info) for tid, info in taken])
         guest.frozen = frozen
         if guest.remote.tree.has_others(guest.remote):
             guest.link.unpause()  # they go on; this one stands in its stops

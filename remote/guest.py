@@ -104,6 +104,8 @@ class Guest:
         self.unchanged = Unchanged(self, home_nodes)
         self.dying = Dying(self)
         self._is_pausing = False
+        self._quiet: Event | None = None
+        """what asks for a standstill, until all threads know of their ticks what only home knows"""
         self._mappings = Mappings(self, remote.tree.store)
         self.marks = Marks(self)
         self.masks = Masks(self)
@@ -279,15 +281,10 @@ class Guest:
             self.link.pause()
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
-            again = bool(self.births.awaited)
-            error = "it waits for a child that has its memory (vfork)" if again else freezing.freeze(self)
-            blocked, error = ([], error) if error or not unpack(event.data).get("watch") else self._prepare_to_watch()
-            pending, used = ([], []) if error else (freezing.pending(self), self.link.account.used())
-            positions = [] if error else self._direct.positions()
-            self.link.send(
-                Control.FROZEN, 0,
-                pack(error=error, again=again, pending=pending, used=used, positions=positions, own=self._direct.own(), blocked=blocked),
-            )  # fmt: skip
+            if self.signals.is_asking:
+                self._quiet = event  # home answers, as long as it waits for FROZEN
+            else:
+                self._stand_still(event)
         elif event.kind == Control.THAW:
             self.thaw(int(unpack(event.data).get("watched", 0)))
         elif event.kind == Control.EXECUTED:
@@ -315,6 +312,9 @@ class Guest:
             self.masks.masked(event)
         elif event.kind == Control.OVERRUNS:
             self.signals.overruns(event.tid, int(unpack(event.data)["overruns"]))
+            quiet, self._quiet = self._quiet, None
+            if quiet is not None:
+                self.handle(quiet)
         elif event.kind == Control.THREAD_EXITED:
             self.link.answer(event.tid, proceed=True)
         else:
@@ -419,6 +419,7 @@ class Guest:
     def thread_gone(self, stop: Stop) -> None:
         """A thread has ended."""
         self.threads.pop(stop.tid, None)
+        self.signals.forget(stop.tid)
         if self.trace is not None:
             self.trace.forget(stop.tid)
         is_last, program = stop.tid == self.pid or not self.threads, self.program_tid(stop.tid)
@@ -458,6 +459,18 @@ class Guest:
         self._kill()
         self.remote.tree.released(self.remote)
 
+    def _stand_still(self, event: Event) -> None:
+        """QUIET: every thread comes to a standstill, and home is told what waits for it."""
+        again = bool(self.births.awaited)
+        error = "it waits for a child that has its memory (vfork)" if again else freezing.freeze(self)
+        blocked, error = ([], error) if error or not unpack(event.data).get("watch") else self._prepare_to_watch()
+        pending, used = ([], []) if error else (freezing.pending(self), self.link.account.used())
+        positions = [] if error else self._direct.positions()
+        self.link.send(
+            Control.FROZEN, 0,
+            pack(error=error, again=again, pending=pending, used=used, positions=positions, own=self._direct.own(), blocked=blocked),
+        )  # fmt: skip
+
     def _prepare_to_watch(self) -> tuple[list[list[int]], str]:
         """What its threads block, or why that cannot be told."""
         assert self.frozen is not None
@@ -469,7 +482,7 @@ class Guest:
 
     def thaw(self, watched: int = 0) -> None:
         """The move is off: the guest runs on, and takes calls again. watched: if not 0, what waits at home from now on."""
-        self._is_pausing = False
+        self._is_pausing, self._quiet = False, None
         self.remote.keep_pages()
         if self.frozen is None:
             self.waits.thaw()

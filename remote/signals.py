@@ -158,8 +158,17 @@ class GuestSignals:
             info, take = self._asked.pop(host)
             take(overrun(info, times))
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a thread waits for home's word. Only the home that it has now knows it."""
+        return bool(self._asked)
+
+    def forget(self, tid: int) -> None:
+        """A thread (ours) has ended."""
+        self._asked.pop(tid, None)
+
     def ask_no_more(self) -> None:
-        """Threads that wait for home's word go on without it."""
+        """Threads that wait for home's word go on without it: nothing comes of it any more."""
         asked, self._asked = self._asked, {}
         for info, take in asked.values():
             take(info)

@@ -76,14 +76,14 @@ class Waits:
             self._given_back[tid] = _Wait(call.number, call.sigmask, value)
             return False
         program = guest.program_tid(tid)
-        if value:
-            return guest.link.answer(program, error=value)
-        # Out of its call it would take a signal that the call keeps from it.
         try:
-            blocked = tracing.signal_state(guest.pid, tid).blocked
+            state = tracing.signal_state(guest.pid, tid)
         except ProcessLookupError:
             return True
-        if call.sigmask & ~blocked if call.number != SYS.rt_sigtimedwait else ~call.sigmask & ~blocked & U64:
+        if value and not state.let_in(call.sigmask):
+            return guest.link.answer(program, error=value)  # another thread was quicker
+        # Out of its call it would take a signal that the call keeps from it. One whose time has passed finds what waits, made again.
+        if value or (call.sigmask & ~state.blocked if call.number != SYS.rt_sigtimedwait else ~call.sigmask & ~state.blocked & U64):
             self._kept.add(program)
             return True
         return False
@@ -98,12 +98,14 @@ class Waits:
                 self._guest.link.answer(program, error=ERESTARTNOINTR)
 
     def freeze(self, frozen: Frozen) -> None:
-        """The guest stands still for a move: such calls are made again, but for those whose time has passed."""
+        """The guest stands still for a move: such calls are made again, but for those whose time has passed and that would find nothing."""
         given_back, self._given_back = self._given_back, {}
         self._kept.clear()
         for tid, wait in given_back.items():
             thread = frozen.threads.get(tid)
-            if thread is not None and wait.value and _stands_in(thread.registers, wait.number):
+            if thread is None or not wait.value or not _stands_in(thread.registers, wait.number):
+                continue
+            if not tracing.signal_state(self._guest.pid, tid).let_in(wait.mask):
                 thread.registers.rax, thread.registers.orig_rax = wait.value & U64, U64
 
     def leave(self, tid: int) -> None:

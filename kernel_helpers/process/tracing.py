@@ -255,7 +255,8 @@ def queue_signal(pid: int, tid: int | None, number: int, info: bytes) -> bool:
 
 @dataclass(frozen=True)
 class SignalState:
-    """The signal masks of /proc/PID/task/TID/status; bit n-1 is signal n. stands: the thread is in a stop of its tracer's."""
+    """The signal masks of /proc/PID/task/TID/status; bit n-1 is signal n. stands: the thread is in a stop of its tracer's; runs: it has a
+    processor, or waits for one."""
 
     pending: int
     shared_pending: int
@@ -263,6 +264,7 @@ class SignalState:
     ignored: int
     caught: int
     stands: bool = False
+    runs: bool = False
 
     def is_blocked(self, number: int) -> bool:
         """Whether the thread blocks it."""
@@ -308,12 +310,17 @@ def is_dead(tid: int) -> bool:
         return True
 
 
-def is_running(pid: int, tid: int) -> bool:
-    """Whether a thread neither sleeps nor is stopped. Errors: ProcessLookupError if it is gone."""
+def processor_time(pid: int, tid: int) -> float:
+    """Seconds of processor time that a thread has used, as of its last turn or tick. Errors: ProcessLookupError if it is gone."""
     try:
-        return Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "R"
+        return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[0]) / 1e9  # sched_info; to the nanosecond
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    try:
+        fields = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(3, "gone", str(tid)) from None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def signal_state(pid: int, tid: int) -> SignalState:
@@ -324,4 +331,4 @@ def signal_state(pid: int, tid: int) -> SignalState:
         raise ProcessLookupError(3, "gone", str(tid)) from None
     values = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("Sig", "Shd", "State:")))
     pending, shared, blocked, ignored, caught = (int(values[name], 16) for name in ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"))
-    return SignalState(pending, shared, blocked, ignored, caught, values["State"].startswith("\tt"))
+    return SignalState(pending, shared, blocked, ignored, caught, values["State"].startswith("\tt"), values["State"].startswith("\tR"))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from engine.pending import put, settled, take
+from engine.capture import pending_signals
+from engine.pending import put, put_first, settled, take
 from kernel_helpers.process import seizing, tracing
 from kernel_helpers.process.inject import SIGINFO_SIZE
 from kernel_helpers.process.syscalls import SYS
@@ -81,3 +85,56 @@ def test_a_stop_that_waits_is_not_void() -> None:
     assert not tracing.SignalState(0, 1 << STOP - 1, 0, 0, 0).voids(STOP)
     assert tracing.SignalState(0, 1 << CONT - 1, 0, 0, 0).voids(TSTP)
     assert not tracing.SignalState(1 << CONT - 1, 0, 0, 0, 0).voids(USR1)
+
+
+@contextmanager
+def standing() -> Iterator[seizing.Frozen]:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        try:
+            yield seizing.seize(process.pid)
+        finally:
+            process.kill()
+
+
+def send(pid: int, value: int, code: int = tracing.SI_QUEUE) -> None:
+    """sigqueue(3) of a signal that is kept as often as it comes."""
+    fields = signal.SIGRTMIN, 0, code, 0, os.getpid(), os.getuid(), value
+    assert tracing.queue_signal(pid, None, signal.SIGRTMIN, struct.pack("<iiiiiiQ", *fields).ljust(SIGINFO_SIZE, b"\0"))
+
+
+def values(pid: int) -> list[int]:
+    return [int.from_bytes(one[24:32], "little") for one in pending_signals(pid, True)]
+
+
+def test_all_that_waits_is_found_though_signals_come_to_who_looks() -> None:
+    """Each ends the kernel's look at the queue early (ptrace_peek_siginfo)."""
+    came = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+    with standing() as frozen:
+        for value in range(20):
+            send(frozen.pid, value)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 20e-6, 20e-6)
+            while len(came) < 2000:
+                assert values(frozen.pid) == list(range(20))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def test_what_was_taken_comes_before_what_has_come_meanwhile() -> None:
+    with standing() as frozen:
+        send(frozen.pid, 1)
+        send(frozen.pid, 2)
+        taken = take(frozen)
+        send(frozen.pid, 3)
+        put_first(frozen, taken)
+        assert values(frozen.pid) == [1, 2, 3]
+
+
+def test_what_waited_for_a_thread_that_has_ended_is_gone() -> None:
+    with standing() as frozen:
+        send(frozen.pid, 1)
+        taken = take(frozen)
+        put(frozen, [(frozen.pid + 1, info) for _, info in taken])
+        assert values(frozen.pid) == []

@@ -197,7 +197,7 @@ QUEUED = signal.SIGRTMIN + 3
 
 def test_waiting_signals_come_home_in_order(letters: Path) -> None:
     with shapes(letters) as started:
-        tell(started.pid, None, QUEUED, 1)  # waits at home all the time
+        tell(started.pid, None, QUEUED, 5)  # to the stub: younger than what waits for the guest
 
         def meanwhile(pid: int) -> None:
             tell(pid, pid, QUEUED, 7)
@@ -208,16 +208,16 @@ def test_waiting_signals_come_home_in_order(letters: Path) -> None:
         round_trip(started, meanwhile)
         started.command(1)
         # The kernel gives a thread's own before the process's, and lower numbers first.
-        expected = [(QUEUED, 7), (signal.SIGUSR2, 9), (QUEUED, 1), (QUEUED, 2), (QUEUED, 3), (QUEUED, 4)]
+        expected = [(QUEUED, 7), (signal.SIGUSR2, 9), (QUEUED, 2), (QUEUED, 3), (QUEUED, 4), (QUEUED, 5)]
         assert started.report()[3:5] == (6, queued_sum([(int(n), v) for n, v in expected]))
 
 
 def test_refill_can_be_undone_and_done_again(letters: Path) -> None:
     with shapes(letters) as started:
-        tell(started.pid, None, QUEUED, 1)
+        tell(started.pid, None, QUEUED, 3)
         with away(started.pid) as guest:
             started.runs(guest.pid)
-            for value in (2, 3):
+            for value in (1, 2):
                 tell(guest.pid, None, QUEUED, value)
             _, context = guest.capture()
             own = [(m.start, m.end) for m in read_mappings(started.pid) if m.own and not m.special]

@@ -36,6 +36,15 @@ def test_it_is_while_the_process_moves(cluster: Cluster) -> None:
         assert done > MOVES // 2
 
 
+@pytest.mark.parametrize("what", ["signals", "ticks"])
+def test_a_call_that_does_not_wait_finds_what_waits_while_the_process_moves(cluster: Cluster, what: str) -> None:
+    """signals: of the process itself. ticks: which tell how often their timers have expired."""
+    with Running(cluster, "takes", what) as takes:
+        done = sum(takes.move(target).done for target in itertools.islice(itertools.cycle(["n2", "n3", "n2", HOME]), MOVES))
+        assert enough(takes) == "status 0\n"
+        assert done > MOVES // 2
+
+
 def enough(masked: Running) -> str:
     """Ends it. Returns what it has said."""
     (masked.directory / "enough").touch()

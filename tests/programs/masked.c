@@ -248,14 +248,17 @@ static void taken(void)
 	fire_in(0, 0);
 	sigprocmask(SIG_BLOCK, &alarm, NULL);
 
-	/* a tick that has waited tells how often its timer has expired */
+	/* a tick that has waited tells how often its timer has expired; one that comes home while it waits, with the next */
 	timer_t timer;
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN, .sigev_value.sival_int = 4242};
 	EXPECT(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
 	EXPECT(timer_settime(timer, 0, &(struct itimerspec){{0, 1000000}, {0, 1000000}}, NULL) == 0);
 	nanosleep(&(struct timespec){0, 60000000}, NULL);
 	EXPECT(take(&queued, &info, &five) == SIGRTMIN && info.si_code == SI_TIMER && info.si_value.sival_int == 4242);
-	EXPECT(info.si_overrun >= 50);
+	int told = 1 + info.si_overrun;
+	while (take(&queued, &info, &at_once) == SIGRTMIN)
+		told += 1 + info.si_overrun;
+	EXPECT(told > 50);
 	EXPECT(timer_delete(timer) == 0);
 	while (take(&queued, NULL, &at_once) == SIGRTMIN)
 		;
