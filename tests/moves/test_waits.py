@@ -12,7 +12,7 @@ from tests.moves.cluster import Cluster, until
 
 pytestmark = pytest.mark.timeout(120)
 
-EVERY = 0.3
+EVERY = 0.1
 """Seconds between moves; far less than the programs wait."""
 MOVES = 60
 WAIT = 4000
