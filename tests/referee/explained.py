@@ -26,6 +26,7 @@ class Explanation:
         )
 
 
+_HELPER_AND_OWN = r"\d+ 0( !17,2,@h,[0-9a-f]+| !\d+,0,@s,[0-9a-f]+){2}"
 EXPLANATIONS = (
     Explanation(
         r"kill\(@[12], .*",
@@ -35,6 +36,21 @@ EXPLANATIONS = (
         " free to take it; another can get it when the process has moved just before, for its threads are let go one after another: those"
         " that wait first, but when they have got to where they wait is the scheduler's affair",
         is_ours=True,
+    ),
+    Explanation(
+        r"kill\(0, .*",
+        _HELPER_AND_OWN,
+        _HELPER_AND_OWN,
+        "kill(2) of the group: the helper may have ended before the process takes its own signal. Of two that wait the handler of the"
+        " lesser number is set up first, and so runs last",
+        is_ours=False,
+    ),
+    Explanation(
+        r"bears child .*",
+        r"\d+ at [0-9a-f]+, for \S+: a fault of its own",
+        r"\d+ at [0-9a-f]+, for \S+: a fault of its own",
+        "the program cannot go on with the memory that its calls have left: the child tells of that or its parent, who is first",
+        is_ours=False,
     ),
     Explanation(
         r"flock\((0|2[1-58]), .*",

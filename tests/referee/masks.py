@@ -25,7 +25,7 @@ MASKS: dict[str, tuple[str, tuple[Mask, ...]]] = {
     "timerfd_settime": ("what is left", ((3, 16, 16, "z"),)),
     "select": ("what is left", ((4, 0, 16, "z"),)), "pselect6": ("what is left", ((4, 0, 16, "z"),)), "ppoll": ("what is left", ((2, 0, 16,
     "z"),)),
-    "recvmmsg": ("what is left", ((4, 0, 16, "z"),)), "getcpu": ("which processor it is on", ((0, 0, 4, "x"), (1, 0, 4, "x"))),
+    "recvmmsg": ("what is left", ((4, 0, 16, "z"),)), "getcpu": ("which processor it is on", ((0, 0, 4, "X"), (1, 0, 4, "X"))),
     "getrandom": ("chance", ((0, 0, 0, "x"),)),
     "getsockname": ("ports that the kernel chooses", ((1, 2, 2, "x"),)), "getpeername": ("the same", ((1, 2, 2, "x"),)),
     "accept": ("the same", ((1, 2, 2, "x"),)),
