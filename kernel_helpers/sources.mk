@@ -13,7 +13,7 @@ LIBRARY_SOURCES := $(addprefix common/,pacing.c processor.c) \
     $(addprefix link/away/,away.c clocks.c direct_calls.c direct_files.c life.c listener.c own_proc.c parked.c) \
     $(addprefix link/home/,children.c home.c life.c received.c rests.c self_signals.c suspended.c)
 
-SANDBOX_SOURCES := $(addprefix namespaces/sandbox/,create.c init.c main.c requests.c root.c)
+SANDBOX_SOURCES := $(addprefix namespaces/sandbox/,create.c fail.c init.c main.c process.c requests.c root.c)
 
 MFS_SHARED_SOURCES := common/pacing.c $(addprefix mfs/,log.c members.c tls.c wire.c)
 MFS_CLIENT_SOURCES := $(MFS_SHARED_SOURCES) \

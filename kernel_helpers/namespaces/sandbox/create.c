@@ -11,7 +11,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -92,20 +91,6 @@ static pid_t clone_into(unsigned long long flags)
 		unsigned long long flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
 	} a = {.flags = flags, .exit_signal = SIGCHLD};
 	return syscall(SYS_clone3, &a, sizeof a);
-}
-
-void sandbox_become_root(void)
-{
-	if (setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0))
-		sandbox_fail("becoming root of the sandbox");
-}
-
-void sandbox_offer_to_oom_killer(void)
-{
-	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, "1000", 4) != 4)
-		sandbox_fail("oom_score_adj");
-	close(fd);
 }
 
 static void write_map(pid_t pid, const char *which, const char *lines)

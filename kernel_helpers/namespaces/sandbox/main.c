@@ -26,7 +26,6 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,39 +42,6 @@
 #endif
 
 #define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
-
-void sandbox_fail(const char *what)
-{
-	fprintf(stderr, "sandbox: %s: %s\n", what, strerror(errno));
-	exit(125);
-}
-
-void sandbox_die_with_parent(void)
-{
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
-		sandbox_fail("PR_SET_PDEATHSIG");
-}
-
-/* A descriptor for sandbox_enter_cgroup(). */
-int sandbox_open_cgroup(const char *directory)
-{
-	char path[4096];
-	if (snprintf(path, sizeof path, "%s/cgroup.procs", directory) >= (int)sizeof path) {
-		errno = ENAMETOOLONG;
-		sandbox_fail(directory);
-	}
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		sandbox_fail(path);
-	return fd;
-}
-
-void sandbox_enter_cgroup(int fd)
-{
-	if (write(fd, "0", 1) != 1)
-		sandbox_fail("cgroup");
-	close(fd);
-}
 
 /* ---- from outside */
 

@@ -4,7 +4,9 @@
  *   create.c    makes it, and keeps it
  *   requests.c  what the sandbox is to be
  *   root.c      its tree of files, made and changed from inside
- *   init.c      what its process 1 does */
+ *   init.c      what its process 1 does
+ *   process.c   what a process sets of its own
+ *   fail.c      how all of them end that fail */
 #ifndef FARHOME_SANDBOX_H
 #define FARHOME_SANDBOX_H
 #include <sched.h>
