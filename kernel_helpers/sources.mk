@@ -8,7 +8,7 @@ LIBRARY_SOURCES := $(addprefix common/,pacing.c processor.c) \
     $(addprefix postcopy/,address_space.c page_set.c receive.c send.c) \
     $(addprefix usage/,account.c children.c runnable.c sampler.c) \
     link/spin.c \
-    $(addprefix link/session/,life.c receive.c relay.c send.c) \
+    $(addprefix link/session/,events.c life.c receive.c relay.c send.c) \
     $(addprefix link/marshal/,data_area.c marshal.c results.c) \
     $(addprefix link/away/,away.c clocks.c direct_calls.c direct_files.c life.c listener.c own_proc.c parked.c) \
     $(addprefix link/home/,children.c home.c life.c received.c rests.c self_signals.c suspended.c)

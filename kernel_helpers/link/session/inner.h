@@ -1,5 +1,5 @@
-/* What the three parts of a session share: life.c its life and events, send.c frames that leave, receive.c frames that
- * arrive. Others know link.h. */
+/* What the four parts of a session share, each of which calls only those after it: life.c its life, receive.c frames that arrive, send.c
+ * frames that leave, events.c what is noted. Others know link.h. */
 #ifndef FARHOME_SESSION_INNER_H
 #define FARHOME_SESSION_INNER_H
 #include <pthread.h>
