@@ -2,7 +2,7 @@
 in the stub.
 
 What the kernel writes into the stub meanwhile, for calls whose buffers have to be where the program has them
-(kernel_helpers/link/home/home.c, places), spoils the pages that it lies in: those come again with the rest.
+(kernel_helpers/link/home/launch.c, places), spoils the pages that it lies in: those come again with the rest.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ struct call { /* followed by relocations[], outs[], the image */
 	uint32_t offsets; /* bit i: argument i is an offset into the data area; BLOCKS_* */
 	uint64_t arguments[6];
 	uint32_t image, area; /* bytes sent; bytes of the data area in use */
-	uint64_t place; /* an argument that the stub shall have at this address too, see home/home.c */
+	uint64_t place; /* an argument that the stub shall have at this address too, see home/launch.c */
 	uint32_t place_argument, place_length; /* NO_PLACE: there is none */
 	uint32_t relocations, outs;
 };

@@ -1,7 +1,7 @@
 /* home_take_call(): CALLs as a hostile remote may send them. The stub is a process that does nothing but have memory; its resident loops are
  * threads here that answer each request with the next value of the input. */
 #define _GNU_SOURCE
-#include "link/home/home.h"
+#include "link/home/parts.h"
 #include "link_session.h"
 #include <linux/futex.h>
 #include <signal.h>

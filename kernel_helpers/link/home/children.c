@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include "usage/account.h"
 #include "usage/children.h"
-#include "link/home/home.h"
+#include "link/home/parts.h"
 
 #define USED_MOST (1ull << 60)      /* of each figure: sums stay what they are */
 

@@ -1,5 +1,4 @@
-/* What the files of the home side share: its threads, and what is known of their calls (home.c, life.c,
- * suspended.c, rests.c). */
+/* The threads of a process that is away, at home, and what is known of their calls. What stands above has parts.h. */
 #ifndef FARHOME_HOME_H
 #define FARHOME_HOME_H
 #include <pthread.h>
@@ -8,6 +7,8 @@
 #include "link/spin.h"
 
 #define PLACES 64
+#define PLACED UINT32_MAX
+#define STUB_PAGE 4096u
 
 enum state { IDLE, BUSY };
 /* Of a call by which the process may have sent itself a signal, or after which a timer's does not come any more: its reply waits until
@@ -92,60 +93,14 @@ static inline unsigned char *data_of(const struct home_thread *t)
 	return (unsigned char *)t->slot + SLOT_HEADER;
 }
 
-/* ---- home.c ---- */
-
-/* Runs in the receiver: a CALL. */
-int home_take_call(void *owner, struct session *session, const struct frame *frame);
-/* A thread that answers calls which take longer than the receiver looks on, begun (0 or -errno) and ended. */
-int home_begin_finishing(struct home *h);
-void home_end_finishing(struct home *h);
-
-/* ---- life.c ---- */
+/* A request for the call itself is still to come: what the loop does, or has done, is to map a page of the call's place. */
+static inline int home_is_placing(const struct home_thread *t)
+{
+	return t->placing && t->placing != PLACED;
+}
 
 /* NULL: there is none, or it has ended. */
 struct home_thread *home_thread_of(struct home *h, uint32_t tid);
 /* Whether it has ended. */
 int home_is_gone(struct home *h, uint32_t tid);
-
-/* ---- self_signals.c ---- */
-
-/* For the call that a thread is about to make; with the lock held. */
-enum signalling home_signalling(struct home *h, struct home_thread *t);
-
-/* ---- received.c ---- */
-
-/* Whether the call of a thread, which RECEIVES and has ended, has brought a signalfd from elsewhere. With the lock held. */
-int home_has_received(struct home *h, struct home_thread *t);
-
-/* Tells the loop what it has to know of a call that may be one for a terminal; with the lock held. */
-void home_face_terminal(struct home_thread *t);
-
-/* ---- rests.c, all with the lock held ---- */
-
-void home_note_rest(struct home_thread *t, int64_t number, const uint64_t arguments[6], uint64_t done);
-/* Whether the call in the slot is the one of which a part is done. */
-int home_has_rest(const struct home_thread *t);
-/* Has the call in the slot be the rest of it. */
-void home_make_rest(struct home *h, struct home_thread *t);
-
-/* ---- children.c, with the lock held ---- */
-
-/* The call is about to be made; the process may end by it, and says then what it has used. */
-void home_note_end(struct home *h, struct home_thread *t);
-/* The call has ended, and tells perhaps of children: adds what these have used away. */
-void home_add_children(struct home *h, struct home_thread *t, int64_t value);
-
-/* ---- suspended.c, all with the lock held ---- */
-
-/* CLOCK_MONOTONIC, nanoseconds. */
-int64_t home_now(void);
-/* Nanoseconds that the call may wait; 0: it does not wait, has no limit, or the kernel keeps it itself. */
-int64_t home_patience(struct home *h, struct home_thread *t);
-/* Has the call in the slot wait only to its deadline. */
-void home_shorten(struct home *h, struct home_thread *t);
-/* Whether this is the suspended call made again: the same number, arguments and bytes. */
-int home_resumes(struct home_thread *t);
-/* Notes how a suspended call is to be gone on with, if it is made again. */
-void home_remember(struct home_thread *t, int64_t code);
-void home_forget(struct home_thread *t);
 #endif

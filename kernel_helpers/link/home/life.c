@@ -1,42 +1,12 @@
-/* The stub's threads and the memory that we share with them; the beginning and the end of the home side. */
+/* The beginning and the end of the home side, of its threads, and of the memory that we share with the stub. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "link/home/home.h"
+#include "link/home/parts.h"
 
 #define THREADS_LIMIT 32768u
-
-struct home_thread *home_thread_of(struct home *h, uint32_t tid)
-{
-	unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
-	for (unsigned i = 0; i < count && tid; i++)
-		if (h->threads[i]->tid == tid)
-			return h->threads[i];
-	return NULL;
-}
-
-int home_is_gone(struct home *h, uint32_t tid)
-{
-	unsigned count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
-	for (unsigned i = 0; i < count && tid; i++)
-		if (h->threads[i]->former == tid)
-			return 1;
-	return 0;
-}
-
-/* Threads whose call is under way, or not replied to yet, at most `room`. How many. */
-unsigned home_busy(struct home *h, uint32_t *tids, unsigned room)
-{
-	unsigned n = 0;
-	pthread_mutex_lock(&h->lock);
-	for (unsigned i = 0; i < h->count && n < room; i++)
-		if (h->threads[i]->tid && h->threads[i]->state == BUSY)
-			tids[n++] = h->threads[i]->tid;
-	pthread_mutex_unlock(&h->lock);
-	return n;
-}
 
 /* Maps the slots of `count` threads more, one behind the other: the first of them, or MAP_FAILED. */
 static void *map_slots(struct home *h, unsigned count)
@@ -160,11 +130,6 @@ void home_name_thread(struct home *h, unsigned index, int tid)
 	pthread_mutex_unlock(&h->lock);
 }
 
-struct session *home_session(struct home *h)
-{
-	return h->session;
-}
-
 /* Where the stub has the memory. To be said before the first connection. */
 void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin)
 {
@@ -175,15 +140,6 @@ void home_set_stub(struct home *h, int pid, uint64_t address, uint32_t spin)
 		h->threads[i]->slot->control = address;
 		h->threads[i]->slot->spin = spin;
 	}
-}
-
-uint64_t home_slot_offset(unsigned i)
-{
-	return slot_offset(i);
-}
-uint64_t home_size(struct home *h)
-{
-	return size(h);
 }
 
 /* A session with another remote, after a hop: numbers begin anew; a suspended call is remembered. */

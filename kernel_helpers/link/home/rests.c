@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include "link/home/home.h"
+#include "link/home/parts.h"
 
 /* Which of the arguments says how many bytes; -1: a vector does. */
 static int count_argument(int64_t number)

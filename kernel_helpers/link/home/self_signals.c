@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include "link/home/home.h"
+#include "link/home/parts.h"
 
 /* Whether the timer of real time is stopped by the call: told by a null pointer, or by nothing but zeros. */
 static int stops_alarm(struct home_thread *t)

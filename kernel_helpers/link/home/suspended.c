@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include "link/home/home.h"
+#include "link/home/parts.h"
 
 #define TIMEOUT_LIMIT_S (1ll << 31)
 
