@@ -10,7 +10,7 @@ LIBRARY_SOURCES := $(addprefix common/,pacing.c processor.c) \
     link/spin.c \
     $(addprefix link/session/,events.c life.c receive.c relay.c send.c) \
     $(addprefix link/marshal/,data_area.c marshal.c results.c) \
-    $(addprefix link/away/,away.c clocks.c direct_calls.c direct_files.c life.c listener.c own_proc.c parked.c) \
+    $(addprefix link/away/,away.c calls.c clocks.c direct_calls.c direct_files.c life.c listener.c own_proc.c parked.c replies.c) \
     $(addprefix link/home/,calls.c children.c finish.c home.c launch.c life.c received.c rests.c self_signals.c suspended.c)
 
 SANDBOX_SOURCES := $(addprefix namespaces/sandbox/,create.c fail.c init.c main.c process.c requests.c root.c)

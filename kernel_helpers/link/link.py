@@ -138,7 +138,7 @@ class Standing(ctypes.Structure):
 
 @functools.cache
 def _native() -> ctypes.CDLL:
-    """The functions of session/life.c, away/away.c and home/home.c, declared. CDLL lets go of the interpreter while they run."""
+    """The functions of session/, away/ and home/, declared. CDLL lets go of the interpreter while they run."""
     pointer, i, unsigned, u64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
     return library.functions(
         ("session_attach", i, [pointer, pointer]),

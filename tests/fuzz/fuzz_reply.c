@@ -1,7 +1,7 @@
 /* marshal_call() and away_take_reply(): calls as a hostile guest may make them, and REPLYs as a hostile home may send them. What is marshalled
  * has to be what home takes: each bound that home_take_call() looks at is looked at here. */
 #define _GNU_SOURCE
-#include "link/away/away.h"
+#include "link/away/parts.h"
 #include "guest.h"
 #include "link_session.h"
 #include <stdio.h>

@@ -1,10 +1,13 @@
-/* What the files of the guest's side share: its threads, and what is known of their calls.
+/* The threads of a guest, and what is known of their calls.
  *
- *   away.c          calls on their way home, and their answers
- *   life.c          who is here; the beginning and the end of all
- *   clocks.c        cpu clocks that are told without asking
+ *   away.c          which there are, and the answers that they get
+ *   parts.h         what the others have for one another:
+ *   parked.c        calls that Python deals with
  *   direct_calls.c  calls about files that are direct
- *   parked.c        calls that Python deals with */
+ *   clocks.c        cpu clocks that are told without asking
+ *   replies.c       what comes from home
+ *   calls.c         calls on their way home
+ *   life.c          the beginning and the end of all */
 #ifndef FARHOME_AWAY_H
 #define FARHOME_AWAY_H
 #include <linux/seccomp.h>
@@ -62,46 +65,21 @@ struct away {
 	size_t results_room;
 };
 
-/* ---- life.c ---- */
+/* A thread's next call comes after the answer to its last one. The kernel sees to that, which ThreadSanitizer does not know. */
+#ifdef __SANITIZE_THREAD__
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+#else
+#define __tsan_acquire(address) ((void)(address))
+#define __tsan_release(address) ((void)(address))
+#endif
 
 /* NULL: there is none. */
 struct guest_thread *away_by_host_tid(struct away *a, int tid);
 struct guest_thread *away_by_tid(struct away *a, uint32_t tid);
 /* Whether it has ended. */
 int away_is_gone(struct away *a, uint32_t tid);
-
-/* ---- away.c ---- */
-
-extern const struct hub_uses away_uses;
-/* Runs in the receiver: a REPLY. */
-int away_take_reply(void *owner, struct session *session, const struct frame *frame);
 /* Ends the caught call: with that value, or by having the kernel execute it here. */
 void away_respond(struct away *a, uint64_t id, int64_t value, int native);
-/* Has the call that was marshalled under way. 0, or -ENOMEM. */
-int away_send(struct away *a, struct guest_thread *t);
-
-/* ---- clocks.c ---- */
-
-/* A call is sent home, and its reply has come. */
-void away_count_call(struct away *a, struct guest_thread *t);
-void away_count_reply(struct away *a, struct guest_thread *t);
-/* A cpu clock whose home share is known is answered at once. Whether it was. */
-int away_answer_clock(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]);
-/* A REPLY to a call of class SUM, whose bytes are the receiver's results. */
-void away_add_used(struct away *a, struct guest_thread *t, uint32_t length);
-
-/* ---- direct_calls.c ---- */
-
-/* Whether a call is dealt with because of a file that is direct, or about to be. */
-int away_takes_directly(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]);
-/* The thread has come out of whatever it read by itself. */
-void away_direct_left(struct away *a, int host_tid);
-
-/* ---- parked.c ---- */
-
-/* So much (bytes) of the call of that number is done, which the thread makes next. */
-void away_note_part(struct away *a, struct guest_thread *t, int64_t number, int64_t done);
-/* Of a thread's parked call. Whether there is one. */
-int away_notification_of(struct away *a, int tid, uint64_t *id);
 
 #endif

@@ -1,7 +1,7 @@
 /* Cpu clocks. The guest's time is what its processes here have used and what their stubs at home have; home is asked for its share,
  * which is known as long as nothing is called there. */
 #define _GNU_SOURCE
-#include "link/away/away.h"
+#include "link/away/parts.h"
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>

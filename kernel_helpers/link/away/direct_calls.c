@@ -1,6 +1,6 @@
 /* Calls about files that are direct (direct_files.c), and the threads that read them. */
 #define _GNU_SOURCE
-#include "link/away/away.h"
+#include "link/away/parts.h"
 #include <errno.h>
 
 int away_takes_directly(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6])

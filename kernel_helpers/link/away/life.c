@@ -1,37 +1,10 @@
-/* Threads of the guest, and the beginning and end of its side of the link. */
+/* The beginning and end of the guest's side of the link, and of its threads. */
 #define _GNU_SOURCE
-#include "link/away/away.h"
+#include "link/away/parts.h"
 #include <errno.h>
 #include <stdlib.h>
 
 #define THREADS_LIMIT 32768u    /* entries; a place in the list is 8 bytes that are touched when it is used */
-
-struct guest_thread *away_by_host_tid(struct away *a, int tid)
-{
-	unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
-	for (unsigned i = 0; i < count; i++)
-		if (a->threads[i]->host_tid == tid)
-			return a->threads[i];
-	return NULL;
-}
-
-struct guest_thread *away_by_tid(struct away *a, uint32_t tid)
-{
-	unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
-	for (unsigned i = 0; i < count; i++)
-		if (a->threads[i]->tid == tid)
-			return a->threads[i];
-	return NULL;
-}
-
-int away_is_gone(struct away *a, uint32_t tid)
-{
-	unsigned count = __atomic_load_n(&a->count, __ATOMIC_ACQUIRE);
-	for (unsigned i = 0; i < count && tid; i++)
-		if (a->threads[i]->former == tid)
-			return 1;
-	return 0;
-}
 
 /* A thread that is here from now on; the entry of one that has ended is used again. 0, or a negative errno. */
 int away_add_thread(struct away *a, int host_tid, int tid)

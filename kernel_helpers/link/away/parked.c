@@ -1,6 +1,6 @@
 /* Calls that were caught and wait: Python sees to them. */
 #define _GNU_SOURCE
-#include "link/away/away.h"
+#include "link/away/parts.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -68,34 +68,6 @@ int away_give_descriptor(struct away *a, int tid, int descriptor, int number)
 		result = ioctl(a->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give);
 	while (result < 0 && errno == EINTR);
 	return result < 0 ? -errno : 0;
-}
-
-/* Sends a call home that Python has been handed, with the arguments that it was told; `path`: what it shall name in place of its own, or
- * NULL. 0, -ENOENT: none is parked, or why it cannot be sent (-E2BIG, -ENOMEM): it stays parked. */
-int away_forward(struct away *a, int tid, int number, const uint64_t arguments[6], const char *path)
-{
-	struct guest_thread *t = away_by_tid(a, tid);
-	pthread_mutex_lock(&a->lock);
-	int parked = t && t->state == WAITS_FOR_PYTHON && t->m.call.number == number;
-	pthread_mutex_unlock(&a->lock);
-	if (!parked)
-		return -ENOENT;
-	const struct call_entry *entry = link_entry(number, arguments);
-	int error = marshal_call(&t->m, t->host_tid, entry, number, arguments);
-	if (!error && path)
-		error = marshal_rename(&t->m, entry, path);
-	if (error)
-		return error;
-	t->renamed = path != NULL;
-	pthread_mutex_lock(&a->lock);
-	t->state = SENT_HOME;
-	pthread_mutex_unlock(&a->lock);
-	if ((error = away_send(a, t))) {
-		pthread_mutex_lock(&a->lock);
-		t->state = WAITS_FOR_PYTHON;
-		pthread_mutex_unlock(&a->lock);
-	}
-	return error;
 }
 
 void away_note_part(struct away *a, struct guest_thread *t, int64_t number, int64_t done)
