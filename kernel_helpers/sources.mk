@@ -15,7 +15,7 @@ LIBRARY_SOURCES := $(addprefix common/,pacing.c processor.c) \
 
 SANDBOX_SOURCES := $(addprefix namespaces/sandbox/,create.c fail.c init.c main.c process.c requests.c root.c)
 
-MFS_SHARED_SOURCES := common/pacing.c $(addprefix mfs/,log.c members.c tls.c wire.c)
+MFS_SHARED_SOURCES := common/pacing.c $(addprefix mfs/,context.c log.c members.c tls.c wire.c)
 MFS_CLIENT_SOURCES := $(MFS_SHARED_SOURCES) \
     $(addprefix mfs/client/,keeper.c kernel_requests.c known.c link.c main.c own_changes.c pages.c promises.c unread.c)
 MFS_SERVER_SOURCES := $(MFS_SHARED_SOURCES) \

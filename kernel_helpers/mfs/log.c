@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+const char *mfs_program = "mfs";
 const char *mfs_about;
 
 long long mfs_now(void)

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-extern const char mfs_program[];
+extern const char *mfs_program; /* the name by which it speaks; set when it begins */
 extern const char *mfs_about; /* whom the program is there for; NULL: all */
 
 long long mfs_now(void); /* ms, monotonic */

@@ -1,16 +1,14 @@
 /* Who is in the cluster; see members.h. mosd has checked that an authority signed each line of the list before it wrote it. */
 #define _GNU_SOURCE
 #include "mfs/members.h"
+#include "mfs/context.h"
 #include "mfs/log.h"
-#include "mfs/wire.h"
 
 #include <openssl/x509.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #define REMOVED_MOST 1024 /* as in node/cluster/keys/removals.py */
 

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define MFS_NAME_MOST 64 /* bytes of a node's name, with its NUL */
+
 /* Reads certificates and the list in that directory; false, and the reason in `why`. */
 bool mfs_members_begin(const char *directory, int is_server, char *why, size_t size);
 /* Reads them anew where they have changed; whether the list has. Cheap; some times a second. */

@@ -8,15 +8,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-void mfs_stream_patience(struct mfs_stream *stream, int receive, int send)
-{
-	struct timeval in = {.tv_sec = receive / 1000, .tv_usec = receive % 1000 * 1000};
-	struct timeval out = {.tv_sec = send / 1000, .tv_usec = send % 1000 * 1000};
-
-	setsockopt(stream->fd, SOL_SOCKET, SO_RCVTIMEO, &in, sizeof in);
-	setsockopt(stream->fd, SOL_SOCKET, SO_SNDTIMEO, &out, sizeof out);
-}
-
 long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most)
 {
 	uint32_t length;

@@ -7,16 +7,15 @@
 #define MFS_WIRE_H
 
 #include <linux/fuse.h>
-#include <openssl/ssl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "mfs/tls.h"
 
 #define MFS_MAGIC 0x314d4846u /* "FHM1" */
 #define MFS_VERSION 4
 #define MFS_DATA_MOST (1u << 20)                     /* bytes of one read or write */
 #define MFS_FRAME_MOST (MFS_DATA_MOST + (64u << 10)) /* bytes of one frame */
-#define MFS_NAME_MOST 64                             /* bytes of a node's name, with its NUL */
 #define MFS_SESSION 16                               /* bytes that name a mount */
 
 /* Frames of our own. Towards the server they are opcodes, from it they stand where notifications have their code. */
@@ -51,29 +50,8 @@ struct mfs_hello {
 #define MFS_HAS_EPOCHS 1u /* its kernel can be told to look all names up anew (protocol 7.44) */
 #define MFS_TAKES_BESIDE 2u
 
-struct mfs_stream {
-	int fd;
-	SSL *tls;
-	char peer[MFS_NAME_MOST];        /* the node that the certificate names */
-	long long since;                 /* the second from which on that is valid */
-};
-
-/* A context with the keys in that directory; NULL, and the reason in `why`. */
-SSL_CTX *mfs_context(const char *directory, int is_server, char *why, size_t size);
-/* Both make the handshake on the socket, within timeout (ms); 0 or -errno, -EPROTO when the peer has no certificate of the cluster. plain:
- * it need not be secret if the other side does not want it either. */
-int mfs_stream_connect(struct mfs_stream *stream, SSL_CTX *context, int fd, bool plain, int timeout);
-int mfs_stream_accept(struct mfs_stream *stream, SSL_CTX *context, int fd, bool plain, int timeout);
-/* All of it; 0 or -errno, -ECONNRESET at the end of the stream, or where something is not as it was sent. One thread at a time. */
-int mfs_stream_read(struct mfs_stream *stream, void *data, size_t size);
-int mfs_stream_write(struct mfs_stream *stream, const void *data, size_t size);
-/* Whether a read would not have to wait. */
-bool mfs_stream_is_ready(struct mfs_stream *stream);
-/* How long a read or a write may wait, in ms; 0: for ever. */
-void mfs_stream_patience(struct mfs_stream *stream, int receive, int send);
 /* Ends both directions; whoever reads or writes returns. */
 void mfs_stream_shut(struct mfs_stream *stream);
-void mfs_stream_close(struct mfs_stream *stream);
 /* The first `least` bytes of a frame, which begins with its length; that length, which is at least that, or -errno. */
 long mfs_stream_head(struct mfs_stream *stream, void *buffer, size_t least, size_t most);
 

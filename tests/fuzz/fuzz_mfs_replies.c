@@ -9,7 +9,6 @@
 static int device[2];
 
 /* As mfs_client.c, which is not linked, has them. */
-const char mfs_program[] = "fuzz_mfs_replies";
 struct mfs_client_options mfs_options = {.mount = "/nonexistent", .peer = "n9", .plain = true, .timeout = 1000};
 struct mfs_client_figures *mfs_figures;
 

@@ -78,7 +78,6 @@ static void connect_one(enum mfs_role role)
 }
 
 /* As mfs_server.c, which is not linked, has them. */
-const char mfs_program[] = "fuzz_mfs_requests";
 const char *mfs_run_directory;
 
 struct mfs_counters *mfs_counters_take(const char *peer)

@@ -34,8 +34,6 @@
 struct mfs_client_options mfs_options = {.timeout = 10000};
 struct mfs_client_figures *mfs_figures;
 
-const char mfs_program[] = "mfs-client";
-
 /* Memory that others see by that descriptor, which is closed; -1: nobody does. NULL: errno tells. */
 static void *shared(int fd, size_t size)
 {
@@ -116,6 +114,7 @@ int main(int argc, char **argv)
 	int device = -1, result;
 	sigset_t ends;
 
+	mfs_program = "mfs-client";
 	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		switch (option) {
 		case 'm':

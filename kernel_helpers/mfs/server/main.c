@@ -40,8 +40,6 @@ const char *mfs_run_directory;
 static bool plain; /* it need not be secret */
 static struct mfs_counters *counters;
 
-const char mfs_program[] = "mfs-server";
-
 struct mfs_counters *mfs_counters_take(const char *peer)
 {
 	struct mfs_counters *found = NULL;
@@ -209,6 +207,7 @@ int main(int argc, char **argv)
 	bool read_only[MFS_EXPORTS];
 	unsigned count = 0;
 
+	mfs_program = "mfs-server";
 	for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
 		switch (option) {
 		case 'l':
