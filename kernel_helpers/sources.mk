@@ -17,7 +17,8 @@ SANDBOX_SOURCES := $(addprefix namespaces/sandbox/,create.c fail.c init.c main.c
 
 MFS_SHARED_SOURCES := common/pacing.c $(addprefix mfs/,context.c log.c members.c tls.c wire.c)
 MFS_CLIENT_SOURCES := $(MFS_SHARED_SOURCES) \
-    $(addprefix mfs/client/,keeper.c kernel_requests.c known.c link.c main.c own_changes.c pages.c promises.c unread.c)
+    $(addprefix mfs/client/,client.c device.c keeper.c kernel_requests.c known.c link.c main.c notifications.c own_changes.c) \
+    $(addprefix mfs/client/,pages.c promises.c unread.c)
 MFS_SERVER_SOURCES := $(MFS_SHARED_SOURCES) \
     $(addprefix mfs/server/,lobby.c main.c places.c) \
     $(addprefix mfs/server/files/,exports.c handles.c hidden.c identity.c nodes.c reopen.c) \

@@ -8,10 +8,6 @@
 
 static int device[2];
 
-/* As mfs_client.c, which is not linked, has them. */
-struct mfs_client_options mfs_options = {.mount = "/nonexistent", .peer = "n9", .plain = true, .timeout = 1000};
-struct mfs_client_figures *mfs_figures;
-
 static void require(int holds, const char *what)
 {
 	if (!holds) {
@@ -37,6 +33,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	pthread_t thread;
 
 	(void)argc, (void)argv;
+	mfs_options = (struct mfs_client_options){.mount = "/nonexistent", .peer = "n9", .plain = true, .timeout = 1000};
 	mfs_figures = &figures;
 	mfs_kept = &kept;
 	require(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, device), "socketpair");

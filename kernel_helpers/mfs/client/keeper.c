@@ -2,21 +2,17 @@
  * the next one goes on where the one before was, and whoever waits for the mount does not notice. It never uses the mount itself: who waits
  * for an answer there cannot end before all have closed the kernel's end. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define PAUSE 200 /* ms between two servers */
-
-static struct mfs_client_kept alone;
-struct mfs_client_kept *mfs_kept = &alone;
 
 /* Passes on that it is to end. Returns how it has ended, as waitpid() tells. */
 static int wait_for(pid_t server, const sigset_t *signals)

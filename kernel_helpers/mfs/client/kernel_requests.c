@@ -1,22 +1,17 @@
 /* The kernel's side of a mount: requests are taken from /dev/fuse and forwarded as they are, replies written back. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #define MINOR 45 /* of the kernel's protocol: what is newer is not asked for */
-#define NOTIFY_RESEND 7
 #define NOTIFY_INC_EPOCH 8
-#define EPOCHS_SINCE 44
 #define HAS_RESEND (1ull << 39)
 #define DIRECT_IO_ALLOW_MMAP (1ull << 36)
 
@@ -25,96 +20,7 @@ static const uint64_t wanted = FUSE_ASYNC_READ | FUSE_POSIX_LOCKS | FUSE_ATOMIC_
                                FUSE_PARALLEL_DIROPS | FUSE_POSIX_ACL | FUSE_MAX_PAGES | FUSE_HANDLE_KILLPRIV_V2 | HAS_RESEND |
                                DIRECT_IO_ALLOW_MMAP;
 
-struct notification {
-	struct notification *next;
-	size_t size;
-	char frame[];
-};
-
-static int device = -1;
-static struct notification *first, **last = &first;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t is_there = PTHREAD_COND_INITIALIZER;
-
-int mfs_fuse_tell(const void *frame, size_t size)
-{
-	return write(device, frame, size) < 0 ? -errno : 0;
-}
-
-void mfs_fuse_answer(const void *frame, size_t size)
-{
-	/* Refused are answers to what has been given up meanwhile. */
-	if (write(device, frame, size) < 0 && errno != ENOENT && errno != ENODEV && errno != EINVAL)
-		mfs_log("the kernel does not take an answer: %s", strerror(errno));
-}
-
-void mfs_fuse_fail(uint64_t unique, int error)
-{
-	struct fuse_out_header header = {.len = sizeof header, .error = -error, .unique = unique};
-
-	atomic_fetch_add(&mfs_figures->failed, 1);
-	mfs_fuse_answer(&header, sizeof header);
-}
-
-int mfs_fuse_ask_again(void)
-{
-	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_RESEND};
-
-	return mfs_fuse_tell(&header, sizeof header);
-}
-
-bool mfs_fuse_has_epochs(void)
-{
-	return mfs_kept->minor >= EPOCHS_SINCE;
-}
-
-void mfs_fuse_forget_names(void)
-{
-	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_INC_EPOCH};
-
-	if (!mfs_fuse_has_epochs())
-		return;
-	mfs_unread_names_go();
-	mfs_fuse_tell(&header, sizeof header);
-}
-
-void mfs_fuse_notify(const void *frame, size_t size)
-{
-	const struct fuse_out_header *header = frame;
-
-	if (header->error == FUSE_NOTIFY_INVAL_INODE) {
-		mfs_beside_forget(((const struct fuse_notify_inval_inode_out *)(header + 1))->ino);
-		mfs_known_forget(((const struct fuse_notify_inval_inode_out *)(header + 1))->ino);
-	}
-	struct notification *one = malloc(sizeof *one + size);
-
-	if (!one)
-		return; /* the peer is told nothing of it, and waits until our kernel has forgotten by itself */
-	one->next = NULL;
-	one->size = size;
-	memcpy(one->frame, frame, size);
-	pthread_mutex_lock(&lock);
-	*last = one;
-	last = &one->next;
-	pthread_cond_signal(&is_there);
-	pthread_mutex_unlock(&lock);
-	atomic_fetch_add(&mfs_figures->notifications, 1);
-}
-
-static struct notification *next_notification(void)
-{
-	pthread_mutex_lock(&lock);
-	while (!first)
-		pthread_cond_wait(&is_there, &lock);
-	struct notification *one = first;
-	first = one->next;
-	if (!first)
-		last = &first;
-	pthread_mutex_unlock(&lock);
-	return one;
-}
-
-static void obey(const struct notification *one)
+static void obey(const struct mfs_notification *one)
 {
 	const struct fuse_out_header *header = (const struct fuse_out_header *)one->frame;
 	struct fuse_in_header ack = {.len = sizeof ack, .opcode = MFS_ACK};
@@ -142,7 +48,7 @@ static void *pass_notifications(void *unused)
 {
 	(void)unused;
 	for (;;) {
-		struct notification *one = next_notification();
+		struct mfs_notification *one = mfs_next_notification();
 		obey(one);
 		free(one);
 	}
@@ -187,7 +93,7 @@ static void *take_requests(void *unused)
 
 	(void)unused;
 	while (buffer) {
-		ssize_t size = read(device, buffer, MFS_FRAME_MOST);
+		ssize_t size = read(mfs_fuse_device, buffer, MFS_FRAME_MOST);
 		const struct fuse_in_header *in = (const struct fuse_in_header *)buffer;
 		if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
 			continue;
@@ -213,7 +119,7 @@ int mfs_fuse_begin(int opened)
 {
 	pthread_t notifications, requests;
 
-	device = opened;
+	mfs_fuse_device = opened;
 	int result = -pthread_create(&notifications, NULL, pass_notifications, NULL);
 	if (!result && !(result = -pthread_create(&requests, NULL, take_requests, NULL)))
 		pthread_detach(requests); /* it ends when the mount does, and nobody waits for it */

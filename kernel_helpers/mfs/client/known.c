@@ -4,7 +4,7 @@
  * file, and nobody else can have told that thread anything since. Such a file has no capabilities, which the kernel asks for at the first
  * write. Closing a file that nobody here has ever locked gives up no lock. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <errno.h>
 #include <linux/fuse.h>

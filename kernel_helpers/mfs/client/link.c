@@ -2,7 +2,7 @@
  * then they fail, as does all that follows, until the peer is back. What the peer may have done already when it was lost is asked again
  * under the same number: the server knows which of them it has done. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 #include "mfs/members.h"
 #include "common/pacing.h"
 

@@ -12,7 +12,7 @@
  *
  * Started by mosd, as root; unmounts and ends with it (when its standard input does), or on SIGINT or SIGTERM. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,13 +26,9 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define LOOK 250        /* ms */
-
-struct mfs_client_options mfs_options = {.timeout = 10000};
-struct mfs_client_figures *mfs_figures;
 
 /* Memory that others see by that descriptor, which is closed; -1: nobody does. NULL: errno tells. */
 static void *shared(int fd, size_t size)

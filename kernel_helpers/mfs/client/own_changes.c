@@ -2,7 +2,7 @@
  * that directory, or when the program looks at the file that it has opened. They come with the answer (struct mfs_beside), and are told from
  * here, as long as they hold: no word has come that somebody else has changed it, and nothing is under way that changes it. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <linux/fuse.h>
 #include <pthread.h>

@@ -4,7 +4,7 @@
  * How long a file is after it has grown the kernel learns when somebody looks at it. A process of its own does: whoever serves a mount must
  * not wait for it, as he could not be ended then. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <errno.h>
 #include <fcntl.h>

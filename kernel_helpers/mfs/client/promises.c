@@ -5,7 +5,7 @@
  * before, and is read by the kernel later. It remembers only what it has asked for after it was told to forget: so it is told that, of whatever a
  * request has changed beside what its answer describes. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <linux/fuse.h>
 #include <pthread.h>

@@ -8,7 +8,7 @@
  *
  * A thread has read its answer when it asks something else. */
 #define _GNU_SOURCE
-#include "mfs/client/client.h"
+#include "mfs/client/parts.h"
 
 #include <linux/fuse.h>
 #include <pthread.h>
@@ -17,6 +17,7 @@
 #define TERM 1000 /* ms: what was promised holds no longer, so nobody waits longer for who has asked either */
 #define RESENT (1ull << 63)
 #define NOTHING (~0ull)
+#define NOTIFY_INC_EPOCH 8
 
 static struct answer {
 	uint64_t unique; /* of the request */
@@ -68,6 +69,25 @@ static void end(struct answer *one)
 	if (one->late)
 		pthread_cond_broadcast(&is_read);
 	*one = answers[--count];
+}
+
+/* Names are about to be forgotten. */
+static void names_go(void)
+{
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < count; i++)
+		answers[i].late |= answers[i].names;
+	pthread_mutex_unlock(&lock);
+}
+
+void mfs_fuse_forget_names(void)
+{
+	struct fuse_out_header header = {.len = sizeof header, .error = NOTIFY_INC_EPOCH};
+
+	if (!mfs_fuse_has_epochs())
+		return;
+	names_go();
+	mfs_fuse_tell(&header, sizeof header);
 }
 
 void mfs_unread_asked(const void *frame)
@@ -144,14 +164,6 @@ bool mfs_unread_is_about(uint64_t node, uint64_t except)
 	found |= full;
 	pthread_mutex_unlock(&lock);
 	return found;
-}
-
-void mfs_unread_names_go(void)
-{
-	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < count; i++)
-		answers[i].late |= answers[i].names;
-	pthread_mutex_unlock(&lock);
 }
 
 static bool is_any_late(void)
