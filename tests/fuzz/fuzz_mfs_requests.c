@@ -1,7 +1,7 @@
 /* mfs-server: requests as a hostile peer may send them, on a file system of this program's own that is gone with it. Each is as large as it is
  * in memory, so that who reads beyond is seen. */
 #define _GNU_SOURCE
-#include "mfs/server/sessions/request.c"
+#include "mfs/server/serving/serving.c"
 #include "input.h"
 #include <fcntl.h>
 #include <sched.h>
@@ -77,7 +77,7 @@ static void connect_one(enum mfs_role role)
 	require(!pthread_create(&thread, NULL, drain, (void *)(intptr_t)ends[1]), "thread");
 }
 
-/* As mfs_server.c, which is not linked, has them. */
+/* As server.c, which is not linked, has them. */
 const char *mfs_run_directory;
 
 struct mfs_counters *mfs_counters_take(const char *peer)
@@ -90,7 +90,7 @@ struct mfs_counters *mfs_counters_take(const char *peer)
 
 static int begin_server(void)
 {
-	int result = mfs_turns_begin();
+	int result = mfs_turns_begin(mfs_session_add_thread);
 
 	if (!result)
 		result = mfs_leases_begin();

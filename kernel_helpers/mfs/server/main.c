@@ -14,10 +14,9 @@
 #define _GNU_SOURCE
 #include "mfs/server/lobby.h"
 #include "mfs/members.h"
-#include "mfs/server/server.h"
+#include "mfs/server/serving/serving.h"
 #include "common/pacing.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -27,8 +26,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -36,37 +33,7 @@
 #define ACCEPTED 16    /* connections that are taken at once: fewer than one address has places, so that who has come can speak */
 #define DESCRIPTORS 32768 /* for which there is room from the beginning */
 
-const char *mfs_run_directory;
 static bool plain; /* it need not be secret */
-static struct mfs_counters *counters;
-
-struct mfs_counters *mfs_counters_take(const char *peer)
-{
-	struct mfs_counters *found = NULL;
-
-	for (int i = 0; i < MFS_SESSIONS_MOST && !found; i++)
-		if (!counters[i].peer[0])
-			found = &counters[i];
-	if (found) {
-		memset(found, 0, sizeof *found);
-		snprintf(found->peer, sizeof found->peer, "%s", peer);
-	}
-	return found;
-}
-
-static int begin_counters(void)
-{
-	char path[4096];
-	const size_t size = MFS_SESSIONS_MOST * sizeof *counters;
-
-	snprintf(path, sizeof path, "%s/server.figures", mfs_run_directory);
-	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (fd < 0 || ftruncate(fd, (off_t)size))
-		return -errno;
-	counters = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	return counters == MAP_FAILED ? -ENOMEM : 0;
-}
 
 /* The lobby knows a connection by its descriptor, which must stay that connection's until it has left; or -1. */
 static int dup_of(int fd)
@@ -264,14 +231,14 @@ int main(int argc, char **argv)
 	}
 	if (result)
 		return mfs_fail(what, -result);
-	if ((result = begin_counters()))
+	if ((result = mfs_counters_begin()))
 		return mfs_fail(mfs_run_directory, -result);
 	if (!mfs_members_begin(pki, 1, why, sizeof why)) {
 		mfs_log("%s", why);
 		return 1;
 	}
 	mfs_sessions_begin();
-	if ((result = mfs_turns_begin()))
+	if ((result = mfs_turns_begin(mfs_session_add_thread)))
 		mfs_log("whoever asks for files that hang holds up others: %s", strerror(-result));
 	/* Without either, peers remember nothing. */
 	if ((result = mfs_leases_begin()) || (result = mfs_watch_begin()))

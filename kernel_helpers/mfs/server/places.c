@@ -1,10 +1,13 @@
 /* What peers may have of us at a time. Each count that a peer's requests make grow has a bound for all peers, so that we never come to an
  * end, and one for each peer; and the last quarter is for those who have little: whoever takes all they can get leaves the others enough. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/log.h"
+#include "mfs/members.h"
+#include "mfs/server/places.h"
 
+#include <stdatomic.h>
+#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

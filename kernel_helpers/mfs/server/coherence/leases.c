@@ -3,13 +3,12 @@
  * kernel holds whoever tries up and sends a signal; the lease is given up as soon as the peer has answered, or its memory has run out by
  * itself (MFS_TERM): a dead peer delays nobody for longer. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/coherence/coherence.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>

@@ -5,6 +5,7 @@
  * Two peers that write to the same file at once do not wait for one another: each kernel has locked the page that it writes, and forgets it
  * only when it has been answered. */
 #define _GNU_SOURCE
+#include "mfs/server/coherence/coherence.h"
 #include "mfs/server/files/nodes.h"
 
 #include <fcntl.h>

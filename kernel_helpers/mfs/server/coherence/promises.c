@@ -1,13 +1,10 @@
 /* What a peer may remember of what it is told: whether nobody else changes it, and whether its changes will be noticed (watch.c,
  * leases.c); and what it is told of beside the answer to its question, since it changes that itself. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/coherence/coherence.h"
 
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-
-int mfs_quiet = MFS_QUIET;
 
 static int64_t time_of_change(const struct stat *stat)
 {

@@ -1,9 +1,10 @@
 /* Which nodes a peer may remember something of, and until when. */
 #define _GNU_SOURCE
+#include "mfs/server/coherence/coherence.h"
 #include "mfs/server/files/nodes.h"
 
 #include <fcntl.h>
-#include <string.h>
+int mfs_quiet = MFS_QUIET;
 
 /* Under the table's lock. */
 static void unwatch(struct mfs_table *table, struct mfs_node *node)

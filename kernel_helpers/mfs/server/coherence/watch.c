@@ -8,7 +8,7 @@
  * and a reply that promises anything is sent under the same lock as notifications, and without its promises if there has been one since its
  * request was begun. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/coherence/coherence.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,51 +18,6 @@
 #include <unistd.h>
 
 #define NOTIFY_INC_EPOCH 8
-
-static const uint64_t names_change = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO;
-static const uint64_t itself_changes = FAN_ATTRIB | FAN_MOVE_SELF | FAN_DELETE_SELF | FAN_ONDIR;
-
-static int arrivals = -1; /* an epoll of what all sessions are told */
-
-static int mark(int events, unsigned how, int fd)
-{
-	struct stat stat;
-
-	if (events < 0 || fstat(fd, &stat))
-		return -EOPNOTSUPP;
-	uint64_t mask = S_ISDIR(stat.st_mode) ? itself_changes | names_change : itself_changes;
-	return fanotify_mark(events, how, mask, mfs_own_files, mfs_number_of(fd).text) ? -errno : 0;
-}
-
-int mfs_watch_mark(int events, int fd)
-{
-	return mark(events, FAN_MARK_ADD, fd);
-}
-
-void mfs_watch_unmark(int events, int fd)
-{
-	mark(events, FAN_MARK_REMOVE, fd);
-}
-
-int mfs_watch_mark_data(int events, int fd)
-{
-	return fanotify_mark(events, FAN_MARK_ADD, FAN_MODIFY, mfs_own_files, mfs_number_of(fd).text) ? -errno : 0;
-}
-
-void mfs_watch_unmark_data(int events, int fd)
-{
-	fanotify_mark(events, FAN_MARK_REMOVE, FAN_MODIFY, mfs_own_files, mfs_number_of(fd).text);
-}
-
-void mfs_forget_node(struct mfs_session *session, uint64_t id)
-{
-	struct {
-		struct fuse_out_header header;
-		struct fuse_notify_inval_inode_out body;
-	} inode = {.header = {.len = sizeof inode, .error = FUSE_NOTIFY_INVAL_INODE}, .body = {.ino = id, .off = 0, .len = 0}};
-
-	mfs_notify(session, &inode, sizeof inode);
-}
 
 /* `handle` NULL: everything has. */
 static void has_changed(struct mfs_session *session, const struct file_handle *handle, uint64_t mask)
@@ -80,7 +35,7 @@ static void has_changed(struct mfs_session *session, const struct file_handle *h
 		found = id;
 	}
 	/* A directory that has changed itself counts as not remembered from now on: neither are its names. */
-	if (found && mask & (names_change | FAN_ONDIR))
+	if (found && mask & (MFS_NAMES_CHANGE | FAN_ONDIR))
 		mfs_notify(session, &names, sizeof names);
 }
 
@@ -90,7 +45,7 @@ static bool is_bystander(const struct fanotify_event_info_fid *about, uint64_t m
 	const struct file_handle *handle = (const struct file_handle *)about->handle;
 	const char *name = (const char *)handle->f_handle + handle->handle_bytes;
 
-	return about->hdr.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME && !(mask & names_change) && strcmp(name, ".");
+	return about->hdr.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME && !(mask & MFS_NAMES_CHANGE) && strcmp(name, ".");
 }
 
 static void take_event(struct mfs_session *session, const struct fanotify_event_metadata *event)
@@ -100,7 +55,7 @@ static void take_event(struct mfs_session *session, const struct fanotify_event_
 	uint64_t mask = event->mask;
 
 	if (mask & FAN_Q_OVERFLOW)
-		has_changed(session, NULL, names_change | FAN_MODIFY);
+		has_changed(session, NULL, MFS_NAMES_CHANGE | FAN_MODIFY);
 	const struct mfs_session *by = mfs_thread_serves(event->pid);
 	if (by)
 		mask &= ~(uint64_t)FAN_MODIFY; /* by a request, that tells the other peers itself */
@@ -151,30 +106,33 @@ static void *watch(void *unused)
 
 	(void)unused;
 	for (;;)
-		if (epoll_wait(arrivals, &event, 1, -1) > 0)
+		if (epoll_wait(mfs_arrivals, &event, 1, -1) > 0)
 			mfs_sessions_each(take_events, NULL);
 	return NULL;
-}
-
-int mfs_watch_open(void)
-{
-	struct epoll_event event = {.events = EPOLLIN};
-	int events = arrivals < 0 ? -1
-	                          : fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_TID | FAN_REPORT_FID | FAN_REPORT_DFID_NAME |
-	                                                  FAN_UNLIMITED_MARKS | FAN_NONBLOCK | FAN_CLOEXEC,
-	                                          O_RDONLY);
-
-	if (events >= 0 && epoll_ctl(arrivals, EPOLL_CTL_ADD, events, &event)) {
-		close(events);
-		events = -1;
-	}
-	return events;
 }
 
 int mfs_watch_begin(void)
 {
 	pthread_t thread;
 
-	arrivals = epoll_create1(EPOLL_CLOEXEC);
-	return arrivals < 0 ? -errno : -pthread_create(&thread, NULL, watch, NULL);
+	mfs_arrivals = epoll_create1(EPOLL_CLOEXEC);
+	return mfs_arrivals < 0 ? -errno : -pthread_create(&thread, NULL, watch, NULL);
+}
+
+static void let_go(struct mfs_table *table, uint32_t index)
+{
+	mfs_lease_drop(&table->nodes[index], false);
+	mfs_stop_watching(table, index);
+}
+
+static void reopened(struct mfs_table *table, uint64_t node)
+{
+	mfs_pages_opened(table, node, 1);
+}
+
+void mfs_watch_session(struct mfs_session *session)
+{
+	session->table.events = mfs_watch_open();
+	session->table.let_go = let_go;
+	session->handles.reopened = reopened;
 }

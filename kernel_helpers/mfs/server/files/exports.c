@@ -1,6 +1,6 @@
 /* What peers see of this node, and where it begins. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/files/exports.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 struct mfs_exports mfs_exports;
 

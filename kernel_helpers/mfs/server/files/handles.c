@@ -1,7 +1,10 @@
 /* The files that one peer's kernel has open, by number. How they were opened lies in a mapped file, so that a server that is started again
  * can open them again: what was permitted once is not asked again, as it is with any open file. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/files/identity.h"
+#include "mfs/server/files/paths.h"
+#include "mfs/server/files/tables.h"
+#include "mfs/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -183,7 +186,7 @@ struct mfs_file *mfs_handle_get(struct mfs_handles *handles, struct mfs_table *t
 		handles->files[index] = opened;
 		opened = NULL;
 		fd = -1;
-		mfs_pages_opened(table, record.node, 1);
+		handles->reopened(table, record.node);
 	}
 	file = handles->files[index];
 	if (file)

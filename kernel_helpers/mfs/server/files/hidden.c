@@ -3,7 +3,7 @@
  * A hidden directory is known by what it is and not by its name alone: by its device and inode, and by its place within its file system, so
  * that a bind mount of it, or of something in it, is hidden as well; and the keys are, under any further name that they may have. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/files/exports.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -6,8 +6,11 @@
  * The groups are those that the user has on this node. What the caller lacks on its own node has been refused there already, since its
  * kernel checks too (default_permissions): nobody gets more than both nodes allow. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/log.h"
+#include "mfs/members.h"
+#include "mfs/server/files/identity.h"
 
+#include <sys/stat.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -192,11 +195,6 @@ bool mfs_squash(bool root_counts, uint32_t *uid, uint32_t *gid)
 	if (!root_counts && (!*gid || (*gid < SYSTEM_GROUPS && !is_in_group(*uid, *gid))))
 		*gid = NOBODY;
 	return is_root;
-}
-
-uint32_t mfs_mode(const struct mfs_request *request, uint32_t mode)
-{
-	return mode & (request->squashed ? 01777 : 07777); /* what nobody has made is for nobody to be run as */
 }
 
 void mfs_be_self(void)

@@ -95,7 +95,7 @@ int mfs_table_begin(struct mfs_table *table, struct mfs_peer *peer, const char *
 	if (table->records == MAP_FAILED || table->nodes == MAP_FAILED || !table->buckets || !table->handle_buckets)
 		return -ENOMEM;
 	pthread_mutex_init(&table->lock, NULL);
-	table->events = mfs_watch_open();
+	table->events = -1;
 	struct mfs_record *first = &table->records[0];
 	*resumed = first->inode == MAGIC && first->lookups > MFS_ROOT && first->lookups <= MFS_NODES;
 	table->used = *resumed ? (uint32_t)first->lookups : MFS_ROOT + 1;
@@ -188,8 +188,7 @@ static void give_up(struct mfs_table *table, uint32_t index)
 	unlink_from(table, index);
 	mfs_place_give(table->peer, MFS_KNOWN_FILES, 1);
 	mfs_place_give(table->peer, MFS_HELD_FILES, !record->handle_size);
-	mfs_lease_drop(&table->nodes[index], false);
-	mfs_stop_watching(table, index);
+	table->let_go(table, index);
 	table->nodes[index].until = 0;
 	table->nodes[index].dropped = table->nodes[index].told = table->nodes[index].given;
 	if (table->nodes[index].fd >= 0) {

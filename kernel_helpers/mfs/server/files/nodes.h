@@ -2,7 +2,7 @@
 #ifndef MFS_NODES_H
 #define MFS_NODES_H
 
-#include "mfs/server/server.h"
+#include "mfs/server/files/tables.h"
 
 #define MFS_BUCKETS (1u << 16)
 #define HANDLE_MOST 80
@@ -25,7 +25,5 @@ int mfs_open_again(const struct mfs_record *record);
 uint32_t mfs_inode_bucket(uint64_t device, uint64_t inode);
 uint32_t mfs_handle_bucket(int32_t type, const unsigned char *handle, size_t size);
 bool mfs_has_handle(const struct mfs_record *record, const struct file_handle *handle);
-/* Under the table's lock. */
-void mfs_stop_watching(struct mfs_table *table, uint32_t index);
 
 #endif

@@ -1,5 +1,6 @@
 /* File handles of the kernel: what they are taken of can be opened again. */
 #define _GNU_SOURCE
+#include "mfs/server/files/identity.h"
 #include "mfs/server/files/nodes.h"
 
 #include <errno.h>

@@ -8,40 +8,10 @@
 #include <stdint.h>
 #include <sys/stat.h>
 #include "mfs/server/files/exports.h"
-
-/* ---- what peers may have (places.c) ---- */
-
-#define MFS_SESSIONS_MOST 1024
-
-enum mfs_place {
-	MFS_SESSIONS,    /* mounts that it has of this node, or had not long ago */
-	MFS_OPEN_FILES,
-	MFS_KNOWN_FILES, /* that its kernel has a number for; */
-	MFS_HELD_FILES,  /* of these, those whose descriptor cannot be given up */
-	MFS_LOCKERS,     /* processes with locks on a file */
-	MFS_WAITERS,     /* requests that wait for others */
-	MFS_THREADS,
-	MFS_LEASES,
-	MFS_PLACES,
-};
-
-struct mfs_peer;
-
-/* By how many descriptors this process may have, unless a bound was given before: "NAME=ALL/EACH", "ranges=EACH". Whether that is one. */
-void mfs_places_begin(unsigned descriptors);
-bool mfs_places_bound(const char *text);
-/* The peer of that name, until it is let go as often; NULL: there are too many. */
-struct mfs_peer *mfs_peer_keep(const char *name);
-void mfs_peer_let_go(struct mfs_peer *peer);
-/* One more, if it may have one; some more, that it has anyway; some less. */
-bool mfs_place_take(struct mfs_peer *peer, enum mfs_place what);
-void mfs_place_count(struct mfs_peer *peer, enum mfs_place what, unsigned count);
-void mfs_place_give(struct mfs_peer *peer, enum mfs_place what, unsigned count);
-extern unsigned mfs_ranges_most; /* locks that a process may have on a file */
+#include "mfs/server/places.h"
 
 /* ---- nodes ---- */
 
-#define MFS_NODES (1u << 21)
 #define MFS_ROOT 1
 
 struct mfs_record;
@@ -80,8 +50,10 @@ struct mfs_table {
 	struct mfs_node *nodes;
 	uint32_t *buckets, *handle_buckets;
 	uint32_t used, free, open, hand, marked;
-	int events;              /* mfs_watch_open() */
 	struct mfs_peer *peer;
+	/* Both are handed to it when it has begun, before anybody else uses it. */
+	int events;              /* tells of changes, and ends with it; -1: nothing does */
+	void (*let_go)(struct mfs_table *table, uint32_t index); /* the peer does not know that node any more; under the lock */
 };
 
 int mfs_table_begin(struct mfs_table *table, struct mfs_peer *peer, const char *path, bool *resumed);
@@ -97,19 +69,6 @@ uint64_t mfs_node_enter(struct mfs_table *table, int fd, const struct stat *stat
 void mfs_node_forget(struct mfs_table *table, uint64_t id, uint64_t count);
 /* The number by which the peer knows that file; 0: it does not. */
 uint64_t mfs_node_of(struct mfs_table *table, const struct stat *stat);
-/* The peer may remember something of it for MFS_TERM: whether changes of it are noticed. */
-bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node);
-/* What nobody remembers any more is not watched either. Returns how many have a descriptor. */
-unsigned mfs_table_look(struct mfs_table *table);
-/* Changes of what is in it are noticed, or not any more. */
-void mfs_node_watch(struct mfs_table *table, struct mfs_node *node);
-void mfs_node_unwatch(struct mfs_table *table, struct mfs_node *node);
-/* The number of the node with that file handle, if the peer may remember something of it; it is then taken not to. 0: none. */
-uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle);
-/* The peer has to be told that it has changed. */
-void mfs_node_recalled(struct mfs_node *node);
-/* The next such node after that index, and its index there; 0: no more. */
-uint64_t mfs_node_next_remembered(struct mfs_table *table, uint32_t *index);
 /* Descriptors that tables may keep open together. */
 extern unsigned mfs_nodes_open_most;
 
@@ -130,6 +89,7 @@ struct mfs_handles {
 	uint32_t used, free_count;
 	uint32_t *free;
 	struct mfs_peer *peer;
+	void (*reopened)(struct mfs_table *table, uint64_t node); /* handed to it when it has begun: one more file of that node is open */
 };
 
 /* The table's nodes that are open for writing are told so. */

@@ -1,38 +1,12 @@
 /* Attributes: what a file is, whose, how large, since when; and of what file system. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/operations/operations.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-
-#define PIECE (64 << 10) /* bytes that programs are advised to read and write at once: each call is a way to this node and back */
-
-void mfs_fill_attributes(struct fuse_attr *attributes, const struct stat *stat)
-{
-	unsigned large = major(stat->st_rdev), small = minor(stat->st_rdev);
-
-	*attributes = (struct fuse_attr){
-		.ino = mfs_inode(stat->st_dev, stat->st_ino),
-		.size = (uint64_t)stat->st_size,
-		.blocks = (uint64_t)stat->st_blocks,
-		.atime = (uint64_t)stat->st_atim.tv_sec,
-		.mtime = (uint64_t)stat->st_mtim.tv_sec,
-		.ctime = (uint64_t)stat->st_ctim.tv_sec,
-		.atimensec = (uint32_t)stat->st_atim.tv_nsec,
-		.mtimensec = (uint32_t)stat->st_mtim.tv_nsec,
-		.ctimensec = (uint32_t)stat->st_ctim.tv_nsec,
-		.mode = stat->st_mode,
-		.nlink = (uint32_t)stat->st_nlink,
-		.uid = stat->st_uid,
-		.gid = stat->st_gid,
-		.rdev = (small & 0xff) | large << 8 | (small & ~0xffu) << 12, /* as the kernel packs it */
-		.blksize = (uint32_t)(S_ISREG(stat->st_mode) && stat->st_blksize < PIECE ? PIECE : stat->st_blksize),
-	};
-}
 
 static long answer(struct mfs_request *request, struct mfs_node *node)
 {

@@ -3,7 +3,7 @@
  * Its deputy deposits the open file here, as a descriptor that leads to nothing but it, under a token: sent to a socket that root alone can
  * reach. The peer that the token is for looks it up in the root, and may read that file from then on, whatever we export; no more. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/operations/operations.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Listing directories, with what each entry is. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/operations/operations.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  * flock() locks belong to an open file: they are taken on its descriptor here. fcntl() locks belong to a process: for each process and file
  * there is a descriptor here whose locks (F_OFD_...) stand for it; it is closed when the process closes the file. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/operations/operations.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Extended attributes, access control lists among them. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/operations/operations.h"
 
 #include <errno.h>
 #include <string.h>

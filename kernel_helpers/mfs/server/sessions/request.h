@@ -9,14 +9,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "mfs/server/files/exports.h"
+#include "mfs/log.h"
 #include "mfs/server/files/tables.h"
+#include "mfs/server/server.h"
 #include "mfs/wire.h"
-
-struct mfs_counters { /* read by mosd: 64-bit words in this order */
-	atomic_ullong requests, bytes_read, bytes_written, nodes, files, leases, recalls, invalidations, connected;
-	char peer[MFS_NAME_MOST];
-};
 
 struct mfs_locks;
 struct mfs_ledger;
@@ -26,8 +22,9 @@ struct mfs_turn {
 	pthread_cond_t is_free;
 	bool taken;
 	atomic_int waiting;
-	atomic_ullong at; /* the number of the request that whoever leads is at, 0: it waits for one. Whoever makes it 0 has the turn, or */
-	unsigned long long last; /* gives it away */
+	/* The number of the request that whoever leads is at, 0: it waits for one. Whoever makes it 0 has the turn, or gives it away. */
+	atomic_ullong at;
+	unsigned long long last;
 	atomic_llong since; /* ms, monotonic */
 };
 
@@ -90,11 +87,6 @@ struct mfs_request {
 
 #define MFS_AGAIN (1ull << 63) /* of a request's number: the kernel asks again (FUSE_UNIQUE_RESEND) */
 #define MFS_ALONE (-ERESTART) /* a handler's result: others have to be waited for; to be done again in a thread of its own */
-/* Whether this thread may wait for others. */
-extern _Thread_local bool mfs_may_wait;
-/* open(2); if it had to wait for somebody's lease to be given up, and this thread may not, errno is ERESTART. */
-int mfs_open_patiently(int node, int flags);
-
 #define MFS_LARGE (64u << 10) /* bytes of a read or write: it is worth another thread's taking the next request meanwhile */
 /* This thread serves that session until it ends. */
 void mfs_thread_begin(struct mfs_session *session);
@@ -102,7 +94,9 @@ void mfs_thread_end(void);
 struct mfs_session *mfs_thread_serves(int thread); /* NULL: it is none of ours */
 /* Lets another thread take the next request: this one may last. */
 void mfs_step_down(struct mfs_request *request);
-int mfs_turns_begin(void); /* 0 or -errno; from then on whoever lasts loses the turn */
+/* 0 or -errno; from then on whoever lasts loses the turn. add_thread: has one more thread take requests, for which there is a place. */
+int mfs_turns_begin(void (*add_thread)(struct mfs_session *session));
+extern void (*mfs_add_thread)(struct mfs_session *session); /* set when turns begin */
 void mfs_turn_begin(struct mfs_turn *turn);
 /* Waits until it is this thread's turn; false: the connection is broken. Ends it for good. */
 bool mfs_turn_take(struct mfs_session *session);
@@ -122,87 +116,46 @@ const char *mfs_name(struct mfs_request *request, size_t skip);
 const char *mfs_second_name(struct mfs_request *request, const char *first);
 int mfs_send(struct mfs_session *session, const void *frame, size_t size);
 
-void mfs_reply(struct mfs_request *request, long result);
-/* Carries it out; the result. */
-long mfs_handle(struct mfs_request *request);
-/* In a thread of its own, begun before anything else of its session is read: an interruption that follows finds it. 0 or -errno. */
-int mfs_alone_begin(struct mfs_request *request);
-void mfs_alone_interrupt(struct mfs_request *request);
-/* Wakes those that are to give up; again and again, since one may not have begun to wait yet. */
-void mfs_alone_look(void);
 /* Ends its connections; its threads end then. */
 void mfs_session_break(struct mfs_session *session);
-/* One more thread that takes requests, for which there is a place (MFS_THREADS). */
-void mfs_session_add_thread(struct mfs_session *session);
-/* The peer has obeyed all notifications up to that number. */
-void mfs_session_settle(struct mfs_session *session, uint64_t number);
 
-typedef long (*mfs_handler)(struct mfs_request *request);
+/* ---- what the peer is told: notifications.c ---- */
 
-long mfs_lookup(struct mfs_request *request);
-long mfs_mknod(struct mfs_request *request);
-long mfs_mkdir(struct mfs_request *request);
-long mfs_unlink(struct mfs_request *request);
-long mfs_rmdir(struct mfs_request *request);
-long mfs_rename(struct mfs_request *request);
-long mfs_rename2(struct mfs_request *request);
-long mfs_link(struct mfs_request *request);
-long mfs_symlink(struct mfs_request *request);
-long mfs_readlink(struct mfs_request *request);
-long mfs_getattr(struct mfs_request *request);
-long mfs_setattr(struct mfs_request *request);
-long mfs_statfs(struct mfs_request *request);
-long mfs_access(struct mfs_request *request);
-long mfs_setxattr(struct mfs_request *request);
-long mfs_getxattr(struct mfs_request *request);
-long mfs_listxattr(struct mfs_request *request);
-long mfs_removexattr(struct mfs_request *request);
-long mfs_opendir(struct mfs_request *request);
-long mfs_readdir(struct mfs_request *request);
-long mfs_readdirplus(struct mfs_request *request);
-long mfs_fsyncdir(struct mfs_request *request);
-long mfs_open(struct mfs_request *request);
-long mfs_create(struct mfs_request *request);
-long mfs_tmpfile(struct mfs_request *request);
-long mfs_read(struct mfs_request *request);
-long mfs_write(struct mfs_request *request);
-long mfs_flush(struct mfs_request *request);
-long mfs_release(struct mfs_request *request);
-long mfs_fsync(struct mfs_request *request);
-long mfs_fallocate(struct mfs_request *request);
-long mfs_lseek(struct mfs_request *request);
-long mfs_copy_range(struct mfs_request *request);
-long mfs_syncfs(struct mfs_request *request);
-long mfs_getlk(struct mfs_request *request);
-long mfs_setlk(struct mfs_request *request);
-long mfs_setlkw(struct mfs_request *request);
+#define MFS_TERM 1000 /* ms for which a peer's kernel may use what it was told, without asking */
+#define MFS_MARGIN 300 /* ms more, for which a peer that does not answer is waited for */
+#define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
 
-/* What handlers share. */
-struct mfs_found {
-	int fd; /* O_PATH */
-	bool names; /* the peer may remember this name, or that there is none */
-	bool below; /* asked: what is mounted there is not to be found (EXDEV) */
-	struct stat stat;
-	unsigned export;
-	enum mfs_kind kind;
-};
+/* Under `writing`. To who is not, nothing is sent: it asks again. */
+static inline bool mfs_is_connected(const struct mfs_session *session)
+{
+	return session->serving && !session->broken;
+}
 
-/* What has that name in the directory, sought as the user that this thread is; 0 or -errno. */
-int mfs_find(struct mfs_request *request, struct mfs_node *parent, const char *name, struct mfs_found *found);
-/* Makes it known to the peer (takes its fd) and tells it: 0 or -errno. */
-int mfs_tell(struct mfs_request *request, struct mfs_found *found, struct fuse_entry_out *entry);
-void mfs_fill_attributes(struct fuse_attr *attributes, const struct stat *stat);
-/* The node, pinned, found to be where it was exported, and this thread acting as who asks; NULL: errno tells. writable: it is to be changed.
- * A directory is to be one whose contents peers may see. */
-struct mfs_node *mfs_object(struct mfs_request *request, uint64_t id, bool writable);
-struct mfs_node *mfs_directory(struct mfs_request *request, uint64_t id, bool writable);
-/* "/proc/self/fd/N": the file behind an O_PATH descriptor, for calls that know paths alone. */
-struct mfs_path {
-	char text[32];
-};
-struct mfs_path mfs_path_of(int fd);
-/* The same in the directory mfs_own_files, which is a shorter way. */
-struct mfs_path mfs_number_of(int fd);
-extern int mfs_own_files;
+void mfs_notify(struct mfs_session *session, const void *frame, size_t size);
+/* The peer is told to forget attributes and data of a node. */
+void mfs_forget_node(struct mfs_session *session, uint64_t id);
+/* Asks the peer to say when it has obeyed all so far; the number of the last, 0: it has. */
+uint64_t mfs_fence(struct mfs_session *session);
+/* Until it has obeyed those up to that number, but no longer than it remembers anything; or until gives_up(argument). */
+void mfs_fence_wait(struct mfs_session *session, uint64_t number, bool (*gives_up)(struct mfs_session *, void *), void *argument);
+
+/* ---- who has a session: list.c ---- */
+
+extern struct mfs_session *mfs_sessions; /* changed under the lock of whoever begins and ends them, and */
+extern pthread_rwlock_t mfs_list_lock;
+void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument);
+bool mfs_sessions_unsettled(const struct mfs_session *except);
+/* Whether it may still remember what it was told to forget. */
+bool mfs_session_is_unsettled(struct mfs_session *session);
+/* Grows whenever a reply that is being made must not promise anything any more. */
+unsigned long long mfs_session_news(const struct mfs_session *session);
+void mfs_session_keep(struct mfs_session *session);
+void mfs_session_let_go(struct mfs_session *session);
+
+/* ---- predecessor.c ---- */
+
+/* What the program before this one has promised runs out before anything is changed: waits for that, once after the start. */
+void mfs_sessions_begin(void);
+void mfs_wait_for_predecessor(struct mfs_request *request);
 
 #endif

@@ -1,6 +1,6 @@
 /* Which thread serves whom: what a request has changed need not be told to the peer that has made it. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/sessions/request.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>

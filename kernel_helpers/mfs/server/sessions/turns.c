@@ -2,17 +2,11 @@
  * turn has been given to another. What was to be quick and lasts nevertheless (a disk that is slow, a file system that hangs, as those of other
  * machines do) loses the turn to another thread: nobody waits for files that he does not ask for. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
-
-#include <errno.h>
-#include <unistd.h>
+#include "mfs/server/sessions/request.h"
 
 #define THREADS_MOST 128
-#define LASTS 50 /* ms */
-#define TICK 20 /* ms between two looks at who leads while somebody is at a request; as long as nobody is: */
-#define CALM 200
-#define SOON 5 /* ms in place of these, for */
-#define ALERT 1000 /* ms after somebody has lost his turn: many may ask for the same */
+
+void (*mfs_add_thread)(struct mfs_session *session);
 
 void mfs_turn_begin(struct mfs_turn *turn)
 {
@@ -79,45 +73,13 @@ void mfs_turn_give(struct mfs_session *session, unsigned long long number)
 	bool is_alone = !session->turn.waiting && session->threads < THREADS_MOST && mfs_place_take(session->owner, MFS_THREADS);
 	mfs_turn_end(session);
 	if (is_alone)
-		mfs_session_add_thread(session);
+		mfs_add_thread(session);
 }
 
-struct looked {
-	bool is_alert; /* somebody has lost his turn lately */
-	bool found; /* somebody leads who is at a request, */
-	bool relieved; /* and has lost his turn now */
-};
-
-static void relieve(struct mfs_session *session, void *argument)
+void mfs_step_down(struct mfs_request *request)
 {
-	struct looked *looked = argument;
-	unsigned long long number = session->turn.at;
-
-	looked->found |= number != 0;
-	if (!number || mfs_now() - session->turn.since <= (looked->is_alert ? SOON : LASTS))
+	if (!request->leads)
 		return;
-	mfs_turn_give(session, number);
-	looked->relieved = true;
-}
-
-static void *look(void *unused)
-{
-	long long alert_until = 0;
-
-	(void)unused;
-	for (;;) {
-		struct looked looked = {.is_alert = mfs_now() < alert_until};
-		mfs_sessions_each(relieve, &looked);
-		if (looked.relieved)
-			alert_until = mfs_now() + ALERT;
-		usleep((looked.relieved || looked.is_alert ? SOON : looked.found ? TICK : CALM) * 1000);
-	}
-	return NULL;
-}
-
-int mfs_turns_begin(void)
-{
-	pthread_t thread;
-
-	return -pthread_create(&thread, NULL, look, NULL);
+	request->leads = false;
+	mfs_turn_give(request->session, request->number);
 }

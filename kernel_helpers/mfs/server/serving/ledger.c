@@ -2,11 +2,10 @@
  * kernel asks again, under the same number, whatever has not been answered: what was done is answered from here, what is under way when it is
  * done, what was not begun is done now, and what nobody can tell any more is an error. Nothing is done twice. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/serving/serving.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>

@@ -1,23 +1,24 @@
 /* mfs-server: what peers may remember, and that they forget it in time. */
-#ifndef MFS_PROMISES_H
-#define MFS_PROMISES_H
+#ifndef MFS_COHERENCE_H
+#define MFS_COHERENCE_H
 
+#include "mfs/server/files/identity.h"
+#include "mfs/server/files/paths.h"
 #include "mfs/server/sessions/request.h"
 
 /* ---- what peers may remember: watch.c, leases.c ---- */
 
-#define MFS_TERM 1000  /* ms for which a peer's kernel may use what it was told, without asking */
-#define MFS_MARGIN 300 /* ms more, for which a peer that does not answer is waited for */
 #define MFS_LATE 3000  /* ms more, for which it is told nevertheless: what it was told may have reached a busy program late */
 #define MFS_QUIET \
 	50   /* ms for which nobody else has changed what a peer may remember (mfs_quiet), and as long nobody had to be told that it */
 #define MFS_CALM 1000  /* has changed; twice as long with each time that follows the one before within this time, and this is the most */
 #define MFS_OLD 50     /* ms after which the next change has another time, however coarse clocks are */
 #define MFS_BREAK (SIGRTMIN + 1)
-#define MFS_SETTLES_WITHIN (MFS_TERM + MFS_MARGIN)
 
 extern int mfs_quiet;
 int mfs_watch_begin(void);
+/* What the tables of a session that has begun are handed: changes are noticed, and what was remembered is forgotten, from now on. */
+void mfs_watch_session(struct mfs_session *session);
 /* Whether nobody has changed it just now: its next time of change is another one. */
 bool mfs_is_old(const struct stat *stat);
 /* The request's peer is about to change it, and has changed it. */
@@ -29,17 +30,8 @@ void mfs_drop_own_lease(struct mfs_request *request, struct mfs_node *node, bool
 void mfs_tell_beside(struct mfs_request *request, struct mfs_node *node, uint64_t id);
 /* The request has taken a name away from what was found under it before, or given it another one. */
 void mfs_tell_gone(struct mfs_request *request, const struct stat *found);
-/* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
-int mfs_watch_mark(int events, int fd);
-void mfs_watch_unmark(int events, int fd);
-int mfs_watch_mark_data(int events, int fd);
-void mfs_watch_unmark_data(int events, int fd);
-/* The descriptor through which a session is told of changes; -1: there is none, and nothing may be remembered. */
-int mfs_watch_open(void);
 /* After a change that the request has made: returns when no other peer remembers what was before. */
 void mfs_watch_settle(struct mfs_request *request);
-/* The peer is told to forget attributes and data of a node. */
-void mfs_forget_node(struct mfs_session *session, uint64_t id);
 /* Whether the peer may remember names of that directory, or the attributes of that node, which are then those that stat has become. */
 bool mfs_promise_names(struct mfs_request *request, struct mfs_node *directory);
 bool mfs_promise_attributes(struct mfs_request *request, struct mfs_node *node, uint64_t id, struct stat *stat);
@@ -72,23 +64,35 @@ void mfs_leases_drop_all(struct mfs_session *session);
 /* The peer has obeyed more notifications. */
 void mfs_leases_settled(struct mfs_session *session);
 
-/* ---- notifications ---- */
+/* ---- which nodes a peer may remember something of: remembered.c ---- */
 
-void mfs_notify(struct mfs_session *session, const void *frame, size_t size);
-/* Asks the peer to say when it has obeyed all so far; the number of the last, 0: it has. */
-uint64_t mfs_fence(struct mfs_session *session);
-/* Until it has obeyed those up to that number, but no longer than it remembers anything; or until gives_up(argument). */
-void mfs_fence_wait(struct mfs_session *session, uint64_t number, bool (*gives_up)(struct mfs_session *, void *), void *argument);
-void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument);
-bool mfs_sessions_unsettled(const struct mfs_session *except);
-/* Whether it may still remember what it was told to forget. */
-bool mfs_session_is_unsettled(struct mfs_session *session);
-/* Grows whenever a reply that is being made must not promise anything any more. */
-unsigned long long mfs_session_news(const struct mfs_session *session);
-/* What the program before this one has promised runs out before anything is changed: waits for that, once after the start. */
-void mfs_sessions_begin(void);
-void mfs_wait_for_predecessor(struct mfs_request *request);
-void mfs_session_keep(struct mfs_session *session);
-void mfs_session_let_go(struct mfs_session *session);
+/* The peer may remember something of it for MFS_TERM: whether changes of it are noticed. */
+bool mfs_node_remember(struct mfs_table *table, struct mfs_node *node);
+/* What nobody remembers any more is not watched either. Returns how many have a descriptor. */
+unsigned mfs_table_look(struct mfs_table *table);
+/* Changes of what is in it are noticed, or not any more. */
+void mfs_node_watch(struct mfs_table *table, struct mfs_node *node);
+void mfs_node_unwatch(struct mfs_table *table, struct mfs_node *node);
+/* The number of the node with that file handle, if the peer may remember something of it; it is then taken not to. 0: none. */
+uint64_t mfs_node_remembered(struct mfs_table *table, const struct file_handle *handle);
+/* The peer has to be told that it has changed. */
+void mfs_node_recalled(struct mfs_node *node);
+/* The next such node after that index, and its index there; 0: no more. */
+uint64_t mfs_node_next_remembered(struct mfs_table *table, uint32_t *index);
+/* Under the table's lock. */
+void mfs_stop_watching(struct mfs_table *table, uint32_t index);
+
+/* ---- of which the kernel tells when they change: marks.c ---- */
+
+#define MFS_NAMES_CHANGE (FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO)
+
+extern int mfs_arrivals; /* an epoll of what all sessions are told; -1: not yet */
+/* Begins, and ends, to notice changes of what is behind an O_PATH descriptor; 0 or -errno. */
+int mfs_watch_mark(int events, int fd);
+void mfs_watch_unmark(int events, int fd);
+int mfs_watch_mark_data(int events, int fd);
+void mfs_watch_unmark_data(int events, int fd);
+/* The descriptor through which a session is told of changes; -1: there is none, and nothing may be remembered. */
+int mfs_watch_open(void);
 
 #endif

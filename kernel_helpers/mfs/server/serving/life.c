@@ -2,10 +2,9 @@
  * what it knew and had open. */
 #define _GNU_SOURCE
 #include "mfs/members.h"
-#include "mfs/server/server.h"
+#include "mfs/server/serving/serving.h"
 
 #include <errno.h>
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,80 +17,7 @@
 #define REST 2000             /* ms in which threads leave connections that are broken */
 #define STUCK_AFTER 400       /* ms after which those that are at requests are not waited for */
 
-static struct mfs_session *sessions;
-static long long predecessors_until; /* ms: what the program before this one has promised */
 static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER; /* of their beginning and end */
-static pthread_rwlock_t list_lock = PTHREAD_RWLOCK_INITIALIZER;   /* of who is in the list */
-
-void mfs_session_break(struct mfs_session *session)
-{
-	session->broken = true;
-	pthread_mutex_lock(&session->ends);
-	mfs_stream_shut(&session->in);
-	mfs_stream_shut(&session->out);
-	pthread_mutex_unlock(&session->ends);
-	mfs_turn_break(session);
-}
-
-void mfs_sessions_each(void (*visit)(struct mfs_session *, void *), void *argument)
-{
-	pthread_rwlock_rdlock(&list_lock);
-	for (struct mfs_session *session = sessions; session; session = session->next)
-		visit(session, argument);
-	pthread_rwlock_unlock(&list_lock);
-}
-
-bool mfs_session_is_unsettled(struct mfs_session *session)
-{
-	return session->settled < session->notified && mfs_now() - session->told < MFS_SETTLES_WITHIN;
-}
-
-unsigned long long mfs_session_news(const struct mfs_session *session)
-{
-	return session->notified + session->dropped;
-}
-
-bool mfs_sessions_unsettled(const struct mfs_session *except)
-{
-	bool found = false;
-
-	pthread_rwlock_rdlock(&list_lock);
-	for (struct mfs_session *session = sessions; session; session = session->next)
-		found |= session != except && mfs_session_is_unsettled(session);
-	pthread_rwlock_unlock(&list_lock);
-	return found;
-}
-
-void mfs_sessions_begin(void)
-{
-	char pattern[4096];
-	glob_t found;
-
-	snprintf(pattern, sizeof pattern, "%s/*.nodes", mfs_run_directory);
-	if (glob(pattern, GLOB_NOSORT, NULL, &found) != GLOB_NOMATCH)
-		predecessors_until = mfs_now() + MFS_SETTLES_WITHIN;
-	globfree(&found);
-}
-
-void mfs_wait_for_predecessor(struct mfs_request *request)
-{
-	long long left = predecessors_until - mfs_now();
-
-	if (left <= 0)
-		return;
-	mfs_step_down(request);
-	usleep((useconds_t)left * 1000);
-}
-
-void mfs_session_keep(struct mfs_session *session)
-{
-	session->kept++;
-}
-
-void mfs_session_let_go(struct mfs_session *session)
-{
-	session->kept--;
-}
 
 static void path_of(const struct mfs_session *session, const char *what, char *path, size_t size)
 {
@@ -146,10 +72,11 @@ static struct mfs_session *new_session(const char *peer, const uint8_t *id, bool
 		free(session);
 		return NULL;
 	}
-	pthread_rwlock_wrlock(&list_lock);
-	session->next = sessions;
-	sessions = session;
-	pthread_rwlock_unlock(&list_lock);
+	mfs_watch_session(session);
+	pthread_rwlock_wrlock(&mfs_list_lock);
+	session->next = mfs_sessions;
+	mfs_sessions = session;
+	pthread_rwlock_unlock(&mfs_list_lock);
 	return session;
 }
 
@@ -198,7 +125,7 @@ void mfs_serve(struct mfs_stream *stream, const struct mfs_hello *hello)
 	bool resumed = true;
 
 	pthread_mutex_lock(&sessions_lock);
-	for (session = sessions; session; session = session->next)
+	for (session = mfs_sessions; session; session = session->next)
 		if (!strcmp(session->peer, stream->peer) && !memcmp(session->id, hello->session, MFS_SESSION))
 			break;
 	if (!session)
@@ -251,11 +178,11 @@ static bool leave_list(struct mfs_session **at)
 	struct mfs_session *session = *at;
 
 	mfs_leases_drop_all(session);
-	pthread_rwlock_wrlock(&list_lock);
+	pthread_rwlock_wrlock(&mfs_list_lock);
 	bool may_end = !session->threads && !session->kept;
 	if (may_end)
 		*at = session->next;
-	pthread_rwlock_unlock(&list_lock);
+	pthread_rwlock_unlock(&mfs_list_lock);
 	return may_end;
 }
 
@@ -281,7 +208,7 @@ static void end(struct mfs_session *session)
 void mfs_sessions_drop_removed(void)
 {
 	pthread_mutex_lock(&sessions_lock);
-	for (struct mfs_session *session = sessions; session; session = session->next)
+	for (struct mfs_session *session = mfs_sessions; session; session = session->next)
 		if ((session->has_in && mfs_is_removed(session->peer, session->in.since)) ||
 		    (session->has_out && mfs_is_removed(session->peer, session->out.since))) {
 			session->ended = true; /* what it had open is not kept for it */
@@ -296,7 +223,7 @@ void mfs_sessions_look(void)
 
 	mfs_alone_look();
 	pthread_mutex_lock(&sessions_lock);
-	for (struct mfs_session **at = &sessions; *at;) {
+	for (struct mfs_session **at = &mfs_sessions; *at;) {
 		struct mfs_session *session = *at;
 		long long silent = now - session->heard;
 		if ((session->serving && silent > SILENCE) || (!session->serving && session->has_in && silent > ATTACHES_WITHIN))

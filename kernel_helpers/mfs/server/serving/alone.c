@@ -1,9 +1,8 @@
 /* Requests that have to wait for others (locks, leases) are done in threads of their own, and can be interrupted. */
 #define _GNU_SOURCE
-#include "mfs/server/server.h"
+#include "mfs/server/serving/serving.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,18 +15,8 @@ struct waiting {
 	char frame[];
 };
 
-_Thread_local bool mfs_may_wait;
 static struct waiting *waiting;
 static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
-
-int mfs_open_patiently(int node, int flags)
-{
-	int fd = openat(mfs_own_files, mfs_number_of(node).text, flags | O_CLOEXEC | (mfs_may_wait ? 0 : O_NONBLOCK));
-
-	if (fd < 0 && errno == EWOULDBLOCK && !mfs_may_wait)
-		errno = ERESTART;
-	return fd;
-}
 
 static void *wait_alone(void *argument)
 {
