@@ -31,6 +31,8 @@ INFOS_MOST = 100_000
 """More signals than a user may have waiting, by default."""
 DOOR_PATIENCE = 0.005
 """Seconds for a call that was made to be taken."""
+HALT_PATIENCE = 0.1
+"""Seconds for a thread to come to the stop that it was asked for."""
 LOOK_PERIOD, LOOK_AGAIN = 0.05, 2.0
 """Seconds: how often, and for how long after a signal, threads are looked at that wait in a call and might not have heard of it."""
 LATE = 0.05
@@ -123,8 +125,9 @@ class GuestSignals:
             self._infos.pop(next(iter(self._infos)))
         told = _COOKIE.pack(number, 0, tracing.SI_QUEUE, 0, 0, 0, _COOKIE_MARK | cookie)
         preferred = wanted_by or pid
-        if host is None and state.is_caught(number) and not state.is_blocked(number) and self._stays(preferred, state.stands):
-            host = preferred
+        if host is None and state.is_caught(number) and not state.is_blocked(number):
+            stands = state.stands or (number == signal.SIGCONT and self._halts(preferred))
+            host = preferred if self._stays(preferred, stands) else None
         tracing.queue_signal(preferred if host is None else pid, host, number, told)
         if host is None:
             self._preferred = preferred
@@ -143,6 +146,19 @@ class GuestSignals:
         if call is None:
             return stands and not guest.is_stopped
         return call.sigmask is None and call.number not in (SYS.exit, SYS.exit_group)
+
+    def _halts(self, host: int) -> bool:
+        """Brings a thread (ours), of several, to a stop. Whether it stands. SIGCONT wakes all threads of a traced process (signal.c,
+        prepare_signal): who comes first would take it, and not whom the kernel prefers."""
+        guest, end = self._guest, time.monotonic() + HALT_PATIENCE
+        if len(guest.threads) < 2 or host not in guest.threads or guest.is_stopped or guest.program_tid(host) in guest.link.parked():
+            return False
+        tracing.interrupt(host)
+        while time.monotonic() < end and guest.program_tid(host) not in guest.link.parked():
+            if tracing.signal_state(guest.pid, host).stands:
+                return True
+            time.sleep(0.0001)  # no descriptor tells of it
+        return False
 
     def note(self, pending: Pending, waits: bool = True) -> None:
         """These wait for the guest, or are about to. waits: nobody takes them soon."""

@@ -45,6 +45,15 @@ def test_a_helper_dies_by_what_is_sent_to_it_at_once(court: Court, way: str) -> 
     assert [record.lines for record in records] == [["1 0 !17,2,@h,f", "ended 0"]] * 20
 
 
+def test_what_continues_a_process_comes_to_its_first_thread(court: Court) -> None:
+    """The kernel wakes all threads of a process that is traced for SIGCONT: who comes first would take it."""
+    sends = Step(["T 1", "C 3e @s 12 0 0 0 0 -"], "kill(@s, 12) in thread 1")
+    steps = [*(sends, Step(["T 0", "C 27 0 0 0 0 0 0 -"], "getpid() in thread 0")) * 20, Step(["X 0 0"], "ends")]
+    native, away = (court.run([Episode(1, 2, HANDLERS, steps)], way)[0].lines for way in ("native", "away"))
+    assert away == native
+    assert sum("!18,0,@s," in line for line in native[1:40:2]) == 20
+
+
 @pytest.mark.timeout(240)
 def test_what_was_found_is_mended(court: Court) -> None:
     found, unsteady = court.judge(found_before(), "away")
