@@ -4,7 +4,7 @@ LIBRARY_SOURCES := $(addprefix common/,pacing.c processor.c) \
     $(addprefix inspection/,forks.c guest_room.c guest_signals.c sharing.c tasks.c) \
     $(addprefix stream/,stream.c tls.c) \
     $(addprefix pages/,history.c objects.c pack.c receive.c send.c splice.c stream.c) \
-    $(addprefix pages/tables/,guards.c plain.c plain_calls.c read.c scan.c uffd.c vmas.c) \
+    $(addprefix pages/tables/,guards.c plain.c plain_calls.c proc.c read.c scan.c uffd.c vmas.c) \
     $(addprefix postcopy/,address_space.c page_set.c receive.c send.c) \
     $(addprefix usage/,account.c children.c runnable.c sampler.c) \
     link/spin.c \

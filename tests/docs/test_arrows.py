@@ -1,9 +1,12 @@
-"""What imports what: arrows between folders run one way, as the pages say; imports for types alone count as well."""
+"""What imports, includes and calls what: arrows run one way, as the pages say; imports for types alone count as well."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
+import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = (ROOT / "node" / "README.md").read_text()
+HELPERS = (ROOT / "kernel_helpers" / "README.md").read_text()
+OBJECTS = ROOT / ".build" / "objects"
+ALONE = {"kernel_helpers/link/home/resident.c"}
+"""Is no object: it becomes a flat piece of code, and can call nothing."""
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -64,12 +71,66 @@ def test_folders_of_the_cluster_stand_on_one_another(folder: str, others: list[s
                 assert module.removeprefix("node/").rpartition("/")[0] in others, f"{path.name} imports {module}"
 
 
+def circle(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Leave those arrows that are part of a circle, or lead from one circle to another."""
+    arrows = dict(arrows)
+    while ends := {file for file, used in arrows.items() if not used & set(arrows)} | (set(arrows) - set().union(*arrows.values())):
+        for file in ends:
+            del arrows[file]
+    return {file: used & set(arrows) for file, used in arrows.items()}
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": set(), "e": {"a"}}) == {"b": {"c"}, "c": {"b"}}
+    assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+
+
 def test_files_of_node_import_each_other_in_no_circle() -> None:
-    arrows = {
-        str(path.relative_to(ROOT).with_suffix("")): {module for module in imported(path) if module.startswith("node/")}
-        for path in (ROOT / "node").rglob("*.py")
+    assert not circle(
+        {
+            str(path.relative_to(ROOT).with_suffix("")): {module for module in imported(path) if module.startswith("node/")}
+            for path in (ROOT / "node").rglob("*.py")
+        }
+    )
+
+
+@functools.cache
+def c_arrows() -> dict[str, set[str]]:
+    """Which files of C each of them includes, and which it calls or takes variables of, by what the linker is told."""
+    arrows: dict[str, set[str]] = {}
+    for room in ("kernel_helpers", "cli"):
+        for path in (ROOT / room).rglob("*.[ch]"):
+            names = re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE)
+            paths = (base / name for name in names for base in (ROOT / "kernel_helpers", path.parent))
+            arrows[str(path.relative_to(ROOT))] = {str(path.relative_to(ROOT)) for path in paths if path.exists()}
+    objects = {str(OBJECTS / file.removesuffix(".c")) + ".o": file for file in arrows if file.endswith(".c") and file not in ALONE}
+    found = subprocess.run(["nm", "--print-file-name", "--extern-only", *objects], check=False, capture_output=True, text=True)
+    assert not found.returncode and not found.stderr, found.stderr
+    symbols = [(objects[name], words) for name, _, words in (line.partition(":") for line in found.stdout.splitlines())]
+    defined: dict[str, set[str]] = defaultdict(set)
+    for file, words in symbols:
+        *_, kind, symbol = words.split()
+        if kind != "U":
+            defined[symbol].add(file)
+    for file, words in symbols:
+        *_, kind, symbol = words.split()
+        if kind == "U":
+            arrows[file] |= defined[symbol]
+    return arrows
+
+
+def test_files_of_c_call_each_other_in_no_circle() -> None:
+    calls = c_arrows()["kernel_helpers/link/home/calls.c"]
+    assert calls >= {"kernel_helpers/link/home/launch.c", "kernel_helpers/link/home/parts.h"}
+    assert not circle(c_arrows())
+
+
+def test_folders_of_c_call_what_the_table_says() -> None:
+    table = {
+        folder: {folder, *re.split(r"[, ]+", words)} for folder, words in re.findall(r"^\| \[(\w+)/\].*\|(.*?)\|$", HELPERS, re.MULTILINE)
     }
-    while free := [path for path, used in arrows.items() if not used & set(arrows)]:
-        for path in free:
-            del arrows[path]
-    assert not arrows
+    for file, used in c_arrows().items():
+        room, folder, *_ = file.split("/")
+        others = {other.split("/")[1] for other in used if other.startswith("kernel_helpers/")}
+        if room == "kernel_helpers":
+            assert others <= table[folder], f"{file} uses {others - table[folder]}"

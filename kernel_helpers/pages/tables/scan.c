@@ -119,14 +119,6 @@ int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_
 	return walk_words(pagemap, start, end, found, context);
 }
 
-int open_proc(int pid, const char *name, int flags)
-{
-	char path[64];
-	snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
-	int fd = open(path, flags | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
-}
-
 static int count_bytes(void *context, uint64_t start, uint64_t end, bool written)
 {
 	if (written)

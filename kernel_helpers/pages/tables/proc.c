@@ -1,0 +1,14 @@
+/* Files of /proc that tell of a process. */
+#define _GNU_SOURCE
+#include "pages/pages.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+
+int open_proc(int pid, const char *name, int flags)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+	int fd = open(path, flags | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
