@@ -7,10 +7,10 @@ LIBRARY_SOURCES := $(addprefix common/,pacing.c processor.c) \
     $(addprefix pages/tables/,guards.c plain.c plain_calls.c proc.c read.c scan.c uffd.c vmas.c) \
     $(addprefix postcopy/,address_space.c page_set.c receive.c send.c) \
     $(addprefix usage/,account.c children.c runnable.c sampler.c) \
-    link/spin.c \
+    link/own_proc.c link/spin.c \
     $(addprefix link/session/,events.c life.c receive.c relay.c send.c) \
-    $(addprefix link/marshal/,data_area.c marshal.c results.c) \
-    $(addprefix link/away/,away.c calls.c clocks.c direct_calls.c direct_files.c life.c listener.c own_proc.c parked.c replies.c) \
+    $(addprefix link/marshal/,argument.c data_area.c frame.c marshal.c messages.c results.c shapes.c structures.c table.c vectors.c) \
+    $(addprefix link/away/,away.c calls.c classes.c clocks.c direct_calls.c direct_files.c life.c listener.c parked.c replies.c) \
     $(addprefix link/home/,calls.c children.c finish.c home.c launch.c life.c received.c rests.c self_signals.c suspended.c)
 
 SANDBOX_SOURCES := $(addprefix namespaces/sandbox/,create.c fail.c init.c main.c process.c requests.c root.c)

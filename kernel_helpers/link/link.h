@@ -210,7 +210,7 @@ int session_control(struct session *session, uint16_t kind, uint16_t flags, uint
 int session_flush(struct session *session, int milliseconds);
 uint64_t session_statistic(struct session *session, int which);
 
-/* ---- marshalling (marshal/marshal.c) ---- */
+/* ---- marshalling (marshal/) ---- */
 
 struct segment {
 	uint64_t address;
@@ -255,7 +255,7 @@ struct outgoing *marshal_frame(struct marshalled *m, uint32_t tid);
 int marshal_results(const struct marshalled *m, int tid, const uint32_t *lengths, unsigned char *data);
 void marshal_free(struct marshalled *m);
 
-/* ---- what a process reads of itself (away/own_proc.c) ---- */
+/* ---- what a process reads of itself (own_proc.c) ---- */
 
 /* Whether a path may be that of a file in /proc by which a process looks at its own memory or signals. `id`: the process or thread that
  * it names, 0: the caller, or (a relative one) not known here. */

@@ -1,4 +1,4 @@
-"""Paths in /proc by which a process looks at itself (away/own_proc.c)."""
+"""Paths in /proc by which a process looks at itself (own_proc.c)."""
 
 from __future__ import annotations
 

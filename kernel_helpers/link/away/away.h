@@ -5,6 +5,7 @@
  *   parked.c        calls that Python deals with
  *   direct_calls.c  calls about files that are direct
  *   clocks.c        cpu clocks that are told without asking
+ *   classes.c       what is particular about the calls of each class
  *   replies.c       what comes from home
  *   calls.c         calls on their way home
  *   life.c          the beginning and the end of all */

@@ -56,17 +56,6 @@ int away_send(struct away *a, struct guest_thread *t)
 	return 0;
 }
 
-/* A call to end: if the process does by that, its parent may wait for it, and be told. */
-static void say_what_it_used(struct away *a, struct guest_thread *t)
-{
-	unsigned threads = 0;
-	struct used used;
-	for (unsigned i = 0; i < a->count; i++)
-		threads += a->threads[i]->tid != 0;
-	if (a->account && (threads == 1 || t->m.call.number == SYS_exit_group) && !account_used(a->account, 0, &used))
-		marshal_attach(&t->m, &used, sizeof used);
-}
-
 /* Whether the mask of a call for its own time blocks other signals of those that wait at home than the thread does: there it does not. */
 static int differs(const struct guest_thread *t)
 {
@@ -88,8 +77,9 @@ static void forward(struct away *a, struct guest_thread *t, const struct seccomp
 		if (t->asked)
 			t->m.call.offsets |= blocks(t->host_tid);
 		t->asked = 0;
-		if (entry->class == CLASS_END)
-			say_what_it_used(a, t);
+		const struct class_row *class = away_class(entry->class);
+		if (class->adds)
+			class->adds(a, t);
 		/* Parked first, then asked: a signal that comes meanwhile finds the call parked. */
 		pthread_mutex_lock(&a->lock);
 		t->state = SENT_HOME;
@@ -153,11 +143,10 @@ static void take(void *member, const struct seccomp_notif *n)
 	for (int i = 0; i < 6; i++)
 		arguments[i] = n->data.args[i];
 	const struct call_entry *entry = link_entry(n->data.nr, arguments);
+	const struct class_row *class = away_class(entry->class);
 	struct guest_thread *t = away_by_host_tid(a, n->pid);
-	if (entry->class == CLASS_LOCAL || entry->class == CLASS_REFUSE) {
-		away_respond(a, n->id, -ENOSYS, entry->class == CLASS_LOCAL);
+	if (class->answers && (t || class->is_anybodys) && class->answers(a, t, n, arguments))
 		return;
-	}
 	if (!t) {
 		/* Nobody's any more: it was killed meanwhile, or is about to be, its process having ended at home. Its call is no reason for
 		 * anybody else to go home. */
@@ -165,16 +154,13 @@ static void take(void *member, const struct seccomp_notif *n)
 			hand_over(a, NULL, n);
 		return;
 	}
-	if (entry->class == CLASS_SUM && away_answer_clock(a, t, n, arguments))
-		return;
 	t->notification = n->id;
 	t->class = entry->class;
 	__atomic_store_n(&t->part, 0, __ATOMIC_RELAXED);
 	t->m.call.number = n->data.nr;
 	if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && away_takes_directly(a, t, n, arguments))
 		return;
-	if (entry->class == CLASS_GO_HOME || entry->class == CLASS_EXECUTE || entry->class == CLASS_RIGHTS || entry->class == CLASS_WATCH ||
-	    (entry->class == CLASS_BIND && away_read_limit(t, n->data.nr, arguments)))
+	if (class->is_for_python && class->is_for_python(t, n, arguments))
 		hand_over(a, t, n);
 	else
 		forward(a, t, n, entry); /* an exit too: the stub's thread ends, and Python lets the guest's do so */

@@ -39,10 +39,28 @@ void away_add_used(struct away *a, struct guest_thread *t, uint32_t length);
 
 /* ---- replies.c ---- */
 
-/* What a call that sets a limit wants to set: 0, or a negative errno. */
-int away_read_limit(struct guest_thread *t, long number, const uint64_t arguments[6]);
 /* Runs in the receiver: a REPLY. */
 int away_take_reply(void *owner, struct session *session, const struct frame *frame);
+
+/* ---- classes.c ---- */
+
+/* What is particular about the calls of a class. */
+struct class_row {
+	/* The call's answer, if it needs no word of home, whether or not the thread is known (NULL: it is). */
+	int (*answers)(struct away *a, struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]);
+	/* Whether Python deals with the call; NULL: it goes home. */
+	int (*is_for_python)(struct guest_thread *t, const struct seccomp_notif *n, const uint64_t arguments[6]);
+	/* What goes home with it. */
+	void (*adds)(struct away *a, struct guest_thread *t);
+	/* Home has made it, and has not failed; the results are the receiver's still. `length`: of the first; 0: there is none. */
+	void (*after)(struct away *a, struct guest_thread *t, uint32_t length);
+	/* The node's kernel makes it as well. */
+	int is_made_here;
+	/* Any thread's call is answered, be it ours or not. */
+	int is_anybodys;
+};
+
+const struct class_row *away_class(int class);
 
 /* ---- calls.c ---- */
 

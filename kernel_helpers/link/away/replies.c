@@ -7,6 +7,7 @@
 #include "process/guest_memory.h"
 
 #define ERESTARTNOINTR 513
+#define RESULTS_KEPT (1u << 20) /* bytes of memory that is kept for the next reply */
 
 /* Whether such a signal has come before the time of a call was over that has ended by that. So it comes to ppoll() and pselect() with no
  * time to wait, too: they look for signals last. */
@@ -25,116 +26,132 @@ static void leave_sets(struct guest_thread *t)
 			t->m.segments[i].length = 0;
 }
 
-static int limited_resource(long number, const uint64_t arguments[6])
+/* A REPLY as it came. */
+struct incoming {
+	struct reply reply;
+	uint32_t lengths[OUTS_LIMIT];
+	size_t bytes;
+};
+
+static int nonsense(struct session *session)
 {
-	return arguments[number == SYS_prlimit64];
+	session_broken(session, "a reply that fits no call");
+	return -1;
 }
 
-int away_read_limit(struct guest_thread *t, long number, const uint64_t arguments[6])
+/* Room for the receiver's results. */
+static int has_room_for(struct away *a, size_t bytes)
 {
-	return guest_read(t->host_tid, arguments[number == SYS_prlimit64 ? 2 : 1], &t->limit, sizeof t->limit);
+	if (bytes > a->results_room) {
+		free(a->results);
+		a->results = malloc(bytes);
+		a->results_room = a->results ? bytes : 0;
+	}
+	return bytes <= a->results_room;
 }
 
-/* Home has set it; the guest is not bound more loosely than its node binds us. */
-static void bind_guest(struct guest_thread *t)
+static void give_up_room(struct away *a)
 {
-	struct rlimit ours, limit = t->limit;
-	int resource = limited_resource(t->m.call.number, t->m.call.arguments);
-	if (getrlimit(resource, &ours))
-		return;
-	limit.rlim_cur = limit.rlim_cur < ours.rlim_max ? limit.rlim_cur : ours.rlim_max;
-	limit.rlim_max = limit.rlim_max < ours.rlim_max ? limit.rlim_max : ours.rlim_max;
-	prlimit(t->host_tid, resource, &limit, NULL);
+	free(a->results);
+	a->results = NULL;
+	a->results_room = 0;
+}
+
+/* Reads what fits the thread's call, the results into the receiver's memory. 0, or -1: the session is broken. */
+static int read_reply(struct away *a, struct guest_thread *t, struct session *session, const struct frame *frame, struct incoming *in)
+{
+	struct reply *r = &in->reply;
+	if (frame->kind != FRAME_REPLY || frame->length < sizeof *r || !t || session_read(session, r, sizeof *r))
+		return nonsense(session);
+	size_t left = frame->length - sizeof *r;
+	if (r->flags & REPLY_PART && (!(r->flags & REPLY_SUSPENDED) || r->value <= 0))
+		return nonsense(session);
+	if (r->outs > t->m.call.outs || left < r->outs * 4 || session_read(session, in->lengths, r->outs * 4))
+		return nonsense(session);
+	left -= r->outs * 4;
+	in->bytes = 0;
+	for (uint32_t i = 0; i < t->m.call.outs; i++) {
+		if (i >= r->outs)
+			in->lengths[i] = 0;
+		if (in->lengths[i] > t->m.outs[i].length)
+			return nonsense(session);
+		in->bytes += in->lengths[i];
+	}
+	if (in->bytes != left || !has_room_for(a, in->bytes)) /* the frame comes again on the next connection */
+		return nonsense(session);
+	return session_read(session, a->results, in->bytes) ? -1 : 0;
+}
+
+/* The frame counts as received. 1: it is the answer to the thread's call; 0: to none that it makes still; -1: the session is broken. */
+static int accept_reply(struct away *a, struct guest_thread *t, struct session *session, const struct frame *frame, const struct reply *r)
+{
+	pthread_mutex_lock(&a->lock);
+	int wanted = t->state == SENT_HOME && r->sequence == t->m.call.sequence;
+	int has_call = frame->acknowledged >= t->asked_by;
+	pthread_mutex_unlock(&a->lock);
+	if (wanted && !has_call) /* a reply acknowledges its call: of a peer that never does so we would keep all calls */
+		return nonsense(session);
+	session_accept(session, frame);
+	return wanted;
+}
+
+/* The call is over, or is for Python to deal with. */
+static void settle(struct away *a, struct guest_thread *t, struct incoming *in)
+{
+	struct reply *r = &in->reply;
+	const struct class_row *class = away_class(t->class);
+	int suspended = (r->flags & REPLY_SUSPENDED) != 0;
+	int64_t value = r->value;
+	if (class->after && value >= 0 && !suspended)
+		class->after(a, t, r->outs ? in->lengths[0] : 0);
+	int overtaken = !suspended && is_overtaken(t, value);
+	if (overtaken)
+		leave_sets(t);
+	if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && !suspended)
+		direct_answered(a->direct, &t->reads, t->m.call.number, value);
+	if (marshal_results(&t->m, t->host_tid, in->lengths, a->results))
+		value = -EFAULT;
+	uint64_t id = t->notification;
+	int native = class->is_made_here && value >= 0 && !suspended;
+	struct event event = {.kind = EVENT_SUSPENDED, .tid = t->tid, .number = t->m.call.number, .value = r->value};
+	/* The path that it was given is not there for it: what it would see by its own, only home can tell. */
+	int fails = t->renamed && (value == -EACCES || value == -ENOENT || value == -EPERM || value == -ENOTDIR);
+	if (fails)
+		event.kind = EVENT_GO_HOME_CALL, event.value = t->m.call.number;
+	int for_python = suspended || fails || overtaken; /* a restart code may only be answered when something is pending for the thread */
+	if (in->bytes > RESULTS_KEPT)
+		give_up_room(a);
+	pthread_mutex_lock(&a->lock);
+	t->state = for_python ? WAITS_FOR_PYTHON : IDLE;
+	pthread_mutex_unlock(&a->lock);
+	if (for_python)
+		session_event(a->session, &event, "");
+	else
+		away_respond(a, id, value, native);
 }
 
 int away_take_reply(void *owner, struct session *session, const struct frame *frame)
 {
 	struct away *a = owner;
-	struct reply r;
-	uint32_t lengths[OUTS_LIMIT];
+	struct incoming in;
 	struct guest_thread *t = away_by_tid(a, frame->tid);
 	if (!t && frame->kind == FRAME_REPLY && away_is_gone(a, frame->tid)) {
-		if (session_skip(session, frame->length))       /* killed in the midst of its call */
+		if (session_skip(session, frame->length)) /* killed in the midst of its call */
 			return -1;
 		session_accept(session, frame);
 		return 0;
 	}
-	if (frame->kind != FRAME_REPLY || frame->length < sizeof r || !t || session_read(session, &r, sizeof r))
-		goto nonsense;
-	size_t left = frame->length - sizeof r;
-	if (r.flags & REPLY_PART && (!(r.flags & REPLY_SUSPENDED) || r.value <= 0))
-		goto nonsense;
-	if (r.outs > t->m.call.outs || left < r.outs * 4 || session_read(session, lengths, r.outs * 4))
-		goto nonsense;
-	left -= r.outs * 4;
-	size_t bytes = 0;
-	for (uint32_t i = 0; i < t->m.call.outs; i++) {
-		if (i >= r.outs)
-			lengths[i] = 0;
-		if (lengths[i] > t->m.outs[i].length)
-			goto nonsense;
-		bytes += lengths[i];
-	}
-	if (bytes != left)
-		goto nonsense;
-	if (bytes > a->results_room) {
-		free(a->results);
-		a->results = malloc(bytes);
-		a->results_room = a->results ? bytes : 0;
-		if (!a->results)
-			goto nonsense;      /* the frame comes again on the next connection */
-	}
-	if (session_read(session, a->results, bytes))
+	if (read_reply(a, t, session, frame, &in))
 		return -1;
-	pthread_mutex_lock(&a->lock);
-	int wanted = t->state == SENT_HOME && r.sequence == t->m.call.sequence;
-	int has_call = frame->acknowledged >= t->asked_by;
-	pthread_mutex_unlock(&a->lock);
-	if (wanted && !has_call)    /* a reply acknowledges its call: of a peer that never does so we would keep all calls */
-		goto nonsense;
-	session_accept(session, frame);
-	if (!wanted)
-		return 0;
+	int is_its = accept_reply(a, t, session, frame, &in.reply);
+	if (is_its <= 0)
+		return is_its;
 	away_count_reply(a, t);
-	t->asked = (r.flags & REPLY_ASKS) != 0;     /* the call is made again, and says more */
-	if (r.flags & REPLY_PART) {
-		away_note_part(a, t, t->m.call.number, r.value);
-		r.value = -ERESTARTNOINTR;
+	t->asked = (in.reply.flags & REPLY_ASKS) != 0; /* the call is made again, and says more */
+	if (in.reply.flags & REPLY_PART) {
+		away_note_part(a, t, t->m.call.number, in.reply.value);
+		in.reply.value = -ERESTARTNOINTR;
 	}
-	int64_t value = r.value;
-	if (t->class == CLASS_SUM && value >= 0 && r.outs && !(r.flags & REPLY_SUSPENDED) && a->account)
-		away_add_used(a, t, lengths[0]);
-	if (t->class == CLASS_BIND && value >= 0 && !(r.flags & REPLY_SUSPENDED))
-		bind_guest(t);
-	int overtaken = !(r.flags & REPLY_SUSPENDED) && is_overtaken(t, value);
-	if (overtaken)
-		leave_sets(t);
-	if (__atomic_load_n(&a->direct, __ATOMIC_ACQUIRE) && !(r.flags & REPLY_SUSPENDED))
-		direct_answered(a->direct, &t->reads, t->m.call.number, value);
-	if (marshal_results(&t->m, t->host_tid, lengths, a->results))
-		value = -EFAULT;
-	uint64_t id = t->notification;
-	int native = t->class == CLASS_BOTH && value >= 0 && !(r.flags & REPLY_SUSPENDED);
-	struct event event = {.kind = EVENT_SUSPENDED, .tid = t->tid, .number = t->m.call.number, .value = r.value};
-	/* The path that it was given is not there for it: what it would see by its own, only home can tell. */
-	int fails = t->renamed && (value == -EACCES || value == -ENOENT || value == -EPERM || value == -ENOTDIR);
-	if (fails)
-		event.kind = EVENT_GO_HOME_CALL, event.value = t->m.call.number;
-	if (bytes > 1 << 20) {
-		free(a->results);
-		a->results = NULL;
-		a->results_room = 0;
-	}
-	pthread_mutex_lock(&a->lock);
-	t->state = r.flags & REPLY_SUSPENDED || fails || overtaken ? WAITS_FOR_PYTHON : IDLE;
-	pthread_mutex_unlock(&a->lock);
-	if (r.flags & REPLY_SUSPENDED || fails ||
-	    overtaken)  /* a restart code may only be answered when something is pending for the thread */
-		session_event(session, &event, "");
-	else
-		away_respond(a, id, value, native);
+	settle(a, t, &in);
 	return 0;
-nonsense:
-	session_broken(session, "a reply that fits no call");
-	return -1;
 }
