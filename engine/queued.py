@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.capture import inner_tid, scratch_page
 from engine.context import SIGINFO_BYTES, Context
-from engine.pending import Pending, is_over, put, settled, take
+from engine.pending import Pending, is_over, settled, take
 from engine.ticks import merged
 from kernel_helpers.process.inject import Thread, check
 from kernel_helpers.process.seizing import Frozen
@@ -65,13 +65,14 @@ class Queued:
 
     def undo(self) -> None:
         """Takes what was queued off the queues again; what else waits there stays, and what the stub had comes back. Errors: OSError."""
-        items, self._items = self._items, []
-        if items:
-            with scratch_page(self._stub) as scratch:
-                for thread, number in {(item.thread, signal_number(item.info)) for item in items}:
-                    self._take_back(thread, number, [item.info[:_SIGINFO_KERNEL] for item in items if item.thread is thread], scratch)
-        came, self._came = self._came, []
-        put(self._stub, came)
+        items, self._items, came, self._came = self._items, [], self._came, []
+        if not items and not came:
+            return
+        with scratch_page(self._stub) as scratch:  # its stack may be gone
+            for thread, number in {(item.thread, signal_number(item.info)) for item in items}:
+                self._take_back(thread, number, [item.info[:_SIGINFO_KERNEL] for item in items if item.thread is thread], scratch)
+            for tid, info in came:
+                self._queue(_Item(self._threads[tid] if tid else self._stub.leader, info, not tid), scratch)
 
     def _take_back(self, thread: Thread, number: int, ours: list[bytes], scratch: int) -> None:
         stub = self._stub

@@ -280,7 +280,7 @@ def test_a_copy_that_was_being_made_is_ended(program: Program, tmp_path: Path) -
 def test_who_puts_it_right_may_be_killed_too(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = tmp_path / "1.journal"
     killed(program.pid, journal, lambda frozen: (os.kill(program.pid, signal.SIGUSR1), take(frozen)))
-    for step in ("_end_copies", "put"):
+    for step in ("_end_copies", "put_first"):
         mender = os.fork()
         if not mender:
             monkeypatch.setattr(f"deputy.mending.{step}", lambda *arguments: (all_call(arguments[0]), die()))
