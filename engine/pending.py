@@ -21,11 +21,12 @@ Pending = list[tuple[int, bytes]]
 _ALL = (1 << 64) - 1
 
 
-def take(frozen: Frozen, but: int = 0) -> Pending:
+def take(frozen: Frozen, but: int = 0, before: Pending | None = None) -> Pending:
     """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
-    the freeze itself had caught on its way to a handler. but: signals that stay there (a mask). Errors: OSError."""
+    the freeze itself had caught on its way to a handler. but: signals that stay there (a mask). before: what was taken before; it comes
+    first in what is returned. Errors: OSError."""
     tids = inner_tids(frozen.pid, list(frozen.threads))
-    taken, wanted = _in_hand(frozen, tids, []), _ALL & ~but
+    taken, wanted = _in_hand(frozen, tids, list(before or [])), _ALL & ~but
     shared = list(pending_signals(frozen.pid, True))
     threads = _with_some(frozen)
     _in_hand(frozen, tids, taken)
@@ -90,7 +91,7 @@ def settled(pending: Pending) -> Pending:
 def put_first(frozen: Frozen, pending: Pending) -> None:
     """put(), before what has come meanwhile, which is younger. Errors: OSError."""
     if pending:
-        put(frozen, merged(pending + take(frozen)))
+        put(frozen, merged(take(frozen, before=pending)))
 
 
 def is_over(frozen: Frozen, info: bytes) -> bool:

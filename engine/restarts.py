@@ -7,7 +7,9 @@ A program's own seccomp filters may not let the kernel make that call. Then the 
 left.
 
 How long it has waited: of epoll_wait, semtimedop and rt_sigtimedwait the kernel keeps nothing, they would wait their whole time again. A
-thread that sleeps has done so since it last ran, and that is in /proc/PID/task/TID/sched, by the clock of its processor.
+thread that sleeps has done so since it last ran, and that is in /proc/PID/task/TID/sched, by the clock of its processor. These clocks
+differ by whole seconds (they leave out the time that a host has taken away). So nothing is known of a thread that has come to another
+processor in its sleep, as one that has just gone to sleep may (sched/fair.c, DELAY_DEQUEUE): the kernel has set that time to 0 then.
 """
 
 from __future__ import annotations
@@ -238,8 +240,8 @@ def _timed_wait(pid: int, tid: int) -> TimedWait | None:
     if not limit:
         return None
     processor = int((task / "stat").read_text().rpartition(")")[2].split()[_PROCESSOR_FIELD])
-    since = _clock_of(processor) - _last_ran(scheduling)
-    if since < 0 or _sleeps(_scheduling(task / "sched")) != _sleeps(scheduling):
+    since, again = _clock_of(processor) - _last_ran(scheduling), _scheduling(task / "sched")
+    if since < 0 or not _last_ran(again) or (_last_ran(again), _sleeps(again)) != (_last_ran(scheduling), _sleeps(scheduling)):
         return None
     return TimedWait(number, arguments, _sleeps(scheduling), time.monotonic_ns() - since + limit)
 

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.timeout(60)
 PROGRAM = """
 import signal, sys, threading, time
 heard = []
-signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+for wanted in signal.SIGUSR1, signal.SIGUSR2:
+    signal.signal(wanted, lambda number, frame: heard.append(number))
 def work():
     while True:
         held = [n * 1.5 for n in range(2000)]
@@ -280,16 +281,17 @@ def test_a_copy_that_was_being_made_is_ended(program: Program, tmp_path: Path) -
 def test_who_puts_it_right_may_be_killed_too(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = tmp_path / "1.journal"
     killed(program.pid, journal, lambda frozen: (os.kill(program.pid, signal.SIGUSR1), take(frozen)))
-    for step in ("_end_copies", "put_first"):
+    os.kill(program.pid, signal.SIGUSR2)  # waits beside what was taken
+    for step in ("deputy.mending._end_copies", "deputy.mending.put_first", "engine.pending.put"):
         mender = os.fork()
         if not mender:
-            monkeypatch.setattr(f"deputy.mending.{step}", lambda *arguments: (all_call(arguments[0]), die()))
+            monkeypatch.setattr(step, lambda *arguments: (all_call(arguments[0]), die()))
             mend(journal)
             os._exit(1)
         assert os.waitpid(mender, 0)[1] == signal.SIGKILL
     mend(journal)
     assert program.is_as_it_was()
-    assert program.signals_heard() == 1
+    assert program.signals_heard() == 2
 
 
 def test_a_journal_of_a_process_that_has_ended_is_taken_away(program: Program, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from engine import restarts, standstill
 from kernel_helpers.process.seizing import Frozen, seize
 from kernel_helpers.process.syscalls import SYS, signed
+from tests.programs.build import program
 
 SOURCE = Path(__file__).resolve().parents[1] / "programs" / "restarted.c"
 
@@ -74,3 +77,27 @@ def test_threads_that_had_not_got_back_to_their_wait_are_looked_at_again(
     with frozen:
         assert named(frozen, calls) == calls
         assert ends == {}
+
+
+def test_of_a_wait_that_came_to_another_processor_nothing_is_known() -> None:
+    """That has a clock of its own. One that has just gone to sleep is still taken to others (sched/fair.c, DELAY_DEQUEUE)."""
+    mine = os.sched_getaffinity(0)
+    first, last = min(mine), max(mine)
+    os.sched_setaffinity(0, {first})  # which it inherits
+    with subprocess.Popen([program("dozes")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as dozes:
+        assert dozes.stdin is not None and dozes.stdout is not None
+        try:
+            os.sched_setaffinity(0, {last})
+            for _ in range(80):
+                assert dozes.stdout.read(1)
+                while Path(f"/proc/{dozes.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+                    pass
+                os.sched_setaffinity(dozes.pid, {last})
+                for wait in restarts.timed_waits(dozes.pid, {dozes.pid: "ep_poll"}).values():
+                    assert wait.number == SYS.epoll_wait
+                    assert 0 < wait.deadline - time.monotonic_ns() <= 60_000_000_000
+                os.sched_setaffinity(dozes.pid, {first})
+                dozes.stdin.write(b"x")
+        finally:
+            os.sched_setaffinity(0, mine)
+            dozes.kill()
