@@ -6,6 +6,7 @@ import errno
 import signal
 import struct
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 from engine.capture import inner_tids, pending_signals
 from engine.ticks import merged, timer_of
@@ -18,19 +19,20 @@ from kernel_helpers.process.syscalls import SYS
 Pending = list[tuple[int, bytes]]
 """(tid as the program sees it, 0 for the process; siginfo)."""
 
+ROOM = 8 + 16 + SIGINFO_SIZE
 _ALL = (1 << 64) - 1
 
 
-def take(frozen: Frozen, but: int = 0, before: Pending | None = None) -> Pending:
+def take(frozen: Frozen, but: int = 0, before: Pending | None = None, room: int = 0) -> Pending:
     """Empties the queues of all threads (injected rt_sigtimedwait, everything being blocked in a frozen process), and takes what
     the freeze itself had caught on its way to a handler. but: signals that stay there (a mask). before: what was taken before; it comes
-    first in what is returned. Errors: OSError."""
+    first in what is returned. room: memory of it for that, if it has no stack (ROOM bytes). Errors: OSError."""
     tids = inner_tids(frozen.pid, list(frozen.threads))
     taken, wanted = _in_hand(frozen, tids, list(before or [])), _ALL & ~but
     shared = list(pending_signals(frozen.pid, True))
     threads = _with_some(frozen)
     _in_hand(frozen, tids, taken)
-    with frozen.scratch(8 + 16 + SIGINFO_SIZE) as address:
+    with nullcontext(room) if room else frozen.scratch(ROOM) as address:
         frozen.write(address, struct.pack("<QQQ", wanted, 0, 0))
         for thread in threads:
             tid = tids[thread.tid]

@@ -40,12 +40,12 @@ class Queued:
         self._came: Pending = []
 
     def put(self, context: Context, scratch: int) -> None:
-        """Queues what waits by the context, then what the stub had. scratch: memory of the stub for a siginfo. Errors: OSError; undo()
-        makes the queues what they were."""
+        """Queues what waits by the context, then what the stub had. scratch: memory of the stub (pending.ROOM bytes). Errors: OSError;
+        undo() makes the queues what they were."""
         waiting = [(0, info) for info in context.pending] + [(thread.tid, info) for thread in context.threads for info in thread.pending]
         if not waiting:
             return
-        self._came = take(self._stub)
+        self._came = take(self._stub, room=scratch)
         for tid, info in settled(merged(waiting + self._came)):
             if not is_over(self._stub, info):
                 item = _Item(self._threads[tid or context.pid], info, not tid and not _is_for_first(context, info))
