@@ -6,12 +6,15 @@ import ctypes
 import errno
 import functools
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_helpers.common import library
 
 MAPPED, OPEN, UNDER_WAY = 1, 2, 3
+LOOKS, PAUSE = 10, 0.02
+"""At descriptors that are on their way; seconds between two."""
 
 
 class _Object(ctypes.Structure):
@@ -48,12 +51,17 @@ def who_shares_memory(pid: int) -> int:
 
 def who_has(pid: int, objects: Sequence[tuple[int, int]], without_descriptors: bool = False, only_shared: bool = False) -> Holder | None:
     """Who else has one of the objects (st_dev, st_ino) that a process has mapped, or who at all has a descriptor of one.
-    without_descriptors: of these nobody can have one; only_shared: who has it mapped privately does not count. Errors: OSError."""
+    without_descriptors: of these nobody can have one; only_shared: who has it mapped privately does not count. Descriptors that are on
+    their way over sockets, which may be anything, mostly arrive in a moment: it looks for them again. Errors: OSError."""
     found = _Holder()
     wanted = (_Object * len(objects))(*[_Object(*one) for one in objects])
-    result = _native().farhome_who_has(pid, wanted, len(objects), without_descriptors, only_shared, ctypes.byref(found))
-    if result < 0:
-        raise OSError(-result, f"who has memory of {pid}: {os.strerror(-result)}")
+    for _ in range(LOOKS):
+        result = _native().farhome_who_has(pid, wanted, len(objects), without_descriptors, only_shared, ctypes.byref(found))
+        if result < 0:
+            raise OSError(-result, f"who has memory of {pid}: {os.strerror(-result)}")
+        if not result or found.how != UNDER_WAY:
+            break
+        time.sleep(PAUSE)
     return Holder(found.pid, found.object, found.how) if result else None
 
 

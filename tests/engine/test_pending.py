@@ -109,17 +109,18 @@ def values(pid: int) -> list[int]:
 def test_all_that_waits_is_found_though_signals_come_to_who_looks() -> None:
     """Each ends the kernel's look at the queue early (ptrace_peek_siginfo)."""
     came = []
-    before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
-    with standing() as frozen:
-        for value in range(20):
-            send(frozen.pid, value)
+    before = signal.signal(USR1, lambda number, frame: came.append(number))
+    sends = f"while kill -USR1 {os.getpid()}; do :; done"
+    with standing() as frozen, subprocess.Popen(["sh", "-c", sends], stderr=subprocess.DEVNULL) as sender:
         try:
-            signal.setitimer(signal.ITIMER_REAL, 20e-6, 20e-6)
+            for value in range(20):
+                send(frozen.pid, value)
             while len(came) < 2000:
                 assert values(frozen.pid) == list(range(20))
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            sender.kill()
+            sender.wait()
+            signal.signal(USR1, before)
 
 
 def test_what_was_taken_comes_before_what_has_come_meanwhile() -> None:

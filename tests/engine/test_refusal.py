@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -59,6 +62,23 @@ def python(source: str, *prefix: str) -> Iterator[int]:
 )
 def test_ordinary_programs_may_move(source: str) -> None:
     with python(source) as pid:
+        assert why_not(pid) is None
+
+
+def test_a_descriptor_that_arrives_in_a_moment_keeps_nobody_at_home() -> None:
+    """On its way from anybody to anybody, it could be that of a memfd."""
+
+    def receive() -> None:
+        time.sleep(0.05)
+        for descriptor in socket.recv_fds(far, 1, 1)[1]:
+            os.close(descriptor)
+
+    near, far = socket.socketpair()
+    with near, far, open("/dev/null", "rb") as something, python(MAPPED.format(flags=1)) as pid, ThreadPoolExecutor(1) as pool:
+        socket.send_fds(near, [b"x"], [something.fileno()])
+        reason = why_not(pid)
+        assert reason is not None and "may be on its way" in reason
+        pool.submit(receive)
         assert why_not(pid) is None
 
 
