@@ -66,6 +66,12 @@ class Pair:
         told = node.ask_mosd("mfs")
         return {"server": told["server"], **{one["node"]: one["pid"] for one in told["mounts"]}}
 
+    def kill(self, node: Node, what: str) -> int:
+        """Kills one of pids(), once it runs: until then it is 0, and that would be whoever asks for it. Returns its id."""
+        pid = int(until(lambda: self.pids(node).get(what, 0), f"{what} runs"))
+        node.run(["kill", "-9", str(pid)], check=True)
+        return pid
+
     def python(self, number: int, program: str, *arguments: str, user: str | None = None, timeout: float = 30) -> str:
         """What a Python program says on that node; it must succeed."""
         done = self[number].run([PYTHON, "-c", program, *arguments], user=user, text=True, timeout=bound(timeout))

@@ -222,8 +222,7 @@ def test_a_server_that_is_killed_is_hardly_noticed(pair: Pair) -> None:
         holder.stdin.write(f"{number}\n")
         holder.stdin.flush()
         assert holder.stdout.readline() == f"{number}\n"
-        before = pair.pids(pair[2])["server"]
-        pair[2].run(["kill", "-9", str(before)], check=True)
+        pair.kill(pair[2], "server")
     holder.stdin.write("last\n")
     assert holder.communicate(timeout=20)[0] == "last\n"
     assert (pair[2].root / "tmp/kept").read_text() == "last\n"
@@ -236,8 +235,7 @@ def test_a_client_that_is_killed_leaves_an_error_and_comes_back(pair: Pair) -> N
     holder.stdin.write("one\n")
     holder.stdin.flush()
     assert holder.stdout.readline() == "one\n"
-    pid = pair.pids(pair[1])["n2"]
-    pair[1].run(["kill", "-9", str(pid)], check=True)
+    pid = pair.kill(pair[1], "n2")
     holder.stdin.write("two\n")
     assert holder.communicate(timeout=10)[0].startswith("error ")
     until(lambda: pair.pids(pair[1]).get("n2", pid) != pid, "another client")
@@ -360,7 +358,7 @@ def test_nobody_hangs_who_reads_what_is_just_taken_away(killed: str) -> None:
         if killed == "mosd":
             pair[1].stop_mosd(signal.SIGKILL)
         else:
-            pair[1].run(["kill", "-9", str(pair.pids(pair[1])["n2"])], check=True)
+            pair.kill(pair[1], "n2")
         assert reader.wait(20)
         until(lambda: not set(clients) & set(running(pair[1], "mfs-client")), "the program has ended")
     finally:

@@ -205,7 +205,7 @@ def test_what_breaks_in_the_middle_loses_nothing(pair: Pair, what: str) -> None:
         if what == "link" and number in (3, 9):
             pair.lab.cut("n1", "n2", 0.3)
         elif what == "server" and number in (3, 9):
-            pair[2].run(["kill", "-9", str(pair.pids(pair[2])["server"])], check=True)
+            pair.kill(pair[2], "server")
     assert copies.wait(30) == 0
     expected, rng = hashlib.sha256(), random.Random(9)
     for _ in range(150):
@@ -257,6 +257,6 @@ def test_what_is_read_while_it_breaks_is_what_is_there(pair: Pair, large: str, w
             if what == "link":
                 pair.lab.cut("n1", "n2", 0.2)
             else:
-                pair[2].run(["kill", "-9", str(pair.pids(pair[2])["server"])], check=True)
+                pair.kill(pair[2], "server")
     assert reads.wait(30) == 0
     assert told == [large] * 60
