@@ -202,10 +202,15 @@ class Node:
         """What the node daemon answers on its control socket (to root). Errors: LabError when it does not."""
         return ask(self.root / "run/farhome/mosd.sock", operation, timeout, **fields)
 
-    def stop_mosd(self, sig: int = signal.SIGTERM, timeout: float = 10.0) -> None:
-        """Signal the node daemon that ``start_mosd`` started, and wait until it is gone. Errors: LabError."""
+    def signal_mosd(self, sig: int) -> int:
+        """Signal the node daemon that ``start_mosd`` started. Return its pid in the node."""
         pid = int((self.root / "run/farhome-lab.mosd").read_text())
         self.run(["kill", f"-{int(sig)}", str(pid)])
+        return pid
+
+    def stop_mosd(self, sig: int = signal.SIGTERM, timeout: float = 10.0) -> None:
+        """Signal the node daemon that ``start_mosd`` started, and wait until it is gone. Errors: LabError."""
+        pid = self.signal_mosd(sig)
         deadline = time.monotonic() + timeout
         while (self.root / f"proc/{pid}").exists():
             if time.monotonic() > deadline:

@@ -58,7 +58,6 @@ from node.requests.peer_requests import PeerRequests
 
 ADOPT_PERIOD = 0.5
 GUEST_PERIOD = 1.0
-END_PATIENCE = 0.5
 CHECKPOINT_TIMEOUT = 120.0
 """Seconds within which a home has taken a process back that could not go in time, and has made a checkpoint of it."""
 AFTER_START = 0.2
@@ -135,7 +134,8 @@ class Daemon:
         try:
             if node.keys.exists():
                 node.front.start()  # it takes a moment, in which there is enough to do
-            node.registry.load()
+            for entry in node.registry.load():
+                node.mover.ended(entry)
             await node.mover.deputies.restore()
             await node.guests.restore()
             starting.hosts.alone = node.config.own_programs
@@ -201,7 +201,7 @@ class Daemon:
         node.lending.close()
         node.peers.close()
         node.front.close()
-        node.mover.deputies.close()
+        node.mover.close()
         node.guests.close()
         starting.hosts.close()
         starting.zygote.close()
@@ -260,23 +260,11 @@ class Daemon:
         self.parts.cluster.process_moved(pid, before, after, runnable)
 
     def _process_ended(self, entry: HomeProcess) -> None:
-        self.parts.mover.ended(entry.pid)
-        self.parts.accounts.ended(entry)
-        self.parts.balancer.ended(entry)
         if entry.where != HOME:
             log.info("process %d ended while it was on %s", entry.pid, entry.where)
-            self.parts.tasks.spawn(self._end_guest(entry))
-
-    async def _end_guest(self, entry: HomeProcess) -> None:
-        """The deputy tells the guest's side of its process's end; if that was lost with the deputy or the connection, a guest
-        would wait for its home until link_timeout."""
-        await asyncio.sleep(END_PATIENCE)
-        if self.parts.registry.get(entry.pid) is not None:
-            return  # another process has its pid already
-        try:
-            await self.parts.peers.call(entry.where, "cancel", {"key": f"{self.parts.name}-{entry.pid}", "ended": True}, 3.0)
-        except PeerError as error:
-            log.debug("the end of process %d is not told to %s: %s", entry.pid, entry.where, error)
+        self.parts.mover.ended(entry)
+        self.parts.accounts.ended(entry)
+        self.parts.balancer.ended(entry)
 
     def _hello(self) -> dict[str, Any]:
         return self._peer_requests.hello()

@@ -23,6 +23,7 @@ from node.cluster.peers import Peers
 from node.common import process
 from node.common.config import Config
 from node.common.paths import Paths
+from node.common.tasks import Tasks
 from node.moves.deputies import ENDED, EXIT_TIMEOUT, MOVE_TIMEOUT, ORPHAN_TIME, SLOWEST, Deputies, abort
 from node.moves.home_process import HOME, KEPT_MOVES, HomeProcess
 from node.moves.move import Manner, MoveFailed, MoveReport, NoPlace, Progress, report_of
@@ -40,6 +41,10 @@ RECALL_TIMEOUT = 3.0
 RECALL_MARGIN = 5.0
 """Seconds beyond link_timeout in which a node ends a guest that has no home."""
 RECALL_POLL = 0.2
+RECALL_LONGEST_POLL = 5.0
+"""Seconds between two attempts, at first and at last."""
+END_PATIENCE = 0.5
+"""Seconds for a deputy to report the end of its process to the node where that is."""
 NAME_MOST = 15
 """Bytes of a program's name, as the kernel shows it."""
 MOST_GROUPS = 64
@@ -63,6 +68,7 @@ class Mover:
         self._peers = peers
         self._moved = moved
         self._locks: dict[int, asyncio.Lock] = {}
+        self._tasks = Tasks()
         self.deputies = Deputies(paths, config, registry, programs, self, self._recall)
         self._begins: dict[int, Callable[[], None]] = {}
         """Processes that begin as soon as their targets are ready."""
@@ -189,7 +195,7 @@ class Mover:
                 await abort(deputy)
             raise place
         if isinstance(deputy, BaseException):
-            await self._cancel(target, place)
+            await self._cancel(entry.pid, target, place)
             raise deputy
         try:
             host, port = place["address"]
@@ -209,7 +215,7 @@ class Mover:
             if isinstance(error, ProgramError) and not deputy.gone.is_set():
                 await abort(deputy)
             # A deputy that was killed, and may have been so just after the commit: then the guest has no home any more.
-            await self._cancel(target, place, ended=deputy.gone.is_set())
+            await self._cancel(entry.pid, target, place, ended=deputy.gone.is_set())
             raise
 
     async def _why_unfit(self, target: str) -> str | None:
@@ -246,19 +252,28 @@ class Mover:
         answer = await deputy.request("home", MOVE_TIMEOUT + entry.resident / SLOWEST, reason=reason, **manner.fields())
         return report_of(entry.pid, answer)
 
-    async def _cancel(self, target: str, place: Any, ended: bool = False) -> None:
+    async def _cancel(self, pid: int, target: str, place: Any, ended: bool = False) -> None:
         """Calls a place off, and if the process has `ended`, a guest that is there already."""
         key = place.get("key") if isinstance(place, dict) else None
         try:
             await self._peers.call(target, "cancel", {"key": key, "ended": ended}, 3.0)
         except PeerError as error:
             log.info("the place on %s ends by itself: %s", target, error)
+            if ended and not isinstance(error, PeerRefused):
+                self._tasks.spawn(self._end_guest(pid, target))
 
-    async def _recall(self, pid: int, node: str) -> None:
-        """A deputy was killed as it told a target that a process is the target's: whatever runs there is ended, and has not done anything
-        yet, for it had no home. If the node does not answer, it does so itself after link_timeout."""
-        end = time.monotonic() + longer(self._config().link_timeout) + RECALL_MARGIN
-        while time.monotonic() < end:
+    async def _end_guest(self, pid: int, node: str) -> None:
+        """Ends the guest of a process that has ended while it was on that node. Its deputy has done so, as a rule; if that was killed, the
+        guest would wait for its home until link_timeout."""
+        await asyncio.sleep(END_PATIENCE)
+        await self._recall(pid, node, unless=lambda: self._registry.get(pid) is not None)  # another process has its pid
+
+    async def _recall(self, pid: int, node: str, unless: Callable[[], bool] = lambda: False) -> None:
+        """Ends whatever runs on a node for a process that has no deputy any more. A deputy that was killed as it told a target that a
+        process is the target's may have a guest there which has not done anything yet, for it had no home. If the node does not answer,
+        it does so itself after link_timeout."""
+        end, pause = time.monotonic() + longer(self._config().link_timeout) + RECALL_MARGIN, RECALL_POLL
+        while time.monotonic() < end and not unless():
             try:
                 await self._peers.call(node, "cancel", {"key": f"{self._config().name}-{pid}", "ended": True}, RECALL_TIMEOUT)
                 return
@@ -266,12 +281,15 @@ class Mover:
                 return  # it has gone meanwhile
             except PeerError as error:
                 log.info("process %d may run on %s: %s", pid, node, error)
-                await asyncio.sleep(RECALL_POLL)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RECALL_LONGEST_POLL)
 
     def _arrived(self, before: HomeProcess, report: MoveReport, begun: float, reason: str) -> None:
         pid, entry = before.pid, self._registry.get(before.pid)
         state = {"state": "home" if report.where == HOME else "away"} if entry is not None else {}
-        entry = entry or self._registry.ended.get(pid)  # a short program has ended there before we hear that it has come
+        if entry is None and report.where != HOME:  # a short program has ended there before we hear that it has come
+            self._tasks.spawn(self._end_guest(pid, report.where))
+        entry = entry or self._registry.ended.get(pid)
         if entry is None or entry.starttime != before.starttime:
             return
         now = time.time()
@@ -339,8 +357,16 @@ class Mover:
         log.info("process %d: %s -> %s (%s)", entry.pid, entry.where, where, reason)
         self._moved(entry.pid, entry.where, where, 1.0)
 
-    def ended(self, pid: int) -> None:
-        """A home process has ended: what is kept for it can go."""
+    def ended(self, entry: HomeProcess) -> None:
+        """A home process has ended: what is kept for it can go, and where it was its guest ends."""
+        pid = entry.pid
         lock = self._locks.get(pid)
+        if entry.where != HOME:
+            self._tasks.spawn(self._end_guest(pid, entry.where))
         if lock is not None and not lock.locked():
             del self._locks[pid]
+
+    def close(self) -> None:
+        """Lets go of all deputies, which go on."""
+        self.deputies.close()
+        self._tasks.cancel()

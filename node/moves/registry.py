@@ -60,8 +60,9 @@ class Registry:
         """The home process with that pid."""
         return self._entries.get(pid)
 
-    def load(self) -> None:
-        """Reads what a daemon before this one left; processes that have ended since are dropped."""
+    def load(self) -> list[HomeProcess]:
+        """Reads what a daemon before this one left. Returns the processes that have ended since, which are dropped."""
+        ended = []
         for path in sorted(self._directory.glob("*.json")):
             try:
                 entry = from_record(json.loads(path.read_bytes()))
@@ -73,6 +74,8 @@ class Registry:
                 self._watch(entry)
             else:
                 path.unlink(missing_ok=True)
+                ended.append(entry)
+        return ended
 
     def add(self, entry: HomeProcess) -> None:
         """Takes a new home process (or replaces what an earlier one with the same pid left). Errors: OSError."""

@@ -112,7 +112,7 @@ class ProcessCommands:
         current = self._node.registry.get(entry.pid)
         if current is not None and current.starttime == entry.starttime and current.state == "home" and not current.moves:
             self._node.registry.forget(entry.pid)
-            self._node.mover.ended(entry.pid)
+            self._node.mover.ended(current)
 
     async def _move_quietly(self, pid: int, target: str, manner: Manner) -> None:
         try:

@@ -105,6 +105,40 @@ def test_the_guest_of_one_that_has_just_left_ends_with_it(stoppable: Cluster, no
     until("the guest has ended", lambda: '"pid"' not in place.run("mosps", "--json", "--guests").stdout, seconds=15)
 
 
+def test_its_guest_ends_though_its_end_is_heard_before_that_it_has_come(stoppable: Cluster) -> None:
+    """Its daemon finds both at once: its end, and the deputy's last word."""
+    node, place = stoppable.lab.node(HOME), stoppable.place("n2")
+    with Running(stoppable, "kinds", "beats 8 20") as process:
+        with Stop(stoppable, HOME, "out: capture") as stop:
+            waiting = stoppable.home.popen(["migrate", str(process.pid), "n2"], "", stdout=-1, stderr=-1)
+            stop.wait(lambda: None if waiting.poll() is None else waiting.communicate())
+            node.signal_mosd(signal.SIGSTOP)
+        try:
+            log = stoppable.home.root / f"run/farhome/log/deputy-{process.pid}.log"
+            until("its deputy has reported it", lambda: "is on n2" in log.read_text(), seconds=30)
+            time.sleep(0.1)
+            os.kill(deputy_of(process), signal.SIGKILL)
+            until("its stub has ended", lambda: not (stoppable.home.root / f"proc/{process.pid}").exists())
+        finally:
+            node.signal_mosd(signal.SIGCONT)
+        waiting.communicate(timeout=30)
+        assert process.end().endswith("status 137\n")
+    until("the guest has ended", lambda: '"pid"' not in place.run("mosps", "--json", "--guests").stdout, seconds=15)
+
+
+def test_its_guest_ends_though_no_daemon_was_there_when_it_ended(stoppable: Cluster) -> None:
+    node, place = stoppable.lab.node(HOME), stoppable.place("n2")
+    with Running(stoppable, "kinds", "beats 8 20") as process:
+        until("it moves", lambda: process.move("n2").done, seconds=30, every=0.5)
+        node.stop_mosd(signal.SIGKILL)
+        try:
+            os.kill(deputy_of(process), signal.SIGKILL)
+            assert process.end().endswith("status 137\n")
+        finally:
+            node.start_mosd()
+    until("the guest has ended", lambda: '"pid"' not in place.run("mosps", "--json", "--guests").stdout, seconds=15)
+
+
 def test_one_that_goes_on_and_ends_is_not_lost(stoppable: Cluster) -> None:
     with Running(stoppable, "kinds", "beats 8 20") as process:
         until("it moves", lambda: process.move("n2").done and process.move(HOME).done, seconds=30, every=0.5)
