@@ -31,6 +31,8 @@ PATIENCE = 10.0
 """Seconds for each answer of the remote."""
 WOKEN_PATIENCE = 0.005
 """Seconds for a thread of the stub that runs in a write, some of which has been read, to wait again or to have written all."""
+MOST_LOOKS = 32
+"""Threads that are looked at one by one."""
 MOMENT_PATIENCE = 10.0
 """Seconds that a move waits for the moment at which the process can stand still."""
 
@@ -59,12 +61,19 @@ def await_writes(deputy: Deputy, since: float, patience: float = writing.PATIENC
 def _is_writing(deputy: Deputy) -> bool:
     """Also if a thread of the stub runs in such a call, and does not come to rest soon; of a process at home nobody knows."""
     end = time.monotonic() + WOKEN_PATIENCE
-    while not writing.is_under_way(deputy.pid):
+    while not writing.is_under_way(deputy.pid, None if deputy.stub is None else _at_work(deputy.stub)):
         if deputy.stub is None or not _writes_on(deputy.stub):
             return False
         if time.monotonic() > end:
             return True
     return True
+
+
+def _at_work(stub: Stub) -> list[int] | None:
+    """Threads of the stub that may be in a call for the guest, for the others wait in their loops; None: they are so many that all are
+    looked at at once."""
+    busy = stub.busy()
+    return None if len(busy) > MOST_LOOKS else [host for tid in busy if (host := stub.host(tid)) is not None]
 
 
 def _writes_on(stub: Stub) -> bool:

@@ -145,7 +145,10 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
 def _cuts(frozen: Frozen, stub: Stub) -> dict[int, rests.Cut]:
     """Threads that have come in the middle of a write of which a part is done."""
     found = {}
+    some = set(stub.link.with_rests())
     for tid, thread in frozen.threads.items():
+        if stub.program_tid(tid) not in some:
+            continue
         number, done = stub.link.rest(stub.program_tid(tid))
         cut = rests.has_come(thread, number, done) if done else None
         if cut is not None:
@@ -158,7 +161,11 @@ def _with_restarts(context: Context, stub: Stub, may_go_on: bool) -> Context:
     by restart_syscall(2), if their seccomp filters let it, instead of beginning it anew. An epoll_wait is begun anew, with the milliseconds
     that are left: the register keeps them afterwards, which no compiled call of it looks at."""
 
+    known = set(stub.link.suspended())
+
     def resumed(thread: ThreadContext) -> ThreadContext:
+        if thread.tid not in known:
+            return thread
         registers = Registers.from_buffer_copy(thread.registers)
         stands_in = syscalls.signed(registers.orig_rax)
         if stands_in < 0 or syscalls.signed(registers.rax) not in syscalls.RESTART_CODES:

@@ -165,7 +165,7 @@ class Stub(Traced):
             return [(SYS.rseq, address, size, _RSEQ_UNREGISTER, signature)]
 
         if registered:
-            call_in(frozen, [thread for thread, _ in registered], calls)
+            call_in(frozen, [thread for thread, _ in registered], calls, 1)
         for thread, _ in registered:
             thread.rseq_section = None
 
@@ -180,8 +180,8 @@ class Stub(Traced):
 
     def _loop_registers(self, tid: int, registers: Registers) -> Registers:
         """The same thread at the loop's entry, on the stack in its slot's page."""
-        fresh = registers.copy()
-        fresh.rip, fresh.rdi, fresh.rsp = self._code, self._slot(tid), self._slot(tid) + PAGE - 8
+        fresh, slot = registers.copy(), self._slot(tid)
+        fresh.rip, fresh.rdi, fresh.rsp = self._code, slot, slot + PAGE - 8
         fresh.rax, fresh.orig_rax, fresh.eflags = 0, U64, 0x202
         return fresh
 
@@ -193,8 +193,10 @@ class Stub(Traced):
         frozen.restore()
         for tid, info in kept:
             self.send_again(tid, info)
+        for error in many.proceed(list(frozen.threads.values())).values():
+            if not isinstance(error, ProcessLookupError):  # waitpid will tell of one that died meanwhile
+                raise error
         for thread in frozen.threads.values():
-            tracing.proceed(thread.tid)
             if thread.group_stop:  # the process is stopped: for the way into the loop alone the thread was not
                 tracing.interrupt(thread.tid)
 
@@ -516,11 +518,13 @@ class Stub(Traced):
         if self.busy():
             raise FarhomeError(f"a call of thread {self.busy()[0]} is under way")
         threads: dict[int, Thread] = {}
-        wanted = list(self.tids)
+        wanted, told = list(self.tids), dict[int, int | None]()
         try:
             self.ask_to_stop(wanted)
+            due = [tid for tid in wanted if tid not in self.detained]
+            told |= zip(due, many.reports(due, many.SOON), strict=True)
             for tid in wanted:
-                stop = self.interrupt(tid, 5.0, is_asked=True)
+                stop = self.interrupt(tid, 5.0, is_asked=True, first=told.pop(tid, None))
                 if stop is None:
                     raise TimeoutError(f"thread {tid} of the stub does not stop")
                 threads[tid] = Thread(tid, self.pid)
@@ -529,7 +533,7 @@ class Stub(Traced):
             many.look(self.pid, list(threads.values()))
         except BaseException:
             for tid in wanted:
-                if tid in threads or self.interrupt(tid, 0.5, is_asked=True) is not None:
+                if tid in threads or self.interrupt(tid, 0.5, is_asked=True, first=told.pop(tid, None)) is not None:
                     tracing.proceed(tid)  # as it stood: nothing has been set
                     if tid in threads and threads[tid].group_stop:
                         tracing.interrupt(tid)

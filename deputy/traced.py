@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from kernel_helpers.errors import FarhomeError
-from kernel_helpers.process import tracing
+from kernel_helpers.process import many, tracing
 from kernel_helpers.process.inject import Thread
 from kernel_helpers.process.seizing import find_instruction
 from kernel_helpers.process.syscalls import SYS
@@ -77,30 +77,30 @@ class Traced:
 
     def ask_to_stop(self, tids: Iterable[int]) -> None:
         """Begins to bring threads to a stop of our making; interrupt() awaits each."""
-        for tid in tids:
-            tracing.interrupt(tid)
+        many.interrupt(list(tids))
 
-    def interrupt(self, tid: int, timeout: float, is_asked: bool = False) -> Stop | None:
+    def interrupt(self, tid: int, timeout: float, is_asked: bool = False, first: int | None = None) -> Stop | None:
         """Brings a thread to a stop of our making, or awaits that, if it is asked for. None: it does not come within `timeout` s, or it has
-        ended."""
+        ended. first: what it has reported since then (as waitpid has it), taken from its queue already."""
         self.awaited = tid
         try:
             if not is_asked:
                 tracing.interrupt(tid)
-            return self._interrupt(tid, timeout)
+            return self._interrupt(tid, timeout, first)
         finally:
             self.awaited = 0
 
-    def _interrupt(self, tid: int, timeout: float) -> Stop | None:
+    def _interrupt(self, tid: int, timeout: float, first: int | None) -> Stop | None:
         if tid in self.detained:
             self.detained.discard(tid)
             tracing.proceed(tid)
         end, look = time.monotonic() + timeout, time.monotonic() + LOOK
         while True:
             try:
-                got, status = os.waitpid(tid, os.WNOHANG | _WALL)
+                got, status = (tid, first) if first is not None else os.waitpid(tid, os.WNOHANG | _WALL)
             except ChildProcessError:
                 return None
+            first = None
             if got != tid:
                 if (now := time.monotonic()) > end:
                     return None

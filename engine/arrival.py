@@ -57,9 +57,18 @@ def wake(frozen: Frozen) -> None:
         thread.group_stop = 0
 
 
+def suspend_seccomp(frozen: Frozen) -> None:
+    """Injected calls bypass the process's filter from now on, until it has other options. Needs CAP_SYS_ADMIN. Errors: OSError."""
+    for error in many.set_options(list(frozen.threads.values()), lambda thread: thread.options | PTRACE_O_SUSPEND_SECCOMP).values():
+        raise error
+
+
 @contextmanager
 def seccomp_suspended(frozen: Frozen) -> Iterator[None]:
     """Injected calls bypass the process's filter inside; afterwards the options are as they were. Needs CAP_SYS_ADMIN."""
+    if all(thread.options & PTRACE_O_SUSPEND_SECCOMP for thread in frozen.threads.values()):
+        yield
+        return
     before = {tid: thread.options for tid, thread in frozen.threads.items()}
     for error in many.set_options(list(frozen.threads.values()), lambda thread: thread.options | PTRACE_O_SUSPEND_SECCOMP).values():
         raise error
@@ -126,7 +135,7 @@ def install_watch(frozen: Frozen) -> None:
 
     with seccomp_suspended(frozen), scratch_page(frozen) as at:
         frozen.write(at, struct.pack("<HxxxxxxQ", len(program) // INSTRUCTION, at + 16) + program)
-        have_called(frozen, threads, calls)
+        have_called(frozen, threads, calls, 2, alike=True)
 
 
 def notifications_work() -> bool:
@@ -157,4 +166,4 @@ def drop_capabilities(frozen: Frozen) -> None:
     """Every thread loses all capabilities that it has on this node. Errors: OSError."""
     threads = list(frozen.threads.values())
     with seccomp_suspended(frozen):
-        have_called(frozen, threads, lambda _, address: no_capabilities(address), [NO_CAPABILITIES] * len(threads))
+        have_called(frozen, threads, lambda _, address: no_capabilities(address), 2, [NO_CAPABILITIES] * len(threads), alike=True)

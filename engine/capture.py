@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from engine import alone, altstack, identities
 from engine.address_space import exceptional, read_mappings_quickly
 from engine.confinement import chain
-from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext
+from engine.context import ACTION_BYTES, SIGINFO_BYTES, SIGNALS, Context, Identity, MemoryLayout, Rseq, ThreadContext, made
 from engine.crowd import call_in
 from engine.layout import page_ranges
 from engine.mappings import PAGE, Mapping
@@ -34,6 +34,7 @@ _PTRACE_PEEKSIGINFO = 0x4209
 _PEEK_SHARED = 1
 _PR_GET_TID_ADDRESS = 40
 _PR_GET_NAME = 16
+_NO_RSEQ = {"address": 0, "size": 0, "signature": 0}
 _SAID = struct.Struct("<QQIIQ16s")
 _CAP_IPC_LOCK = 14
 _MEMBARRIER_GET_REGISTRATIONS = 1 << 9
@@ -253,10 +254,13 @@ def _abort_restartable_sequence(frozen: Frozen, thread: Thread) -> None:
 def _threads(frozen: Frozen, carried: bool, beneath: int) -> tuple[ThreadContext, ...]:
     """What there is to be known of each of its threads, the first one first. Errors: OSError."""
     threads = sorted(frozen.threads.values(), key=lambda thread: thread is not frozen.leader)
-    never = [altstack.NEVER.rjust(_SAID.size + altstack.STACK.size, b"\0")] + [b""] * (len(threads) - 1)
-    results, said = call_in(frozen, threads, lambda index, address: _asked(address, not index), never, told=_SAID.size)
-    is_never = results[0].pop()
-    many.check_all([(thread, _asked(0)) for thread in threads], results)
+    wish = altstack.NEVER.rjust(_SAID.size + altstack.STACK.size, b"\0")
+    results, said = call_in(
+        frozen, threads, lambda _, address: _asked(address), 4, [wish] * len(threads), told=_SAID.size, alike=True
+    )  # fmt: skip
+    is_never, *_ = [some.pop() for some in results]  # the others have asked because calls are to be alike
+    if any(min(some) < 0 for some in results):
+        many.check_all([(thread, _asked(0)[:-1]) for thread in threads], results)
     kept, registrations, filtered = many.states(threads), many.rseqs(threads), many.filtered(threads, beneath)
     tids = inner_tids(frozen.pid, [thread.tid for thread in threads])
     found = []
@@ -264,32 +268,37 @@ def _threads(frozen: Frozen, carried: bool, beneath: int) -> tuple[ThreadContext
         clear_tid, pointer, flags, pad, size, comm = _SAID.unpack(said[index])
         stack = altstack.STACK.pack(pointer, flags & ~altstack.ONSTACK, pad, size)
         state, robust, waits = kept[index]
-        pending = list(pending_signals(thread.tid, shared=False)) if waits else []
-        pending[:0] = [info for info in thread.in_hand if tracing.signal_number(info) not in _UNCATCHABLE]
-        found.append(
-            ThreadContext(
-                tid=tids[thread.tid],
-                registers=bytes(_registers(thread, carried)),
-                extended_state=state,
-                signal_mask=thread.signal_mask,
-                robust_list=robust,
-                clear_tid=clear_tid,
-                rseq=Rseq(*registrations[index]) if registrations[index][0] else Rseq(),
-                sigaltstack=stack if index else altstack.of_first(frozen, stack, is_never),
-                comm=comm.partition(b"\0")[0],
-                pending=tuple(pending),
-                filters=chain(thread.tid, beneath) if thread.tid in filtered else (),
-            )
-        )
+        pending = [info for info in thread.in_hand if tracing.signal_number(info) not in _UNCATCHABLE]
+        pending += pending_signals(thread.tid, shared=False) if waits else ()
+        fields = {
+            "tid": tids[thread.tid],
+            "registers": bytes(_registers(thread, carried)),
+            "extended_state": state,
+            "signal_mask": thread.signal_mask,
+            "robust_list": robust,
+            "clear_tid": clear_tid,
+            "rseq": _rseq(*registrations[index]),
+            "sigaltstack": stack if index else altstack.of_first(frozen, stack, is_never),
+            "comm": comm.partition(b"\0")[0],
+            "pending": tuple(pending),
+            "resume_with_restart_syscall": False,
+            "filters": chain(thread.tid, beneath) if thread.tid in filtered else (),
+        }
+        found.append(made(ThreadContext, fields))
     return tuple(found)
 
 
-def _asked(address: int, is_first: bool = False) -> list[tuple[int, ...]]:
-    """The calls that tell of a thread what only it knows, into memory at `address` (_SAID); behind that is what the first one asks for
-    besides (engine/altstack.py)."""
-    told: list[tuple[int, ...]] = [(SYS.prctl, _PR_GET_TID_ADDRESS, address), (SYS.sigaltstack, 0, address + 8)]
-    told.append((SYS.prctl, _PR_GET_NAME, address + 32))
-    return [*told, (SYS.sigaltstack, address + _SAID.size, 0)] if is_first else told
+def _rseq(address: int, size: int, signature: int) -> Rseq:
+    return made(Rseq, {"address": address, "size": size, "signature": signature} if address else _NO_RSEQ)
+
+
+def _asked(address: int) -> list[tuple[int, ...]]:
+    """The calls that tell of a thread what only it knows, into memory at `address` (_SAID). The last is what the first thread asks for
+    besides, behind that (engine/altstack.py)."""
+    return [
+        (SYS.prctl, _PR_GET_TID_ADDRESS, address), (SYS.sigaltstack, 0, address + 8), (SYS.prctl, _PR_GET_NAME, address + 32),
+        (SYS.sigaltstack, address + _SAID.size, 0),
+    ]  # fmt: skip
 
 
 def _registers(thread: Thread, carried: bool) -> Registers:

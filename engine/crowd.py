@@ -22,37 +22,42 @@ _PROT_READ_WRITE, _PRIVATE_ANONYMOUS = 3, 0x22
 
 
 def call_in(
-    frozen: Frozen, threads: Sequence[Thread], calls: Calls, given: Sequence[bytes] = (), told: int = 0, aside: bool = False,
-    spare: tuple[int, int] = (0, 0),
+    frozen: Frozen, threads: Sequence[Thread], calls: Calls, most: int, given: Sequence[bytes] = (), told: int = 0, aside: bool = False,
+    spare: tuple[int, int] = (0, 0), alike: bool = False,
 ) -> tuple[list[list[int]], list[bytes]]:  # fmt: skip
-    """Has each of these threads make its calls; returns what they gave, and what is in the memory of each then. given: what is there
-    before; told: how many bytes of it are of interest. aside: their stack pointers are elsewhere meanwhile. spare: memory that few threads
-    can use, address and size. Errors: OSError, as Thread.call() has them."""
+    """Has each of these threads make its calls, at most `most`; returns what they gave, and what is in the memory of each then. given: what
+    is there before; told: how many bytes of it are of interest. aside: their stack pointers are elsewhere meanwhile. spare: memory that few
+    threads can use, address and size. alike: they make the same calls, but for where the memory of each is. Errors: OSError, as
+    Thread.call() has them."""
     slot = -(-max(told, max(map(len, given), default=0)) // 64) * 64
-    tables = max(map(len, (calls(index, 0) for index in range(len(threads)))), default=0) * CALL_ROOM
+    tables = most * CALL_ROOM
     results: list[list[int]] = []
     memory: list[bytes] = []
     with many.code(frozen) as batch, _room(frozen, len(threads) if batch else 1, tables + slot + 64, spare) as (address, at_once):
         data = address + tables * at_once
+        stack = data + slot * at_once + 64 if aside else 0
         for first in range(0, len(threads), at_once):
-            some = range(first, min(first + at_once, len(threads)))
+            some = threads[first : first + at_once]
             if given:
-                frozen.write(data, b"".join(given[index].ljust(slot, b"\0") for index in some))
-            wanted = [(threads[index], calls(index, data + slot * (index - first))) for index in some]
-            results += many.calls(frozen, wanted, batch, address, tables * at_once, data + slot * at_once + 64 if aside else 0)
+                frozen.write(data, b"".join([one.ljust(slot, b"\0") for one in given[first : first + at_once]]))
+            if alike and batch:
+                results += many.alike(frozen, some, calls(first, data), calls(first + 1, data + slot), batch, address, stack)
+            else:
+                wanted = [(thread, calls(first + index, data + slot * index)) for index, thread in enumerate(some)]
+                results += many.calls(frozen, wanted, batch, address, tables * at_once, stack)
             if told:
                 read = frozen.read(data, slot * len(some))
-                memory += [read[slot * place : slot * place + told] for place in range(len(some))]
+                memory += [read[at : at + told] for at in range(0, slot * len(some), slot)]
     return results, memory
 
 
 def have_called(
-    frozen: Frozen, threads: Sequence[Thread], calls: Calls, given: Sequence[bytes] = (), aside: bool = False,
-    spare: tuple[int, int] = (0, 0),
+    frozen: Frozen, threads: Sequence[Thread], calls: Calls, most: int, given: Sequence[bytes] = (), aside: bool = False,
+    spare: tuple[int, int] = (0, 0), alike: bool = False,
 ) -> None:  # fmt: skip
     """The same where each call must succeed. Errors: OSError."""
-    results, _ = call_in(frozen, threads, calls, given, 0, aside, spare)
-    if any(result < 0 for some in results for result in some):
+    results, _ = call_in(frozen, threads, calls, most, given, 0, aside, spare, alike)
+    if any(min(some, default=0) < 0 for some in results):
         many.check_all([(thread, calls(index, 0)) for index, thread in enumerate(threads)], results)
 
 

@@ -149,8 +149,8 @@ def refill(
             raise LayoutImpossible("the stub's system-call instruction is not in its reserved pages")
         threads = _match_threads(stub, context)
         mine = [threads[thread.tid] for thread in context.threads]
-        here = many.states(mine)
-        states = [fit_extended_state(t.extended_state, now[0]) for t, now in zip(context.threads, here, strict=True)]
+        ((template, _, _),), robust = many.states(mine[:1]), many.robust_lists(mine)
+        states = [fit_extended_state(thread.extended_state, template) for thread in context.threads]
         _check_kernel_code(stub, maps, context)
         kept = _keep(stub, maps, merge([*reserved, *filled]))
     except (BadContext, OSError) as error:
@@ -188,7 +188,7 @@ def refill(
             for bit in range(context.barriers.bit_length()):
                 if context.barriers >> bit & 1:
                     stub.call(SYS.membarrier, 1 << bit, 0, 0)
-            _set_threads(stub, mine, context.threads, [robust for _, robust, _ in here], room)
+            _set_threads(stub, mine, context.threads, robust, room)
             many.set_states(mine, states)
             queued.put(context, scratch)
         lock_future(stub, context.future_locks)
@@ -418,15 +418,16 @@ def _set_threads(
         return [*made, (SYS.sigaltstack, address, 0), (SYS.prctl, _PR_SET_NAME, address + altstack.STACK.size)]
 
     given, spare = [thread.sigaltstack + thread.comm + b"\0" for thread in wanted], (room[0], room[1] - room[0])
-    results, _ = call_in(stub, threads, calls, given, aside=True, spare=spare)
+    results, _ = call_in(stub, threads, calls, 6, given, aside=True, spare=spare)
     disabled = [index for index, some in enumerate(results) if altstack.was_never(wanted[index].sigaltstack, some[-2])]
     for index in disabled:
         results[index][-2] = 0
-    many.check_all([(thread, calls(index, 0)) for index, thread in enumerate(threads)], results)
+    if any(min(some) < 0 for some in results):
+        many.check_all([(thread, calls(index, 0)) for index, thread in enumerate(threads)], results)
     if disabled:  # the nearest state that can be set: sigaltstack(2) reports the same for both
         some = [threads[index] for index in disabled]
         disables = [altstack.DISABLED] * len(some)
-        have_called(stub, some, lambda _, address: [(SYS.sigaltstack, address, 0)], disables, aside=True, spare=spare)
+        have_called(stub, some, lambda _, address: [(SYS.sigaltstack, address, 0)], 1, disables, aside=True, spare=spare)
 
 
 def _load(thread: Thread, wanted: ThreadContext) -> None:

@@ -293,7 +293,8 @@ def become(frozen: Frozen, identity: Identity) -> None:
         frozen.write(scratch, struct.pack(f"<{len(identity.groups)}I", *identity.groups))
         calls = [(SYS.setgroups, len(identity.groups), scratch), (SYS.setresgid, *identity.gids), (SYS.setresuid, *identity.uids)]
         threads = list(frozen.threads.values())
-        have_called(frozen, threads, lambda _, address: [*calls, *no_capabilities(address)], [NO_CAPABILITIES] * len(threads))
+        given = [NO_CAPABILITIES] * len(threads)
+        have_called(frozen, threads, lambda _, address: [*calls, *no_capabilities(address)], 5, given, alike=True)
         frozen.call(SYS.prctl, _PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kernel_helpers.inspection import tasks
@@ -25,10 +27,10 @@ _OF_VECTORS = (SYS.writev, SYS.sendmsg)
 _OF_FILES = (SYS.sendfile,)
 
 
-def is_under_way(pid: int) -> bool:
-    """Whether any thread waits in such a call; a process that has ended does not."""
+def is_under_way(pid: int, tids: Sequence[int] | None = None) -> bool:
+    """Whether any thread waits in such a call, or any of these; a process that has ended does not."""
     try:
-        told = tasks.texts(pid, "syscall")
+        told = tasks.texts(pid, "syscall") if tids is None else _told(pid, tids)
     except OSError:
         return False
     running: list[Path] = []
@@ -47,6 +49,15 @@ def is_under_way(pid: int) -> bool:
         if not running:
             break
     return False
+
+
+def _told(pid: int, tids: Sequence[int]) -> dict[int, bytes]:
+    """What the file `syscall` of each of a few threads says; of one that has ended, nothing."""
+    told = {}
+    for tid in tids:
+        with suppress(OSError):
+            told[tid] = Path(f"/proc/{pid}/task/{tid}/syscall").read_bytes()
+    return told
 
 
 def can_be_cut(pid: int, number: int, descriptor: int) -> bool:

@@ -8,14 +8,14 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import criu, postcopy, precopy
-from engine.arrival import drop_capabilities, install_filter, install_own, install_watch, notifications_work, wake
+from engine.arrival import drop_capabilities, install_filter, install_own, install_watch, notifications_work, suspend_seccomp, wake
 from engine.capture import NO_LIMIT
 from engine.commit import Candidate, Do, Word, follow
 from engine.confinement import lets_sleeps_go_on
@@ -33,7 +33,7 @@ from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.inspection.tasks import inner_tids
 from kernel_helpers.link.link import AwayLink, Part
 from kernel_helpers.pages.pages import PageRange, receive_own_pages
-from kernel_helpers.process import tracing
+from kernel_helpers.process import many, tracing
 from kernel_helpers.process.seizing import Frozen, seize
 from kernel_helpers.stream.stream import Connection
 from remote import identity, rehearsal
@@ -185,6 +185,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
             frozen = seize(host_pid, tracing.PTRACE_O_EXITKILL)
             wake(frozen)
             phases.done("wake")
+        suspend_seccomp(frozen)
         has_fixed_ids = request.get("fixed_ids") is True and (isinstance(cargo, _Images) or _are_equal(cargo.context.identity))
         listener = install_filter(frozen, call_filter.program(FILTER_VERDICT if by_ptrace else RET_NOTIFY, has_fixed_ids))
         phases.done("filter")
@@ -208,6 +209,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         threads = list(frozen.threads)
         _must_live(threads)
         talk.send("prepared")
+        link.account.begin()  # while home decides
         decision = await_decision(remote, talk, lambda: _must_live(threads))
     except BaseException as error:
         # At once: it may be about to say commit. Nothing runs here.
@@ -238,7 +240,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
         os.close(listener)
     guest = Guest(
         remote, frozen, sandbox, link, int(request["uid"]), str(request.get("command", "?")), userfaultfd, taker,
-        home_nodes=str(request.get("memory_nodes", "")),
+        home_nodes=str(request.get("memory_nodes", "")), is_counted=True,
     )  # fmt: skip
     guest.marks.home_has_guards = bool(request.get("guards"))
     if isinstance(cargo, _Poured):
@@ -330,9 +332,9 @@ def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lam
                 other.close()
 
 
-def _must_live(tids: Iterable[int]) -> None:
+def _must_live(tids: Sequence[int]) -> None:
     """The threads of what is ready. Errors: FarhomeError."""
-    if any(tracing.has_ended(tid) for tid in tids):
+    if many.have_ended(tids):
         raise FarhomeError("it was killed when it was ready")
 
 

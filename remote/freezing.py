@@ -42,15 +42,20 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
     stopped: list[int] = []
     halted = guest.take_halted() | guest.masks.take_waiting()
     taken: list[tuple[int, bytes]] = []
+    told: dict[int, int | None] = {}
     try:
         guest.signals.ask_no_more()
-        many.interrupt([tid for tid in guest.threads if tid not in halted])
+        asked = [tid for tid in guest.threads if tid not in halted]
+        many.interrupt(asked)
         guest.dying.let_freeze()
         for tid in parked:
             # Calls that only home makes, and whatever was suspended just now: back to before the call.
             guest.link.answer(tid, error=syscalls.ERESTARTNOINTR)
+        told |= zip(asked, many.reports(asked, many.SOON), strict=True)
         for tid in list(guest.threads):
-            taken += await_trap(guest, tid, halted.pop(tid, None))
+            status = told.pop(tid, None)
+            first = tracing.decode(tid, status) if status is not None else halted.pop(tid, None)
+            taken += await_trap(guest, tid, first)
             if tid in guest.threads:  # else its exit was under way
                 stopped.append(tid)
         found = [Thread(tid, guest.pid) for tid in stopped]
@@ -79,6 +84,9 @@ def freeze(guest: Guest, is_over: bool = False) -> str:
                 if guest.is_stopped:
                     tracing.interrupt(thread.tid)
                 thread.resume()
+        for tid, status in told.items():
+            if status is not None and tid in guest.threads:  # nobody else hears of it any more
+                guest.handle_stop(tracing.decode(tid, status))
         for stop in halted.values():
             if stop.cause is Cause.OTHER:
                 guest.masks.again(stop.tid)

@@ -63,7 +63,7 @@ class Guest:
 
     def __init__(
         self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1,
-        taker: Taker | None = None, home_nodes: str = "",
+        taker: Taker | None = None, home_nodes: str = "", is_counted: bool = False,
     ) -> None:  # fmt: skip
         self.remote = remote
         self.pid = frozen.pid
@@ -115,7 +115,8 @@ class Guest:
         self._cpu_in_all: float | None = None
         self._used: list[int] = []
         """here and before, when that was last looked at"""
-        link.account.begin()
+        if not is_counted:
+            link.account.begin()
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -131,8 +132,9 @@ class Guest:
         options = tracing.PTRACE_O_EXITKILL | self.link.trace_options
         for error in many.set_options(list(frozen.threads.values()), lambda _: options).values():
             raise error
-        for thread in frozen.threads.values():
-            self.waits.end_early(thread.registers)
+        if not self.waits.may_go_on:
+            for thread in frozen.threads.values():
+                self.waits.end_early(thread.registers)
         frozen.restore()
         for tid, info in in_hand:  # what no mask kept out of the calls above
             number = tracing.signal_number(info)
@@ -141,11 +143,13 @@ class Guest:
                 self.await_stop(tid)
             else:
                 self.signals.queue(number, self.signals.claim(info), tid)
-        for thread in frozen.threads.values():
-            if self.is_stopped and thread.tid not in self._undecided:
-                tracing.interrupt(thread.tid)  # it comes to that stop before any instruction of its own
-            self.follow(thread.tid)
-            thread.resume()
+        if self.is_stopped:  # they come to that stop before any instruction of their own
+            many.interrupt([tid for tid in frozen.threads if tid not in self._undecided])
+        if self.trace is not None:
+            for tid in frozen.threads:
+                self.follow(tid)
+        for error in many.resume(list(frozen.threads.values())).values():
+            raise error
 
     @property
     def has_all_memory(self) -> bool:

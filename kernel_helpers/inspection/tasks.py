@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import functools
 import os
 import struct
@@ -24,7 +23,11 @@ _GET_PID_FROM_PIDNS = 0x8004B706
 @functools.cache
 def _native() -> ctypes.CDLL:
     text = ctypes.c_char_p
-    return library.functions(("farhome_tasks_read", ctypes.c_int64, [ctypes.c_int, text, text, ctypes.c_void_p, ctypes.c_size_t]))
+    i, u64, pointer, size = ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t
+    return library.functions(
+        ("farhome_tasks_read", ctypes.c_int64, [i, text, text, pointer, size]),
+        ("farhome_tasks_translate", i, [i, u64, pointer, pointer, size]),
+    )
 
 
 def texts(pid: int, name: str, lines: Iterable[str] = ()) -> dict[int, bytes]:
@@ -57,14 +60,23 @@ def _room_for(pid: int) -> int:
         raise ProcessLookupError(errno.ESRCH, f"threads of process {pid}: {os.strerror(errno.ESRCH)}") from None
 
 
+def _translated(namespace: str, request: int, tids: Sequence[int]) -> list[int]:
+    """Errors: OSError, also where one of them has ended, or the kernel does not tell."""
+    found = (ctypes.c_int32 * len(tids))()
+    with open(namespace, "rb", buffering=0) as opened:
+        result = _native().farhome_tasks_translate(opened.fileno(), request, (ctypes.c_int32 * len(tids))(*tids), found, len(tids))
+    if result < 0:
+        raise OSError(-result, f"{namespace}: {os.strerror(-result)}")
+    return list(found)
+
+
 def inner_tids(pid: int, tids: Sequence[int]) -> dict[int, int]:
     """tid -> what the program itself knows that thread by; those that have ended are not there. Errors: OSError."""
     theirs = f"/proc/{pid}/ns/pid"
     try:
         if os.readlink(theirs) == os.readlink("/proc/self/ns/pid"):
             return {tid: tid for tid in tids}
-        with open(theirs, "rb", buffering=0) as namespace:
-            return {tid: fcntl.ioctl(namespace, _GET_PID_IN_PIDNS, tid) for tid in tids}
+        return dict(zip(tids, _translated(theirs, _GET_PID_IN_PIDNS, tids), strict=True))
     except OSError:
         pass  # this kernel does not tell, or one has ended
     wanted = set(tids)
@@ -77,8 +89,7 @@ def outer_tids(pid: int, inner: Sequence[int]) -> list[int]:
     if os.readlink(theirs) == os.readlink("/proc/self/ns/pid"):
         return list(inner)
     try:
-        with open(theirs, "rb", buffering=0) as namespace:
-            return [fcntl.ioctl(namespace, _GET_PID_FROM_PIDNS, tid) for tid in inner]
+        return _translated(theirs, _GET_PID_FROM_PIDNS, inner)
     except OSError:
         pass
     tids = [int(name) for name in os.listdir(f"/proc/{pid}/task")]

@@ -196,6 +196,8 @@ def _native() -> ctypes.CDLL:
         ("home_suspend", i, [pointer, i, ctypes.c_int64]),
         ("home_expect_rest", i, [pointer, i, i, pointer, ctypes.c_uint64]),
         ("home_rest", u64, [pointer, i, pointer]),
+        ("home_with_rests", unsigned, [pointer, pointer, unsigned]),
+        ("home_suspended", unsigned, [pointer, pointer, unsigned]),
         ("home_statistic", u64, [pointer, i]),
         ("home_free", None, [pointer]),
     )
@@ -451,7 +453,17 @@ class HomeLink(SessionLink):
 
     def parts(self) -> list[Part]:
         """What is known so of all threads."""
-        return [Part(tid, number, done) for tid in self.threads for number, done in [self.rest(tid)] if done]
+        return [Part(tid, number, done) for tid in self.with_rests() for number, done in [self.rest(tid)] if done]
+
+    def with_rests(self) -> list[int]:
+        """Threads of which rest() tells a call."""
+        room = (ctypes.c_uint32 * len(self.threads))()
+        return list(room[: _native().home_with_rests(self.handle, room, len(room))])
+
+    def suspended(self) -> list[int]:
+        """Threads of which resumable() or milliseconds_left() may tell a call."""
+        room = (ctypes.c_uint32 * len(self.threads))()
+        return list(room[: _native().home_suspended(self.handle, room, len(room))])
 
     def resumable(self, tid: int) -> int | None:
         """The number of the suspended call that restart_syscall(2), made by this very thread, would go on with even after

@@ -51,8 +51,23 @@ class Deferred(ctypes.Structure):
     _fields_ = [("count", ctypes.c_int32), ("before", ctypes.c_int32), ("infos", ctypes.c_ubyte * SIGINFO_SIZE * _DEFERRED_MOST)]
 
 
-class _Injected(ctypes.Structure):
-    _fields_ = [("number", ctypes.c_int64), ("result", ctypes.c_int64), ("arguments", ctypes.c_uint64 * 6)]
+INJECTED = 64
+"""Bytes of struct injected."""
+_CALLS = [struct.Struct(f"<2q{count}Q{8 * (6 - count)}x") for count in range(7)]
+"""The same, by how many arguments there are."""
+
+
+def packed(number: int, *arguments: int) -> bytes:
+    """A call as struct injected."""
+    try:
+        return _CALLS[len(arguments)].pack(number, 0, *arguments)
+    except struct.error:  # a negative one
+        return _CALLS[len(arguments)].pack(number, 0, *[argument & U64 for argument in arguments])
+
+
+def results_of(table: bytearray) -> list[int]:
+    """What a row of such calls has given."""
+    return memoryview(table).cast("q")[1 :: INJECTED // 8].tolist()
 
 
 class RseqConfiguration(ctypes.Structure):
@@ -338,18 +353,16 @@ class Thread:
         """The same by the code of a refuge that is at that address, whether or not the thread would wait there if we died."""
         self.block_signals()
         deferred = Deferred()
-        made = (_Injected * len(wanted))()
-        for one, (number, *arguments) in zip(made, wanted, strict=True):
-            one.number = number
-            one.arguments[: len(arguments)] = [argument & U64 for argument in arguments]
+        table = bytearray(b"".join([packed(*one) for one in wanted]))
         result = functions().inject_batch(
-            self.tid, code, ctypes.byref(self.registers), int(self.call_timeout * 1e6), ctypes.byref(deferred), room, made, len(made),
+            self.tid, code, ctypes.byref(self.registers), int(self.call_timeout * 1e6), ctypes.byref(deferred), room,
+            (ctypes.c_char * len(table)).from_buffer(table), len(wanted),
         )  # fmt: skip
         self._keep_deferred(deferred)
         if result <= -_FAILED:
             check(result, f"calls in {self.tid}")
         self.is_in_call = self._can_inject_signal = False
-        return [one.result for one in made]
+        return results_of(table)
 
     def has_called(self, deferred: Deferred) -> None:
         """Others have made calls in it, after block_signals(), as call() does."""

@@ -31,6 +31,7 @@
 #define MOST_SIGNALS 4 /* each of which has come before a stop that was asked for */
 #define FIRST_YIELDS 40
 #define NOT_MADE INT64_MIN
+#define NOT_REPORTED INT32_MIN
 
 /* How one thread stands. options: with which it is seized. */
 struct standing {
@@ -220,10 +221,19 @@ static bool takes_report(struct part *part)
 	return false;
 }
 
-/* The batch of refuge.py, which lies at `code` in process `pid`, in many threads at a time, all of which block all signals. Their calls are
- * written to `room` there. All of them stand in the loop behind it afterwards; results beside the calls. */
-int inject_many_call(int pid, uint64_t code, struct part *parts, long count, uint64_t room, struct injected *calls, long total,
-                     int64_t timeout_us)
+/* Calls of `count` threads, `words` 64-bit words for each, of which those of the first two are there: what differs between them differs as
+ * much from each to the next. */
+void inject_many_go_on(uint64_t *calls, long words, long count)
+{
+	for (long i = 2 * words; i < words * count; i++)
+		calls[i] = 2 * calls[i - words] - calls[i - 2 * words];
+}
+
+/* The batch of refuge.py, which lies at `code` in process `pid`, in many threads at a time, all of which block all signals, or are made to
+ * block `mask`, if that is not 0. Their calls are written to `room` there. All of them stand in the loop behind it afterwards; results
+ * beside the calls. */
+int inject_many_call(int pid, uint64_t code, uint64_t mask, struct part *parts, long count, uint64_t room, struct injected *calls,
+                     long total, int64_t timeout_us)
 {
 	int64_t end = now_us() + timeout_us;
 	long size = total * sizeof *calls;
@@ -238,7 +248,8 @@ int inject_many_call(int pid, uint64_t code, struct part *parts, long count, uin
 		struct iovec v = {&r, sizeof r};
 		r.rip = code, r.rbx = room + parts[i].first * sizeof *calls, r.rbp = parts[i].count, r.rax = 0, r.orig_rax = -1;
 		parts[i].error = 0;
-		if (ptrace(PTRACE_SETREGSET, parts[i].tid, NT_PRSTATUS, &v) || ptrace(PTRACE_CONT, parts[i].tid, 0, 0))
+		if ((mask && ptrace(PTRACE_SETSIGMASK, parts[i].tid, 8, &mask)) ||
+		    ptrace(PTRACE_SETREGSET, parts[i].tid, NT_PRSTATUS, &v) || ptrace(PTRACE_CONT, parts[i].tid, 0, 0))
 			parts[i].error = errno;
 	}
 	for (long i = 0, tries = 0; i < count && !is_late;) {
@@ -293,6 +304,18 @@ struct peek {
 	uint32_t flags;
 	int32_t count;
 };
+
+/* Where the robust list of each is, and how long its head. */
+int inject_many_robust(struct kept *threads, long count)
+{
+	for (long i = 0; i < count; i++) {
+		void *head = NULL;
+		size_t size = 0;
+		threads[i].error = syscall(SYS_get_robust_list, threads[i].tid, &head, &size) ? errno : 0;
+		threads[i].robust = (uint64_t)head, threads[i].robust_size = size;
+	}
+	return 0;
+}
 
 /* The extended state of each thread goes to `states`, `room` bytes apart. */
 int inject_many_read(struct kept *threads, long count, void *states, long room)
@@ -354,6 +377,44 @@ int inject_many_continue(const int32_t *tids, int32_t *errors, long count)
 {
 	for (long i = 0; i < count; i++)
 		errors[i] = ptrace(PTRACE_CONT, tids[i], 0, 0) ? errno : 0;
+	return 0;
+}
+
+/* Lets stopped threads go for good. */
+int inject_many_detach(const int32_t *tids, int32_t *errors, long count)
+{
+	for (long i = 0; i < count; i++)
+		errors[i] = ptrace(PTRACE_DETACH, tids[i], 0, 0) ? errno : 0;
+	return 0;
+}
+
+/* The next report of each thread, that is to come soon: its status; a negative errno; NOT_REPORTED: none came in the time for all. */
+int inject_many_await(const int32_t *tids, int32_t *statuses, long count, int64_t timeout_us)
+{
+	int64_t end = now_us() + timeout_us;
+
+	for (long i = 0; i < count; i++) {
+		int status, found;
+		for (long tries = 0; !(found = has_stopped(tids[i], &status)); tries++) {
+			if (tries >= FIRST_YIELDS && now_us() > end)
+				break;
+			give_way(tries);
+		}
+		statuses[i] = found > 0 ? status : found < 0 ? found : NOT_REPORTED;
+	}
+	return 0;
+}
+
+/* Whether any of these threads has ended, which can still be waited for afterwards. 1, 0, or a negative errno. */
+int inject_many_ended(const int32_t *tids, long count)
+{
+	for (long i = 0; i < count; i++) {
+		siginfo_t found = {0};
+		if (waitid(P_PID, tids[i], &found, WEXITED | WNOHANG | WNOWAIT | __WALL))
+			return -errno;
+		if (found.si_pid)
+			return 1;
+	}
 	return 0;
 }
 

@@ -5,8 +5,9 @@ Should the tracer be killed, the process waits in its refuge (kernel_helpers/pro
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import msgpack
 
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process.refuge import ONE
+from kernel_helpers.process.syscalls import Registers
 
 if TYPE_CHECKING:
     from kernel_helpers.process.inject import Thread
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Signals = list[tuple[int, bytes]]
 """(tid as the program sees it, 0 for the process; siginfo)"""
 SUFFIX = ".journal"
+_REGISTERS = ctypes.sizeof(Registers)
 _STARTED_AT = 19
 """the field of /proc/PID/stat, after the name"""
 
@@ -74,7 +77,7 @@ class Journal:
         pid = frozen.pid
         if self._had is None:
             self._had = sorted(descriptors(pid)), sorted(children(pid))
-        threads = {tid: _was(thread) for tid, thread in frozen.threads.items()}
+        threads = _were(list(frozen.threads.values()))
         data = msgpack.packb([pid, started(pid), frozen.instruction - ONE, threads, *self._had, self.memory, self.signals, self.towards])
         fresh = self.path.with_name(f".{self.path.name}")
         fresh.write_bytes(data)
@@ -90,7 +93,7 @@ def read(path: Path) -> Entry:
     """Errors: OSError; NoJournal: also if the process has ended."""
     try:
         pid, began, refuge, threads, opened, born, memory, signals, towards = msgpack.unpackb(path.read_bytes(), strict_map_key=False)
-        were = {tid: _thread(*was) for tid, was in threads.items()}
+        were = _threads(*threads)
         pending = [(tid, info) for tid, info in signals]
         entry = Entry(pid, began, refuge, were, frozenset(opened), frozenset(born), memory, pending, towards)
     except (ValueError, TypeError, AttributeError) as error:
@@ -120,9 +123,26 @@ def children(pid: int) -> frozenset[int]:
     return frozenset(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
 
 
-def _was(thread: Thread) -> list[Any]:
-    return [bytes(thread.registers), thread.signal_mask, thread.rseq_section, thread.in_hand]
+def _were(threads: Sequence[Thread]) -> list[Any]:
+    """All threads, the parts of each apart: a move writes them several times, and there may be thousands."""
+    return [
+        [thread.tid for thread in threads],
+        b"".join([bytes(thread.registers) for thread in threads]),
+        [thread.signal_mask for thread in threads],
+        {thread.tid: thread.rseq_section for thread in threads if thread.rseq_section is not None},
+        {thread.tid: thread.in_hand for thread in threads if thread.in_hand},
+    ]
 
 
-def _thread(registers: bytes, mask: int, section: list[Any] | None, pending: list[bytes]) -> ThreadWas:
-    return ThreadWas(registers, mask, (section[0], section[1]) if section is not None else None, pending)
+def _threads(
+    tids: list[int], registers: bytes, masks: list[int], sections: dict[int, list[Any]], pending: dict[int, list[bytes]]
+) -> dict[int, ThreadWas]:
+    """What _were() has made. Errors: ValueError."""
+    if len(registers) != _REGISTERS * len(tids):
+        raise ValueError("registers are missing")
+    were = {}
+    for place, (tid, mask) in enumerate(zip(tids, masks, strict=True)):
+        section = sections.get(tid)
+        its_own = registers[_REGISTERS * place : _REGISTERS * (place + 1)]
+        were[tid] = ThreadWas(its_own, mask, (section[0], section[1]) if section is not None else None, pending.get(tid, []))
+    return were

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.common import library
 from kernel_helpers.process import refuge
-from kernel_helpers.process.inject import SIGINFO_SIZE, Thread, check
+from kernel_helpers.process.inject import SIGINFO_SIZE, Thread, check, packed, results_of
 from kernel_helpers.process.syscalls import SYS, U64, Registers, is_ended_by_stop, normalise_restart
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ STATE_ROOM = 16384
 """Bytes for the extended state of a thread: AMX makes it 11 kB."""
 _AT_ONCE = 64
 """threads, where memory is needed for each"""
+SOON = 0.1
+"""Seconds in which threads that are asked to stop do so: one that does not is seen to alone."""
 _PAGE = 4096
 _TRAP = 5
 _ALL_BUT_TRAP = U64 & ~(1 << _TRAP - 1)
@@ -42,7 +44,8 @@ _MOST_SIGNALS = 4
 _SEIZED, _NEWBORN, _DONE = 1, 2, 3
 _STANDING = struct.Struct(f"<8i{_MOST_SIGNALS * SIGINFO_SIZE}s{ctypes.sizeof(Registers)}s3Q2I")
 _PART = struct.Struct(f"<2i2q2i{_MOST_SIGNALS * SIGINFO_SIZE}s{ctypes.sizeof(Registers)}s")
-_INJECTED = struct.Struct("<2q6Q")
+_DEFERRED_AT = 6
+"""which 32-bit word of it tells how many signals"""
 _KEPT = struct.Struct("<2iq2Q2i")
 _RSEQ = struct.Struct("<Q4I")
 _PROT_READ_EXEC, _PRIVATE_ANONYMOUS = 5, 0x22
@@ -54,7 +57,12 @@ def _native() -> ctypes.CDLL:
     return library.functions(
         ("inject_many_stop", i, [i, pointer, long, i, ctypes.c_int64]),
         ("inject_many_block", i, [pointer, long, u64, u64]),
-        ("inject_many_call", i, [i, u64, pointer, long, u64, pointer, long, ctypes.c_int64]),
+        ("inject_many_call", i, [i, u64, u64, pointer, long, u64, pointer, long, ctypes.c_int64]),
+        ("inject_many_go_on", None, [pointer, long, long]),
+        ("inject_many_detach", i, [pointer, pointer, long]),
+        ("inject_many_await", i, [pointer, pointer, long, ctypes.c_int64]),
+        ("inject_many_ended", i, [pointer, long]),
+        ("inject_many_robust", i, [pointer, long]),
         ("inject_many_set_options", i, [pointer, pointer, pointer, long]),
         ("inject_many_continue", i, [pointer, pointer, long]),
         ("inject_many_interrupt", i, [pointer, pointer, long]),
@@ -115,7 +123,7 @@ def _stop(pid: int, threads: Sequence[Thread], how: int, timeout: float, options
         if error:
             wrong[thread.tid] = OSError(error, f"waiting for {thread.tid}: {os.strerror(error)}")
             continue
-        for info in _split(infos, signals):
+        for info in _split(infos, signals) if signals else ():
             thread.keep(info)
         thread.group_stop = group_stop
         kept = (rseq + 8, section.to_bytes(8, "little")) if section else None
@@ -171,8 +179,21 @@ def interrupt(tids: Sequence[int]) -> None:
     errors = (ctypes.c_int32 * len(tids))()
     _native().inject_many_interrupt((ctypes.c_int32 * len(tids))(*tids), errors, len(tids))
     for tid, error in zip(tids, errors, strict=True):
-        if error != errno.ESRCH:
+        if error and error != errno.ESRCH:
             check(-error, f"PTRACE_INTERRUPT of {tid}")
+
+
+def reports(tids: Sequence[int], timeout: float) -> list[int | None]:
+    """The next report of each thread (as waitpid has it), of all of which one is due; None: it has ended unseen, or reports nothing in the
+    seconds that there are for all."""
+    found = (ctypes.c_int32 * len(tids))()
+    _native().inject_many_await((ctypes.c_int32 * len(tids))(*tids), found, len(tids), int(timeout * 1e6))
+    return [status if status >= 0 else None for status in found]
+
+
+def have_ended(tids: Sequence[int]) -> bool:
+    """Whether any of these traced threads has; that can still be waited for afterwards. Errors: ChildProcessError."""
+    return bool(check(_native().inject_many_ended((ctypes.c_int32 * len(tids))(*tids), len(tids)), "threads"))
 
 
 def set_states(threads: Sequence[Thread], wanted: Sequence[bytes]) -> None:
@@ -193,9 +214,24 @@ def filtered(threads: Sequence[Thread], beneath: int = 0) -> set[int]:
     return {thread.tid for thread, is_so in zip(threads, found, strict=True) if is_so}
 
 
+def robust_lists(threads: Sequence[Thread]) -> list[tuple[int, int]]:
+    """Of each its robust list (head, length). Errors: OSError."""
+    data = bytearray(_KEPT.size * len(threads))
+    for index, thread in enumerate(threads):
+        struct.pack_into("<i", data, index * _KEPT.size, thread.tid)
+    _native().inject_many_robust((ctypes.c_char * len(data)).from_buffer(data), len(threads))
+    found = []
+    for tid, error, _, robust, robust_size, _, _ in _KEPT.iter_unpack(data):
+        if error:
+            check(-error, f"robust list of {tid}")
+        found.append((robust, robust_size))
+    return found
+
+
 def _raise(threads: Sequence[Thread], errors: Sequence[int], what: str) -> None:
-    for thread, error in zip(threads, errors, strict=True):
-        check(-error, f"{what} {thread.tid}")
+    if any(errors):
+        for thread, error in zip(threads, errors, strict=True):
+            check(-error, f"{what} {thread.tid}")
 
 
 # -- setting
@@ -206,13 +242,10 @@ def set_options(threads: Sequence[Thread], change: Callable[[Thread], int]) -> d
     wanted = [change(thread) for thread in threads]
     errors = (ctypes.c_int32 * len(threads))()
     _native().inject_many_set_options(_tids(threads), (ctypes.c_int32 * len(threads))(*wanted), errors, len(threads))
-    wrong = {}
     for thread, options, error in zip(threads, wanted, errors, strict=True):
-        if error:
-            wrong[thread.tid] = OSError(error, f"PTRACE_SETOPTIONS of {thread.tid}: {os.strerror(error)}")
-        else:
+        if not error:
             thread.options = options
-    return wrong
+    return _wrong(threads, list(errors), "PTRACE_SETOPTIONS")
 
 
 def restore(threads: Sequence[Thread]) -> dict[int, OSError]:
@@ -253,8 +286,45 @@ def proceed(threads: Sequence[Thread]) -> dict[int, OSError]:
     """PTRACE_CONT of each, without a signal; what went wrong, by tid."""
     errors = (ctypes.c_int32 * len(threads))()
     _native().inject_many_continue(_tids(threads), errors, len(threads))
+    return _wrong(threads, list(errors), "PTRACE_CONT")
+
+
+def resume(threads: Sequence[Thread]) -> dict[int, OSError]:
+    """Thread.resume() of each, in that order; what went wrong, by tid. One that cannot be found is no reason not to go on."""
+    return _let_go(threads, proceed, Thread.resume)
+
+
+def detach(threads: Sequence[Thread]) -> dict[int, OSError]:
+    """Thread.detach() of each; as resume()."""
+    return _let_go(threads, _detach, Thread.detach)
+
+
+def _let_go(
+    threads: Sequence[Thread], all_at_once: Callable[[Sequence[Thread]], dict[int, OSError]], alone: Callable[[Thread], None]
+) -> dict[int, OSError]:
+    """Those that have a signal in hand go alone."""
+    wrong: dict[int, OSError] = {}
+    for has_some, group in itertools.groupby(threads, lambda thread: bool(thread.in_hand)):
+        if not has_some:
+            wrong |= all_at_once(list(group))
+            continue
+        for thread in group:
+            try:
+                alone(thread)
+            except OSError as error:
+                wrong[thread.tid] = error
+    return wrong
+
+
+def _detach(threads: Sequence[Thread]) -> dict[int, OSError]:
+    errors = (ctypes.c_int32 * len(threads))()
+    _native().inject_many_detach(_tids(threads), errors, len(threads))
+    return _wrong(threads, list(errors), "PTRACE_DETACH")
+
+
+def _wrong(threads: Sequence[Thread], errors: Sequence[int], what: str) -> dict[int, OSError]:
     wrong = [(thread.tid, error) for thread, error in zip(threads, errors, strict=True) if error]
-    return {tid: OSError(error, f"PTRACE_CONT of {tid}: {os.strerror(error)}") for tid, error in wrong}
+    return {tid: OSError(error, f"{what} of {tid}: {os.strerror(error)}") for tid, error in wrong}
 
 
 # -- calls
@@ -272,7 +342,7 @@ def _block(threads: Sequence[Thread], mask: int, instruction: int) -> None:
         return
     data = _parts(threads, [0] * len(threads), [0] * len(threads))
     _native().inject_many_block((ctypes.c_char * len(data)).from_buffer(data), len(threads), mask, instruction)
-    _raise(threads, [found[1] for found in _PART.iter_unpack(data)], "signal mask of")
+    _raise(threads, _words(data, 1, _PART.size), "signal mask of")
 
 
 def _parts(threads: Sequence[Thread], first: Sequence[int], count: Sequence[int], stack: int = 0) -> bytearray:
@@ -284,6 +354,11 @@ def _parts(threads: Sequence[Thread], first: Sequence[int], count: Sequence[int]
             registers.rsp = stack
         _PART.pack_into(data, index * _PART.size, thread.tid, 0, first[index], count[index], 0, 0, b"", bytes(registers))
     return data
+
+
+def _words(data: bytearray, number: int, each: int) -> list[int]:
+    """The 32-bit word of that number of every structure, which has so many bytes."""
+    return memoryview(data).cast("i")[number :: each // 4].tolist()
 
 
 @contextmanager
@@ -331,9 +406,21 @@ def calls(
             last += 1
         if last == first:
             raise OSError(errno.ENOMEM, "no room for the calls of one thread")
-        made += _at_once(frozen, wanted[first:last], batch, room, stack)
+        some = wanted[first:last]
+        table = bytearray(b"".join(packed(*one) for _, calls in some for one in calls))
+        made += _at_once(frozen, [thread for thread, _ in some], [len(calls) for _, calls in some], table, batch, room, stack)
         first = last
     return made
+
+
+def alike(frozen: Frozen, threads: Sequence[Thread], first: Sequence[Call], second: Sequence[Call], batch: int, room: int,
+          stack: int = 0) -> list[list[int]]:  # fmt: skip
+    """The same where the calls of all threads are those of the first two, but for addresses, which lie as far apart from each to the next.
+    There is room for all. Errors: as calls()."""
+    rows = [b"".join(packed(*one) for one in some) for some in (first, second)]
+    table = bytearray(b"".join(rows[: len(threads)]).ljust(len(rows[0]) * len(threads), b"\0"))
+    _native().inject_many_go_on((ctypes.c_char * len(table)).from_buffer(table), len(rows[0]) // 8, len(threads))
+    return _at_once(frozen, threads, [len(first)] * len(threads), table, batch, room, stack)
 
 
 def _alone(thread: Thread, wanted: Sequence[Call], room: int, stack: int) -> list[int]:
@@ -347,32 +434,28 @@ def _alone(thread: Thread, wanted: Sequence[Call], room: int, stack: int) -> lis
         thread.registers = registers
 
 
-def _at_once(frozen: Frozen, wanted: Sequence[tuple[Thread, Sequence[Call]]], batch: int, room: int, stack: int) -> list[list[int]]:
-    threads = [thread for thread, _ in wanted]
+def _at_once(
+    frozen: Frozen, threads: Sequence[Thread], counts: Sequence[int], table: bytearray, batch: int, room: int, stack: int
+) -> list[list[int]]:
+    """The calls of `table`, so many for each thread."""
+    mask = 0
     if frozen.leader.has_refuge:
         block(list(frozen.threads.values()))
     else:
-        _block([thread for thread in threads if not thread.is_blocked], _ALL_BUT_TRAP, 0)
-    counts = [len(some) for _, some in wanted]
+        mask = _ALL_BUT_TRAP
     firsts = [0, *itertools.accumulate(counts[:-1])]
-    table = bytearray(b"".join(_packed(*one) for _, some in wanted for one in some))
     parts, total = _parts(threads, firsts, counts, stack), sum(counts)
     result = _native().inject_many_call(
-        frozen.pid, batch, (ctypes.c_char * len(parts)).from_buffer(parts), len(threads), room,
+        frozen.pid, batch, mask, (ctypes.c_char * len(parts)).from_buffer(parts), len(threads), room,
         (ctypes.c_char * len(table)).from_buffer(table), total, int(frozen.leader.call_timeout * 1e6),
     )  # fmt: skip
-    errors = []
-    for thread, found in zip(threads, _PART.iter_unpack(parts), strict=True):
-        errors.append(found[1])
-        thread.has_called_many(_split(found[6], found[4]))
-    _raise(threads, errors, "calls in")
+    for index, (thread, deferred) in enumerate(zip(threads, _words(parts, _DEFERRED_AT, _PART.size), strict=True)):
+        kept = _PART.unpack_from(parts, index * _PART.size)[6] if deferred else b""
+        thread.has_called_many(_split(kept, deferred) if deferred else ())
+    _raise(threads, _words(parts, 1, _PART.size), "calls in")
     check(result, f"calls in {frozen.pid}")
-    results = [one[1] for one in _INJECTED.iter_unpack(table)]
+    results = results_of(table)
     return [results[first : first + count] for first, count in zip(firsts, counts, strict=True)]
-
-
-def _packed(number: int, *arguments: int) -> bytes:
-    return _INJECTED.pack(number, 0, *[argument & U64 for argument in arguments], *[0] * (6 - len(arguments)))
 
 
 def check_all(wanted: Sequence[tuple[Thread, Sequence[Call]]], results: Sequence[Sequence[int]]) -> None:
@@ -384,6 +467,6 @@ def check_all(wanted: Sequence[tuple[Thread, Sequence[Call]]], results: Sequence
 
 
 __all__ = [
-    "CALL_ROOM", "FEW", "adopt", "block", "calls", "check_all", "code", "filtered", "look", "proceed", "restore", "rseqs", "seize",
-    "set_options", "set_states", "states",
+    "CALL_ROOM", "FEW", "SOON", "adopt", "alike", "block", "calls", "check_all", "code", "detach", "filtered", "have_ended", "look",
+    "proceed", "reports", "restore", "resume", "robust_lists", "rseqs", "seize", "set_options", "set_states", "states",
 ]  # fmt: skip

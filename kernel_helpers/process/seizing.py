@@ -192,7 +192,8 @@ class Frozen:
                 self.call(number, *arguments)
             return
         for one, result in zip(wanted, self.results(wanted, room, size), strict=True):
-            check(result, f"{NAMES.get(one[0], one[0])} in {self.pid}")
+            if result < 0:
+                check(result, f"{NAMES.get(one[0], one[0])} in {self.pid}")
 
     def results(self, wanted: Sequence[tuple[int, ...]], room: int, size: int) -> Iterator[int]:
         """Make the same calls where some may fail; return the result of each, as Thread.call() does. Errors: as Thread.call()."""
@@ -227,22 +228,25 @@ class Frozen:
         """What a thread that died meanwhile (SIGKILL) answers is no error: there is nothing to let go. Those that go on waiting are first:
         what the others do, signals that they send and children that they have, is to find no thread in a stop of ours, which the kernel
         passes over, and none that has not looked yet whether signals wait for the process, which may be another's."""
-        dead = []
+        dead: dict[int, Thread] = {}
         for tid, error in many.restore(list(self.threads.values())).items():
             if not isinstance(error, ProcessLookupError):
                 raise error
-            dead.append(self.threads[tid])
-        for thread in sorted(self.threads.values(), key=lambda thread: not waits(thread.registers)):
-            try:
-                if thread not in dead:
-                    if not detach and thread.options & PTRACE_O_SUSPEND_SECCOMP:
-                        thread.set_options(thread.options & ~PTRACE_O_SUSPEND_SECCOMP)
-                    thread.detach() if detach else thread.resume()
-            except ProcessLookupError:
-                dead.append(thread)
+            dead[tid] = self.threads[tid]
+        alive = [thread for thread in self.threads.values() if thread.tid not in dead]
+        alive.sort(key=lambda thread: not waits(thread.registers))
+        wrong: dict[int, OSError] = {}
+        if not detach:
+            suspended = [thread for thread in alive if thread.options & PTRACE_O_SUSPEND_SECCOMP]
+            wrong |= many.set_options(suspended, lambda thread: thread.options & ~PTRACE_O_SUSPEND_SECCOMP)
+        wrong |= (many.detach if detach else many.resume)([thread for thread in alive if thread.tid not in wrong])
+        for tid, error in wrong.items():
+            if not isinstance(error, ProcessLookupError):
+                raise error
+            dead[tid] = self.threads[tid]
         self.end_journal()
         if detach:
-            for thread in sorted(dead, key=lambda thread: thread is self.leader):
+            for thread in sorted(dead.values(), key=lambda thread: thread is self.leader):
                 _take_death(thread)
 
 

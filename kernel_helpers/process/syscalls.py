@@ -17,6 +17,10 @@ RESTART_CODES = (ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBL
 class _Numbers(dict[str, int]):
     """System-call numbers: SYS["mmap"] or SYS.mmap."""
 
+    def __init__(self, numbers: dict[str, int]) -> None:
+        super().__init__(numbers)
+        self.__dict__.update(numbers)  # what is asked for thousands of times in a move
+
     def __getattr__(self, name: str) -> int:
         try:
             return self[name]
@@ -96,6 +100,8 @@ class Registers(ctypes.Structure):
 
 def signed(value: int) -> int:
     """A register's 64 bits as a signed number."""
+    if 0 <= value < 1 << 63:
+        return value
     value &= U64
     return value - (1 << 64) if value >> 63 else value
 

@@ -115,11 +115,6 @@ def poll(tids: list[int]) -> list[Stop]:
     return found
 
 
-def has_ended(tid: int) -> bool:
-    """Whether a traced thread has; that can still be waited for afterwards."""
-    return os.waitid(os.P_PID, tid, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL) is not None
-
-
 def signal_info(tid: int) -> bytes:
     """siginfo_t of a thread in signal-delivery-stop, SIGINFO_SIZE bytes."""
     buffer = ctypes.create_string_buffer(SIGINFO_SIZE)

@@ -174,7 +174,7 @@ def open_things(frozen: Frozen) -> None:
 def call_at_once(frozen: Frozen, number: int) -> None:
     """All make calls without a stop in between, one of them that one last."""
     threads = list(frozen.threads.values())
-    call_in(frozen, threads, lambda index, _: [(SYS.getppid,), (SYS.getpid,) if index else (number,)])
+    call_in(frozen, threads, lambda index, _: [(SYS.getppid,), (SYS.getpid,) if index else (number,)], 2)
     die()
 
 

@@ -20,11 +20,14 @@ from engine.crowd import call_in
 from engine.pending import take
 from kernel_helpers.inspection import tasks
 from kernel_helpers.process import many, seizing
+from kernel_helpers.process.inject import EVENT_STOP
 from kernel_helpers.process.syscalls import SYS
+from kernel_helpers.usage.account import FIELDS, WHOLE, Account
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = 300
 """More than make their calls at once."""
+PR_GET_TID_ADDRESS = 40
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -69,12 +72,51 @@ def test_results_and_memory_are_those_of_each(tmp_path: Path) -> None:
         with seizing.seize(process.pid) as frozen:
             threads = list(frozen.threads.values())
             given = [f"thread {index}".encode() for index in range(len(threads))]
-            results, memory = call_in(frozen, threads, lambda index, _: [(SYS.gettid,), (SYS.close, 4096 + index)], given, told=10)
+            results, memory = call_in(frozen, threads, lambda index, _: [(SYS.gettid,), (SYS.close, 4096 + index)], 2, given, told=10)
             assert [result[0] for result in results] == [thread.tid for thread in threads]
             assert {result[1] for result in results} == {-9}
             assert [text.rstrip(b"\0") for text in memory] == given
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_calls_that_are_alike_are_made_with_the_memory_of_each(tmp_path: Path) -> None:
+    with crowd(tmp_path / "said") as process:
+        with seizing.seize(process.pid) as frozen:
+            threads = list(frozen.threads.values())
+
+            def calls(_: int, address: int) -> list[tuple[int, ...]]:
+                return [(SYS.prctl, PR_GET_TID_ADDRESS, address), (SYS.gettid,), (SYS.close, -1)]
+
+            results, memory = call_in(frozen, threads, calls, 3, told=8, alike=True)
+            assert (results, memory) == call_in(frozen, threads, calls, 3, told=8)
+            assert results == [[0, thread.tid, -9] for thread in threads]
+            assert len(set(memory)) == len(threads)
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_all_are_asked_to_stop_and_heard_of_at_once(tmp_path: Path) -> None:
+    with crowd(tmp_path / "said") as process:
+        with seizing.seize(process.pid) as frozen:
+            tids = list(frozen.threads)
+            frozen.resume()
+            many.interrupt(tids)
+            assert {status and status >> 16 for status in many.reports(tids, 10.0)} == {EVENT_STOP}
+            many.look(process.pid, list(frozen.threads.values()))
+            assert not many.have_ended(tids)
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_what_each_has_used_is_found(tmp_path: Path) -> None:
+    with crowd(tmp_path / "said") as process:
+        tids = [tid for tid in map(int, os.listdir(f"/proc/{process.pid}/task")) if tid != process.pid]  # the first one counts milliseconds
+        used = Account(process.pid, {tid: tid for tid in tids}, counts=False).used()
+        told = tasks.texts(process.pid, "status", ["voluntary_ctxt_switches:"])
+        found = {tid: dict(zip(FIELDS, row, strict=True))["voluntary"] for tid, *row in used}
+        assert found.pop(WHOLE) == sum(found.values())
+        assert found == {tid: int(told[tid].split()[1]) for tid in tids}
 
 
 def test_signals_that_wait_for_some_are_found(tmp_path: Path) -> None:

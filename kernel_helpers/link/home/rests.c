@@ -115,3 +115,15 @@ uint64_t home_rest(struct home *h, int tid, int64_t *number)
 	pthread_mutex_unlock(&h->lock);
 	return done;
 }
+
+/* Threads of which there is such a call, at most `room`. How many. */
+unsigned home_with_rests(struct home *h, uint32_t *tids, unsigned room)
+{
+	unsigned n = 0;
+	pthread_mutex_lock(&h->lock);
+	for (unsigned i = 0; i < h->count && n < room; i++)
+		if (h->threads[i]->tid && h->threads[i]->rest.done)
+			tids[n++] = h->threads[i]->tid;
+	pthread_mutex_unlock(&h->lock);
+	return n;
+}

@@ -183,6 +183,18 @@ int home_resumable(struct home *h, int tid)
 	return number;
 }
 
+/* Threads with a suspended call that can be gone on with, or that has a deadline, at most `room`. How many. */
+unsigned home_suspended(struct home *h, uint32_t *tids, unsigned room)
+{
+	unsigned n = 0;
+	pthread_mutex_lock(&h->lock);
+	for (unsigned i = 0; i < h->count && n < room; i++)
+		if (h->threads[i]->tid && h->threads[i]->resumable.number >= 0)
+			tids[n++] = h->threads[i]->tid;
+	pthread_mutex_unlock(&h->lock);
+	return n;
+}
+
 /* Milliseconds that are left of the suspended call `number` of this thread, if it takes them in a register; or -ENOENT. */
 int64_t home_milliseconds_left(struct home *h, int tid, int number)
 {
