@@ -18,7 +18,7 @@ from node.common import config
 from wire import control
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 FILES = (ROOT / "docs" / "files.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
@@ -31,7 +31,7 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_resolve(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
         if "://" in target:
@@ -42,13 +42,31 @@ def test_links_resolve(document: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{document.name} points to {target}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_are_named_exist(document: Path) -> None:
     """Words in code style that look like a path of the tree."""
     rooms = {entry.name for entry in ROOT.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
     for word in re.findall(r"`([a-z_]+/[\w./]*)`", document.read_text()):
         if word.split("/")[0] in rooms and "/" in word.rstrip("/"):
             assert (ROOT / word).exists(), f"{document.name} names {word}"
+
+
+def test_files_on_the_way_of_a_journey_exist() -> None:
+    """Below the folder that the journey names, or from the root."""
+    text = (ROOT / "docs" / "internals" / "journeys.md").read_text()
+    journeys = text.split("\n## ")[1:]
+    assert len(journeys) == 5
+    for journey in journeys:
+        words, block = journey.split("```")[:2]
+        below = re.findall(r"[Ff]iles (?:are those )?of `([\w/]+)`", words)
+        bases = [ROOT / folder for folder in ("", *below, "kernel_helpers/link", "remote", "deputy", "engine", "balancer")]
+        assert len(set(re.findall(r"[\w./]+\.(?:c|h|py)\b", block))) > 8
+        for line in block.splitlines():
+            beside = [*bases]
+            for word in re.findall(r"[\w./]+\.(?:c|h|py)\b", line):
+                found = [base / word for base in beside if (base / word).exists()]
+                assert found, f"{journey.partition(chr(10))[0]}: {word}"
+                beside = [found[0].parent, *bases]
 
 
 def test_every_room_is_in_the_architecture() -> None:
@@ -182,7 +200,7 @@ def test_man_pages_are_sound_for_man(tmp_path: Path) -> None:
         assert "EXIT STATUS" in re.sub(r"\x1b\[\d*m|.\x08", "", done.stdout)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_can_be_read_as_plain_text(document: Path) -> None:
     """Lines that are no table, no block and no link are short enough for a terminal."""
     block = False
