@@ -63,7 +63,7 @@ class Stub(Traced):
     def __init__(self, frozen: Frozen, link: HomeLink) -> None:
         super().__init__(frozen.pid, dict(zip(frozen.threads, link.threads, strict=True)))
         self.link = link
-        self.memory = StubMemory(self)
+        self.memory = StubMemory(self, link, lambda: self.reserved)
         self._index = {tid: index for index, tid in enumerate(frozen.threads)}
         self._code = 0
         self._slots = 0

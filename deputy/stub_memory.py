@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from deputy import footprint
-from deputy.traced import Replaced
+from deputy.traced import Replaced, Traced
 from engine import postcopy
 from engine.layout import Span, subtract_all
 from engine.mappings import PAGE
 from engine.room import make_room
+from kernel_helpers.link.link import HomeLink
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS, U64
-
-if TYPE_CHECKING:
-    from deputy.stub import Stub
 
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_PRIVATE, _MAP_ANONYMOUS = 2, 0x20
@@ -26,12 +23,14 @@ _MADV_DONTNEED = 4
 class StubMemory:
     """Of one stub. `is_whole`: it has not been given up yet."""
 
-    def __init__(self, stub: Stub, is_whole: bool = True) -> None:
-        self.is_whole = is_whole
+    def __init__(self, traced: Traced, link: HomeLink, reserved: Callable[[], list[Span]]) -> None:
+        """reserved: tells which address ranges belong to the stub and not to the process."""
+        self.is_whole = True
         self.objects: frozenset[str] = frozenset()
         """identities of what the process has mapped shared, and nobody else has"""
-        self._stub = stub
-        self._link = stub.link
+        self._traced = traced
+        self._link = link
+        self._reserved = reserved
         self._expected: set[int] = set()
 
     def expect(self, program: int) -> None:
@@ -57,26 +56,26 @@ class StubMemory:
         # The guest may run already and wait in calls that have their buffers here.
         places = [(page, page + PAGE) for page in sorted(set(self._link.hold_places(True)))]
         try:
-            with self._stub.injecting() as thread:
-                footprint.give_up(thread, self._stub.reserved, places, self.objects)
+            with self._traced.injecting() as thread:
+                footprint.give_up(thread, self._reserved(), places, self.objects)
         finally:
             self._link.hold_places(False)
 
     def make_room(self, wanted: Sequence[Span], unreserved: Set[Span]) -> list[Span]:
         """See engine/room.py. Errors: OSError, TimeoutError, Replaced."""
-        with self._stub.injecting() as thread:
+        with self._traced.injecting() as thread:
             return make_room(thread, wanted, unreserved)
 
     def give_back(self, spans: Sequence[Span]) -> None:
         """Pages in the room are stale. Errors: as make_room()."""
-        with self._stub.injecting() as thread:
+        with self._traced.injecting() as thread:
             for start, end in spans:
                 thread.call(SYS.madvise, start, end - start, _MADV_DONTNEED)
 
     def userfaultfd(self) -> int:
         """By which memory can follow the process home; -1 if it cannot. Errors: TimeoutError, Replaced."""
-        with self._stub.injecting() as thread:
-            frozen = Frozen(self._stub.pid, {thread.tid: thread}, instruction=thread.instruction)
+        with self._traced.injecting() as thread:
+            frozen = Frozen(self._traced.pid, {thread.tid: thread}, instruction=thread.instruction)
             try:
                 page = frozen.call(SYS.mmap, 0, PAGE, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, U64, 0)
             except OSError:
@@ -90,7 +89,7 @@ class StubMemory:
         """The memory of make_room() goes again, but for what calls use. Errors: as make_room()."""
         places = [(page, page + PAGE) for page in sorted(set(self._link.hold_places(True)))]
         try:
-            with self._stub.injecting() as thread:
+            with self._traced.injecting() as thread:
                 for start, end in subtract_all(room, places):
                     thread.call(SYS.munmap, start, end - start)
         finally:
