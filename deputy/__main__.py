@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deputy.deputy import Options
+from deputy.options import Options
 from deputy.tree import Tree
 from engine.permission import Owner
 from engine.precopy import MODES

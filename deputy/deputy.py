@@ -25,6 +25,7 @@ from deputy.direct import DirectFiles
 from deputy.freezing import MOMENT_PATIENCE, NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.mapping import Mappings
+from deputy.options import Options
 from deputy.pledge import Pledge
 from deputy.preparation import Preparation, Target
 from deputy.proc import OwnProc
@@ -60,28 +61,6 @@ SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
 IDLE = 15.0
 """Seconds at home without a wish to move after which a deputy goes."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How mosd started this deputy. link_timeout in seconds."""
-
-    pid: int
-    socket: Path
-    node: str
-    link_timeout: float
-    engine: str
-    images: Path
-    owner: Owner
-    """who registered the process, or that from which it comes"""
-    memory: str = "auto"
-    """when it goes: engine/precopy.py, MODES"""
-    trace: str = ""
-    """where its calls are told: nowhere, on its standard error ("-") or in a file"""
-    files_port: int = 0
-    """where the node's file server is, if files of the process may be read where it is; else 0"""
-    deposits: Path = Path("/run/farhome/mfs/direct")
-    """the socket at which that server takes them"""
 
 
 @dataclass(frozen=True)

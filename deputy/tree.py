@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from deputy.deputy import Deputy, Options
+from deputy.deputy import Deputy
+from deputy.options import Options
 from wire import tree
 
 log = logging.getLogger("deputy")
