@@ -74,7 +74,7 @@ def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, ta
         raise
     phases.done("stub")
     try:
-        child = deputy.tree.bear(deputy, stub.pid)
+        child = deputy.bear(stub.pid)
     except BaseException:
         _undo(deputy, stub)
         stub.link.close()

@@ -108,7 +108,7 @@ class Departure:
         if self._preparation.says and not beginning.is_over:
             self._voice = TraceFile(self._deputy.pid, STDERR)
             self._voice.open()
-        self._deputy.server.tell({"event": "begins"})
+        self._deputy.mosd.begins()
 
         def is_over() -> bool:
             beginning.look()
@@ -168,7 +168,7 @@ class Departure:
             if self._has_begun:
                 self._voice.write(f"mosrun: it does not begin on {target.node}: {reason}; it runs at home\n".encode())
             self._voice.close()
-        deputy.answer_failure(self._number, sentence)
+        deputy.mosd.refuse(self._number, sentence, deputy.where)
         if deputy.where == "home":
             deputy.finish()
 
@@ -180,8 +180,8 @@ class Departure:
             self._voice.close()
         deputy.note_use()
         log.info("process %d is on %s, frozen %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
-        deputy.answer(self._number, report)
-        deputy.server.tell({"event": "state", "where": deputy.where, "reason": "moved", "frozen_ms": report.frozen_ms})
+        deputy.mosd.answer(self._number, report)
+        deputy.mosd.state(deputy.where, "moved", report.frozen_ms)
 
 
 __all__ = ["Departure"]

@@ -13,9 +13,8 @@ import selectors
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from deputy import birth, dying, execution, homecoming
 from deputy.approach import Approach
@@ -25,6 +24,7 @@ from deputy.direct import DirectFiles
 from deputy.freezing import MOMENT_PATIENCE, NotNow
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.mapping import Mappings
+from deputy.mosd import Mosd
 from deputy.options import Options
 from deputy.pledge import Pledge
 from deputy.preparation import Preparation, Target
@@ -47,16 +47,11 @@ from wire.control import Control, unpack
 from wire.frames import Message, WireError
 from wire.local import LocalServer
 from wire.logs import start_thread
-from wire.tree import TICK
-
-if TYPE_CHECKING:
-    from deputy.tree import Tree
+from wire.tree import TICK, Tree
 
 log = logging.getLogger("deputy")
 
 HOME_ATTEMPTS = 5
-PROGRESS_PERIOD = 0.2
-"""Seconds between two words of how far a move has come."""
 SETTLE_PATIENCE = 2.0
 """Seconds that interrupted calls may take to show up from the guest."""
 IDLE = 15.0
@@ -75,7 +70,7 @@ class Wanted:
 class Deputy:
     """See the module. `where` is "home" or the node's name. Errors: ProcessLookupError."""
 
-    def __init__(self, options: Options, tree: Tree) -> None:
+    def __init__(self, options: Options, tree: Tree[Deputy]) -> None:
         self.options = options
         self.tree = tree
         self.pid = options.pid
@@ -112,8 +107,6 @@ class Deputy:
         self._preparing: Callable[[], None] | None = None
         self._progress: Callable[[], Progress] = Progress
         """of the memory that goes ahead"""
-        self._told_progress = 0.0
-        self._told_cut = False
         self.go_home_reason: str | None = None
         self.death: dying.Death | None = None
         """by which it is to end at home, where it is on its way to"""
@@ -122,6 +115,7 @@ class Deputy:
         self.selector = tree.selector
         self._pidfd = os.pidfd_open(self.pid)
         self.server = LocalServer(options.socket, self.selector, self._on_message)
+        self.mosd = Mosd(self.server)
         self.selector.register(self._pidfd, selectors.EVENT_READ, self._process_ended)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -189,6 +183,18 @@ class Deputy:
         os.close(self._pidfd)
 
     @property
+    def is_free(self) -> bool:
+        """Whether its guest's remote can be talked to: it serves all guests of the tree, and waits while a program comes in the place of
+        another."""
+        return all(other is self or other.held is None for other in self.tree.members)
+
+    def bear(self, pid: int) -> Deputy:
+        """The deputy of a child that the stub has had. Errors: OSError."""
+        child = Deputy(replace(self.options, pid=pid, socket=self.options.socket.with_name(f"{pid}.sock")), self.tree)
+        self.tree.members.append(child)
+        return child
+
+    @property
     def journal(self) -> Path:
         """Where it is written what the process was before it was made to make calls."""
         return self.options.socket.with_suffix(SUFFIX)
@@ -206,12 +212,12 @@ class Deputy:
 
     def tick(self) -> None:
         """Once in each turn of the loop."""
-        if self.tree.is_free(self):
+        if self.is_free:
             self._do_later()
             if self._preparing is not None:
                 self._preparing()
                 if self._preparing is not None:  # it may be over by now, and what is told then stays
-                    self._tell_progress()
+                    self.mosd.progress(self._progress())
         if self.rests:
             self.rests.look()
             self.finished |= self._leaves and not self.rests
@@ -221,7 +227,7 @@ class Deputy:
             self._need_no_more()
             if self.death is not None:  # another thread was quicker
                 self.death = self.go_home_reason = None
-            if self.tree.is_free(self):
+            if self.is_free:
                 execution.go_on(self)
             return
         if self.link is not None and self.stub is not None and self.where != "home" and not self.finished:
@@ -231,12 +237,12 @@ class Deputy:
             except LinkLost as lost:
                 self._lost(str(lost))
                 return
-            self._tell_cut()
+            self.mosd.cut(self.link.cut)
             for event in self.link.control_events():
                 self._on_control(event)
             self.own_proc.tidy()
             self.direct.look()
-            may_go = self._preparing is None and not self.follows and self.tree.is_free(self)
+            may_go = self._preparing is None and not self.follows and self.is_free
             if not self.go_home_reason and self.mappings.is_about_to_be_written():
                 self.go_home_reason = "a file that it has mapped is about to be written"
             if self.go_home_reason and may_go and time.monotonic() >= self._retry_home_at:
@@ -264,7 +270,7 @@ class Deputy:
         sentence = f"farhome: process {self.pid} is lost: {pledge.failure}; ended {time.strftime('%Y-%m-%d %H:%M:%S')}"
         log.critical("%s", sentence)
         say_on_terminal(self.pid, sentence)
-        self.server.tell({"event": "lost", "node": self.where, "reason": pledge.failure, "sentence": sentence})
+        self.mosd.lost(self.where, pledge.failure, sentence)
         pledge.break_()
 
     def _process_ended(self) -> None:
@@ -274,7 +280,7 @@ class Deputy:
             self.held.killed()
         elif self.signals is None:
             log.info("process %d ended", self.pid)
-            self.server.tell({"event": "exit", "status": None})
+            self.mosd.ended(None)
             self.finished = True
 
     # -- what mosd asks -----------------------------------------------------------------------------------------------
@@ -283,60 +289,36 @@ class Deputy:
         operation, number = message.get("op"), message.get("id")
         if operation == "status":
             calls, carried = (self.link.home.calls[0], self.link.home.carried_bytes) if self.link is not None else (0, 0)
-            self.server.tell(
-                {
-                    "id": number, "ok": True, "pid": self.pid, "where": self.where, "moving": self._preparing is not None,
-                    "calls": calls, "carried": carried, "cut": self.link.cut if self.link is not None else 0.0,
-                    "writes": bool(self.rests),
-                }
+            self.mosd.status(
+                number, pid=self.pid, where=self.where, moving=self._preparing is not None, calls=calls, carried=carried,
+                cut=self.link.cut if self.link is not None else 0.0, writes=bool(self.rests),
             )  # fmt: skip
         elif operation in ("move", "home") and self._must_wait:
             self._later.append(message)
         elif operation in ("move", "home") and self.shares_memory:
-            self.answer_failure(number, "it has its parent's memory (vfork)")
+            self.mosd.refuse(number, "it has its parent's memory (vfork)", self.where)
         elif operation == "move":
             if self._preparing is not None:
-                self.answer_failure(number, "another move of it is under way")
+                self.mosd.refuse(number, "another move of it is under way", self.where)
                 return
             try:
                 host, port = message["address"]
                 target = Target(str(message["to"]), (str(host), int(port)), bytes(message["secret"]))
                 asker = Owner.from_word(str(message["asker"])) if "asker" in message else self.options.owner
             except (KeyError, TypeError, ValueError):
-                self.answer_failure(number, "the request names no target")
+                self.mosd.refuse(number, "the request names no target", self.where)
                 return
             self._depart(target, number, asker, message)
         elif operation == "home":
             if self.where == "home" or self._preparing is not None:
-                self.answer_failure(number, "it is at home" if self.where == "home" else "another move of it is under way")
+                self.mosd.refuse(number, "it is at home" if self.where == "home" else "another move of it is under way", self.where)
             else:
                 self._approach(str(message.get("reason", "asked")), number, str(message.get("memory") or self.options.memory))
         elif operation == "abort":
             if self.where == "home" and self._pledge is None:
                 self.finish()
         else:
-            self.answer_failure(number, f"unknown operation {operation!r}")
-
-    def answer_failure(self, number: int | None, sentence: str) -> None:
-        """To mosd."""
-        self.server.tell({"id": number, "ok": False, "error": sentence, "where": self.where})
-
-    def _tell_progress(self) -> None:
-        """Now and then, while memory of the process goes ahead of it."""
-        progress, now = self._progress(), time.monotonic()
-        if progress.total and now - self._told_progress >= PROGRESS_PERIOD:
-            self._told_progress = now
-            self.server.tell(
-                {"event": "progress", "sent": progress.sent, "total": progress.total, "round": progress.round, "left": progress.left}
-            )
-
-    def _tell_cut(self) -> None:
-        """Tells mosd that the node of the guest is not heard, or is again."""
-        assert self.link is not None
-        is_cut = self.link.cut > 0
-        if is_cut != self._told_cut:
-            self._told_cut = is_cut
-            self.server.tell({"event": "cut", "cut": self.link.cut})
+            self.mosd.refuse(number, f"unknown operation {operation!r}", self.where)
 
     @property
     def _goes_home_for_a_call(self) -> bool:
@@ -346,7 +328,7 @@ class Deputy:
     @property
     def _must_wait(self) -> bool:
         """Whether no move can begin now, and one soon can."""
-        return self.held is not None or self._goes_home_for_a_call or self.follows > 0 or not self.tree.is_free(self)
+        return self.held is not None or self._goes_home_for_a_call or self.follows > 0 or not self.is_free
 
     def _do_later(self) -> None:
         """What was asked for while it had to wait."""
@@ -354,17 +336,6 @@ class Deputy:
             later, self._later = self._later, []
             for message in later:
                 self._on_message(message)
-
-    def answer(self, number: int | None, report: Report) -> None:
-        """To mosd."""
-        self.server.tell(
-            {
-                "id": number, "ok": True, "where": report.where, "frozen_ms": round(report.frozen_ms, 2),
-                "total_ms": round(report.total_ms, 2), "bytes": report.size, "engine": report.engine,
-                "ahead": report.ahead.sent, "ahead_ms": round(report.ahead.seconds * 1e3, 2),
-                "follows": report.follows,
-            }
-        )  # fmt: skip
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
@@ -452,7 +423,7 @@ class Deputy:
                 approach.close()
                 self.wanted = None
                 dying.has_failed(self)
-                self.answer_failure(number, f"coming home from {was} failed: {sentence(error)}")
+                self.mosd.refuse(number, f"coming home from {was} failed: {sentence(error)}", self.where)
             return
         except (FarhomeError, WireError, OSError) as error:
             log.warning("coming home from %s failed: %s", was, error, exc_info=True)
@@ -460,12 +431,12 @@ class Deputy:
             self.wanted, self._retry_home_at = None, time.monotonic() + 0.5
             dying.has_failed(self)
             if number is not None:
-                self.answer_failure(number, f"coming home from {was} failed: {sentence(error)}")
+                self.mosd.refuse(number, f"coming home from {was} failed: {sentence(error)}", self.where)
             return
         log.info("process %d is home from %s (%s), frozen %.1f ms, %d bytes", self.pid, was, reason, report.frozen_ms, report.size)
         if number is not None:
-            self.answer(number, report)
-        self.server.tell({"event": "state", "where": "home", "reason": reason, "frozen_ms": report.frozen_ms})
+            self.mosd.answer(number, report)
+        self.mosd.state("home", reason, report.frozen_ms)
         self._approaching = None
         if self._pledge is None:
             self.finish()
@@ -518,7 +489,7 @@ class Deputy:
         log.info("process %d ended: %s", self.pid, status)
         if self.link is not None and self.where != "home":
             self.link.kill_guest()
-        self.server.tell({"event": "exit", "status": status})
+        self.mosd.ended(status)
         self.finished = True
 
     def _lost(self, reason: str) -> None:
@@ -530,7 +501,7 @@ class Deputy:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         sentence = f"farhome: process {self.pid} is lost: it was on {self.where}, which {reason}; ended {when}"
         log.critical("%s", sentence)
-        self.server.tell({"event": "lost", "node": self.where, "reason": reason, "sentence": sentence})
+        self.mosd.lost(self.where, reason, sentence)
         if self.signals is not None:
             self.signals.kill(sentence)
         self.finished = True

@@ -149,10 +149,10 @@ class Held:
         log.info("process %d executes a program on %s, held %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
         if wanted is not None:
             self.link.kill_guest()
-            deputy.answer(wanted.number, report)
-            deputy.server.tell({"event": "state", "where": deputy.where, "reason": "moved", "frozen_ms": report.frozen_ms})
+            deputy.mosd.answer(wanted.number, report)
+            deputy.mosd.state(deputy.where, "moved", report.frozen_ms)
         self._let_go()  # where the program has come in its place, the guest has ended
-        deputy.server.tell({"event": "executed", "where": deputy.where})
+        deputy.mosd.executed(deputy.where)
 
     def stay(self, reason: str) -> None:
         """It goes on at home. reason: why it cannot leave; empty if it shall not."""
@@ -161,11 +161,11 @@ class Held:
         ms = (time.monotonic() - self.begun) * 1e3
         log.info("process %d executes a program, and not on %s: %s; held %.1f ms", deputy.pid, self.place, reason or "asked", ms)
         if wanted is not None and wanted.preparation is None:
-            deputy.answer(wanted.number, Report("home", ms, ms, 0, "execve"))
+            deputy.mosd.answer(wanted.number, Report("home", ms, ms, 0, "execve"))
         elif wanted is not None:
-            deputy.answer_failure(wanted.number, reason)
+            deputy.mosd.refuse(wanted.number, reason, deputy.where)
         why = f"execve: {reason}" if reason else wanted.reason if wanted is not None else "execve"
-        deputy.server.tell({"event": "state", "where": "home", "reason": why, "frozen_ms": ms})
+        deputy.mosd.state("home", why, ms)
         self.end_guest()
         deputy.finished = True
 

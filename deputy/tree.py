@@ -6,7 +6,6 @@ A child that is born away is born in the stub, too, whose tracer we are: so it i
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from deputy.deputy import Deputy
 from deputy.options import Options
@@ -31,15 +30,3 @@ class Tree(tree.Tree[Deputy]):
             return 1
         self.live()
         return 0
-
-    def is_free(self, deputy: Deputy) -> bool:
-        """Whether its guest's remote can be talked to: it serves all guests of the tree, and waits while a program comes in the place of
-        another."""
-        return all(other is deputy or other.held is None for other in self.members)
-
-    def bear(self, parent: Deputy, pid: int) -> Deputy:
-        """The deputy of a child that the stub of `parent` has had. Errors: OSError."""
-        path = parent.options.socket.with_name(f"{pid}.sock")
-        child = Deputy(replace(parent.options, pid=pid, socket=path), self)
-        self.members.append(child)
-        return child
