@@ -20,6 +20,7 @@ from deputy.traced import Replaced
 from engine import writing
 from engine.pending import Pending
 from kernel_helpers.errors import FarhomeError
+from wire import steps
 from wire.control import Control
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def freeze_guest(deputy: Deputy, since: float) -> Pending:
     try:
         deputy.link.send(Control.PAUSE)
         deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
+        steps.reached("guest: paused")
         await_writes(deputy, since)  # now none begins any more
         for tid in deputy.stub.busy():
             deputy.stub.cancel(tid, keeps=True)

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from engine import rests
+from engine.entering import begin_calls
 from kernel_helpers.process import inject, syscalls, tracing
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import U64, signed
@@ -54,6 +55,7 @@ class Rests:
                     taken[tid] = thread
         for tid in taken:
             del frozen.threads[tid]
+        begin_calls(frozen)
         frozen.detach()
         for tid, thread in taken.items():
             with _unless_dead():

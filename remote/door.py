@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_helpers.process import syscalls, tracing
+from kernel_helpers.process import inject, syscalls, tracing
 from kernel_helpers.process.inject import Thread
 from kernel_helpers.process.seizing import Frozen
 
@@ -25,10 +25,13 @@ class Door:
         """the call that a thread was taken out of with a restart code that is to count"""
         self._suspended: dict[int, int] = {}
         """restart code of the call that home has suspended for the move that is under way"""
+        self._put_back: set[int] = set()
+        """threads that a move may have put back to before a call, and that have not been seen elsewhere since"""
         self._keep(frozen)
 
     def _keep(self, frozen: Frozen) -> None:
         self._answered = {tid: number for tid, thread in frozen.threads.items() if (number := _interrupted(thread)) is not None}
+        self._put_back = {tid for tid, thread in frozen.threads.items() if syscalls.before_call(thread.registers) is not None}
 
     def is_there(self, tid: int, registers: syscalls.Registers) -> bool:
         """Whether a stopped thread was interrupted in a call that nobody has taken from it yet."""
@@ -41,14 +44,24 @@ class Door:
         )
 
     def rewind(self, tid: int) -> bool:
-        """A call at the door is put back to before it. Whether there was one."""
+        """A call at the door is put back to before it. Whether there was one, or a move has done that to the thread, which still stands
+        there."""
         registers = tracing.registers(tid)
         if not self.is_there(tid, registers):
             self._answered.pop(tid, None)
-            return False
+            if tid in self._put_back and not self._is_before(tid, registers):
+                self._put_back.discard(tid)
+            return tid in self._put_back
         syscalls.normalise_restart(registers)
         tracing.set_registers(tid, registers)
         return True
+
+    def _is_before(self, tid: int, registers: syscalls.Registers) -> bool:
+        """Whether a stopped thread makes next a call that a signal can end, and that goes home."""
+        number = syscalls.before_call(registers)
+        if number is None or not self._link.is_notified(number, syscalls.arguments_of(registers)):
+            return False
+        return inject.read_memory(tid, registers.rip, len(syscalls.SYSCALL)) == syscalls.SYSCALL
 
     def rewind_unless_suspended(self, tid: int) -> None:
         """The same, for a thread that is stopped for a move."""
@@ -78,6 +91,7 @@ class Door:
     def handled(self, tid: int) -> None:
         """The thread runs a handler: it will not make the suspended call again."""
         self._suspended.pop(tid, None)
+        self._put_back.discard(tid)
 
     def settle(self, frozen: Frozen) -> None:
         """Puts the registers of a guest that stands still in order: every thread before a call, in one to be gone on with, or in none."""

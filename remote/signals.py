@@ -20,7 +20,7 @@ from engine.ticks import overrun, timer_of
 from kernel_helpers.link.link import Event, Parked
 from kernel_helpers.process import inject, syscalls, tracing
 from kernel_helpers.process.syscalls import ERESTARTNOHAND, SYS, U64, signed
-from kernel_helpers.process.tracing import Stop
+from kernel_helpers.process.tracing import Cause, Stop
 from remote import halves
 from wire.control import Control, pack, unpack
 
@@ -345,15 +345,7 @@ class GuestSignals:
         if state.is_caught(number) and halves.end(guest, tid):
             at_door = False
         if at_door and state.is_caught(number) and not inject.comes_again(true):
-            # Such a call can be one that the signal is to end. So it is let in first, and the signal comes to it where it waits; home's
-            # answer has to wait for that, for the call can be one after which the program counts on having had it (timer_delete).
-            guest.link.hold()
-            try:
-                tracing.proceed(tid)
-                self._await_call(tid)
-                self.queue(number, true, tid)
-            finally:
-                guest.link.release()
+            self._let_in(tid, true)
             return
         if guest.dying.takes(stop, true, state):
             return
@@ -362,6 +354,23 @@ class GuestSignals:
             return
         self._taken(true)
         self._deliver(tid, number)
+
+    def _let_in(self, tid: int, info: bytes) -> None:
+        """The thread, in a signal-delivery-stop before a call, makes that first: it can be one that the signal is to end, which comes to it
+        where it waits. Home's answer has to wait for that, for the call can be one after which the program counts on having had the signal
+        (timer_delete)."""
+        guest = self._guest
+        guest.link.hold()
+        try:
+            tracing.proceed(tid)
+            for taken in (info, *self._await_call(tid)):
+                timer = timer_of(taken)
+                tick = self._ticks.get(timer) if timer is not None else None
+                self.queue(tracing.signal_number(taken), taken, tid)
+                if timer is not None and tick is not None:
+                    self._ticks[timer] = tick  # it has been on its way since then
+        finally:
+            guest.link.release()
 
     def _deliver(self, tid: int, number: int, info: bytes = b"") -> None:
         """The thread, in a signal-delivery-stop, goes on with the signal. info: what else is told of it."""
@@ -392,16 +401,28 @@ class GuestSignals:
         continued = {} if self._continued is None else {"continued": self._continued}
         self._guest.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number, **continued))
 
-    def _await_call(self, host: int) -> None:
-        """Until the call that a thread is about to make is on its way home, or a moment has passed."""
-        guest = self._guest
+    def _await_call(self, host: int) -> list[bytes]:
+        """Until the call that a thread is about to make is on its way home, or a moment has passed. Returns the siginfo of further signals
+        that it handles and has taken before that call."""
+        guest, taken = self._guest, []
         program = guest.program_tid(host)
         end = time.monotonic() + DOOR_PATIENCE
         while program not in guest.link.parked() and time.monotonic() < end:
-            time.sleep(0.0001)  # no descriptor tells of it
-            if guest.trace is not None:  # it stops on its way there
-                for stop in tracing.poll([host]):
+            for stop in tracing.poll([host]):
+                if (info := self._taken_before_call(stop)) is not None:
+                    taken.append(info)
+                    tracing.proceed(host)
+                else:
                     guest.handle_stop(stop)
+            time.sleep(0.0001)  # no descriptor tells of it
+        return taken
+
+    def _taken_before_call(self, stop: Stop) -> bytes | None:
+        """The siginfo of a signal that the thread handles and has taken before its call, if that is what the stop is."""
+        if stop.cause is not Cause.SIGNAL or not tracing.signal_state(self._guest.pid, stop.tid).is_caught(stop.number):
+            return None
+        info = tracing.signal_info(stop.tid)
+        return self.claim(info) if not inject.comes_again(info) and self._guest.door.rewind(stop.tid) else None
 
 
 def _cookie(info: bytes) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.common import library
 from kernel_helpers.process import refuge
-from kernel_helpers.process.syscalls import SYS, U64, Registers, is_ended_by_stop, normalise_restart, signed
+from kernel_helpers.process.syscalls import SYS, U64, Registers, carry_restart, is_ended_by_stop, signed
 from kernel_helpers.process.tracing import SI_TKILL, is_void, signal_code, signal_number, signal_state
 
 PTRACE_O_TRACESYSGOOD = 1
@@ -422,7 +422,7 @@ class Thread:
 
     def restore(self) -> None:
         """Writes registers and mask back; the thread stays stopped. A call that this stop interrupted with a restart
-        code is restarted by the kernel; one that it ended with EINTR is rewound here.
+        code is restarted by the kernel, and so is one that it ended with EINTR, unless a handler runs.
 
         Should we die meanwhile, a thread that has a refuge is there until all else is as it was.
         """
@@ -445,7 +445,7 @@ class Thread:
         registers = self.registers
         if is_ended_by_stop(registers):
             registers = registers.copy()
-            normalise_restart(registers)
+            carry_restart(registers)
         check(functions().inject_set_registers(self.tid, ctypes.byref(registers)), f"registers of {self.tid}")
 
     def _write_section(self) -> None:

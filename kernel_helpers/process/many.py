@@ -19,7 +19,7 @@ from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.common import library
 from kernel_helpers.process import refuge
 from kernel_helpers.process.inject import SIGINFO_SIZE, Thread, check, packed, results_of
-from kernel_helpers.process.syscalls import SYS, U64, Registers, is_ended_by_stop, normalise_restart
+from kernel_helpers.process.syscalls import SYS, U64, Registers, carry_restart, is_ended_by_stop
 
 if TYPE_CHECKING:
     from kernel_helpers.process.seizing import Frozen
@@ -267,7 +267,7 @@ def restore(threads: Sequence[Thread]) -> dict[int, OSError]:
         registers = thread.registers
         if is_ended_by_stop(registers):
             registers = registers.copy()
-            normalise_restart(registers)
+            carry_restart(registers)
         at, section = thread.rseq_section or (8, bytes(8))
         _STANDING.pack_into(
             data, index * _STANDING.size, thread.tid, 0, 0, 0, 0, 0, 0, 0, b"", bytes(registers), thread.signal_mask, at - 8,

@@ -50,6 +50,19 @@ _WAITING = _INTERRUPTED_BY_STOP | {
 }  # fmt: skip
 """In which threads stand that have nothing to do. Without read(2): its number is 0, as that of much else is."""
 
+_ENDED_BY_SIGNALS = _WAITING | {
+    SYS[name]
+    for name in (
+        "read", "write", "writev", "preadv", "pwritev", "preadv2", "pwritev2", "sendto", "sendmsg", "recvmmsg", "sendmmsg", "connect",
+        "mq_timedsend", "mq_timedreceive", "flock", "fcntl", "open", "openat", "openat2", "getrandom", "splice", "tee", "vmsplice",
+        "copy_file_range", "sendfile", "io_uring_enter",
+    )
+}  # fmt: skip
+"""Calls that a signal ends when it comes while they wait (signal(7))."""
+
+SYSCALL = b"\x0f\x05"
+"""The instruction."""
+
 _NEVER_BLOCKED = 1 << 8 | 1 << 18  # SIGKILL, SIGSTOP
 
 
@@ -156,6 +169,13 @@ def put_back(registers: Registers, own: int, in_force: int) -> None:
     where the thread goes on a signal that the call does not let in would end it, since the mask of a call is not carried."""
     if in_force & ~own & ~_NEVER_BLOCKED and syscall_at(registers) is not None:
         normalise_restart(registers)
+
+
+def before_call(registers: Registers) -> int | None:
+    """The number of the call, of those that a signal can end, that a thread in user mode makes next if it stands at a `syscall`
+    instruction; None: it makes no such call."""
+    number = signed(registers.rax)
+    return number if signed(registers.orig_rax) < 0 and number in _ENDED_BY_SIGNALS else None
 
 
 ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")

@@ -22,11 +22,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def stoppable() -> Iterator[Cluster]:
-    """Whose moves can be stopped, and whose nodes wait long for one another."""
+def stoppable(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Whose moves can be stopped, and whose nodes wait long for one another. request: how many nodes, 2 without."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*stops.ENVIRONMENT)
-        cluster = Cluster(2, configuration="link_timeout = 60\n")
+        cluster = Cluster(getattr(request, "param", 2), configuration="link_timeout = 60\n")
         try:
             stops.prepare(cluster)
             for name in cluster.names:

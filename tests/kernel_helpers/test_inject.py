@@ -134,6 +134,27 @@ def test_sleep_goes_on_and_is_not_longer_for_it() -> None:
         assert 0.99 < float(line(process)) < 1.5
 
 
+@pytest.mark.parametrize("calls", [False, True], ids=["stopped", "calls made in it"])
+def test_a_signal_that_comes_meanwhile_ends_epoll_wait(calls: bool) -> None:
+    """The stop ends it, too; it is to go on then, unless a handler runs."""
+    source = """
+import ctypes, os, select, signal
+signal.signal(signal.SIGUSR1, lambda *_: None)
+ep = select.epoll(); ep.register(0, select.EPOLLIN)
+libc = ctypes.CDLL(None, use_errno=True); buffer = ctypes.create_string_buffer(12)
+print('up', flush=True)
+r = libc.epoll_wait(ep.fileno(), buffer, 1, 15000)
+print(r, ctypes.get_errno() if r < 0 else 0, flush=True)
+"""
+    with program(source) as process:
+        blocked_in(process.pid, SYS.epoll_wait)
+        with seizing.seize(process.pid) as frozen:
+            if calls:
+                assert frozen.call(SYS.getpid) == process.pid
+            os.kill(process.pid, signal.SIGUSR1)
+        assert line(process, 10) == f"-1 {errno.EINTR}\n".encode()
+
+
 def test_epoll_wait_does_not_see_the_stop() -> None:
     source = """
 import ctypes, os, select, sys

@@ -58,6 +58,7 @@ def test_a_signal_to_itself_is_there_before_the_call_has_ended(cluster: Cluster)
     with Running(cluster, "sender", "600") as sender:
         sender.works()
         sender.moved("n2")
+        (sender.directory / "enough").touch()
         assert sender.end(90) == "missed 0\nstatus 0\n"
 
 
