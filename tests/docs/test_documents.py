@@ -18,7 +18,9 @@ from node.common import config
 from wire import control
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOMS = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
+READMES = sorted(path for room in ROOMS for path in room.rglob("README.md"))
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md")), *READMES]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 FILES = (ROOT / "docs" / "files.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
@@ -70,12 +72,46 @@ def test_files_on_the_way_of_a_journey_exist() -> None:
 
 
 def test_every_room_is_in_the_architecture() -> None:
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "bench"}
-    for room in packages:
-        assert f"`{room}/`" in ARCHITECTURE, room
-    for room, text in re.findall(r"^\| `(\w+)/` \| (.*) \|$", ARCHITECTURE, re.MULTILINE):
-        for name in re.findall(r"`(\w+\.\w+)`", text):
-            assert (ROOT / room / name).exists(), f"{room}/{name}"
+    shown = re.findall(r"^\| \[`(\w+)/`\]\(\.\./(\w+)/README\.md\) \|", ARCHITECTURE, re.MULTILINE)
+    assert [room for room, _ in shown] == [link for _, link in shown]
+    assert sorted(room for room, _ in shown) == [room.name for room in ROOMS]
+
+
+def test_the_architecture_is_read_in_one_sitting() -> None:
+    assert len(ARCHITECTURE.splitlines()) <= 300
+
+
+FLAT = [room for room in ROOMS if room.name not in ("node", "kernel_helpers", "tests")]
+"""Rooms without folders of their own; those of the others have tests below."""
+
+
+@pytest.mark.parametrize("room", FLAT, ids=lambda path: path.name)
+def test_the_readme_of_a_room_names_each_of_its_files(room: Path) -> None:
+    """Once, in its tables; and what those name is there."""
+    text = (room / "README.md").read_text()
+    there = {path.name for path in room.iterdir() if path.name not in ("__pycache__", "__init__.py", "__main__.py", "README.md")}
+    named = [
+        word.rstrip("/") for cell in re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE) for word in re.findall(r"`([\w./-]+)`", cell)
+    ]  # fmt: skip
+    assert sorted(named) == sorted(there)
+    for word in re.findall(r"`(\w+\.(?:py|c|h))`", text):
+        assert (room / word).exists(), word
+
+
+def test_the_readme_of_tests_names_what_is_there() -> None:
+    text = (ROOT / "tests" / "README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)/` \| (.*) \|$", text, re.MULTILINE)
+    assert {"fuzz", "sanitizers", "referee"} <= {folder for folder, _ in rows}
+    for folder, words in rows:
+        for name in re.findall(r"`(\w+\.\w+)`", words):
+            assert (ROOT / "tests" / folder / name).exists(), f"{folder}/{name}"
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_readme_is_found_from_above(readme: Path) -> None:
+    """From the page above it: nobody has to know that it is there."""
+    above = next((path / "README.md" for path in readme.parents[1:] if (path / "README.md").exists() and path != ROOT), None)
+    assert f"{readme.parent.name}/README.md" in (above.read_text() if above is not None else ARCHITECTURE)
 
 
 FOLDERS = sorted({path.parent for path in (ROOT / "kernel_helpers").rglob("*.c")})
