@@ -6,7 +6,7 @@ Memory is the proportional share of resident pages (PSS): what several processes
 `sleep`, so that nearly all of it is ours. FARHOME_BENCH_PROCESSES says how many, instead of 200.
 
 The cases `merged` are the same processes after the kernel's same-page merging (KSM) has looked at all of their pages, which the owner of
-a machine may turn on (docs/operating.md); the bench does so for its own time, if nobody has.
+a machine may turn on (docs/install.md); the bench does so for its own time, if nobody has.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
 READMES = sorted(path for room in ROOMS for path in room.rglob("README.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md")), *READMES]
-OPERATING = (ROOT / "docs" / "operating.md").read_text()
+INSTALL, LEND, TROUBLE = ((ROOT / "docs" / name).read_text() for name in ("install.md", "lend.md", "trouble.md"))
 FILES = (ROOT / "docs" / "files.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 README = (ROOT / "README.md").read_text()
@@ -75,6 +75,13 @@ def test_every_room_is_in_the_architecture() -> None:
     shown = re.findall(r"^\| \[`(\w+)/`\]\(\.\./(\w+)/README\.md\) \|", ARCHITECTURE, re.MULTILINE)
     assert [room for room, _ in shown] == [link for _, link in shown]
     assert sorted(room for room, _ in shown) == [room.name for room in ROOMS]
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/internals"])
+def test_every_page_is_in_the_table_of_its_folder(folder: str) -> None:
+    text = (ROOT / folder / "README.md").read_text()
+    for page in (ROOT / folder).glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name})" in text, page.name
 
 
 def test_the_architecture_is_read_in_one_sitting() -> None:
@@ -172,18 +179,18 @@ def test_programs_in_blocks_of_the_readme_exist() -> None:
 
 
 def test_exit_codes_of_the_documents_are_those_of_the_commands() -> None:
-    shown = dict(re.findall(r"^\| (\d+) \| (.*) \|$", OPERATING.partition("## Exit codes")[2].partition("\n## ")[0], re.MULTILINE))
+    shown = dict(re.findall(r"^\| (\d+) \| (.*) \|$", TROUBLE.partition("## Exit codes")[2].partition("\n## ")[0], re.MULTILINE))
     assert {int(code): meaning for code, meaning in shown.items()} == exit_codes.MEANINGS
     named = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
     assert named == set(exit_codes.MEANINGS)
 
 
 def test_keys_of_the_configuration_are_all_told() -> None:
-    shown = set(re.findall(r"^\| `(?:\[balance\] )?(\w+|\[mfs\])` \|", OPERATING, re.MULTILINE))
+    shown = set(re.findall(r"^\| `(?:\[balance\] )?(\w+|\[mfs\])` \|", INSTALL + LEND, re.MULTILINE))
     for field in fields(config.Config):
         name = {"balance": "enabled", "lend": "max_guests", "mfs": "[mfs]"}.get(field.name, field.name)
         assert name in shown, field.name
-    names = set(re.findall(r"`(\w+)`", OPERATING.partition("## What a node lends")[2].partition("\n## ")[0]))
+    names = set(re.findall(r"`(\w+)`", LEND.partition("## What a node lends")[2].partition("\n## ")[0]))
     borrowers = {field.name for field in fields(lending.Borrowers)}
     policies = {field.name for field in fields(policy.LendingPolicy)} - {"borrowers", "classes", "owner"} | {"class"}
     kinds = {field.name for field in fields(lending.GuestClass)} - {"borrowers"}
@@ -197,8 +204,8 @@ def test_keys_of_the_file_tree_are_all_told() -> None:
 
 
 def test_the_configurations_that_are_shown_are_usable(tmp_path: Path) -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", OPERATING + FILES, re.DOTALL)
-    assert len(blocks) >= 3
+    blocks = re.findall(r"```toml\n(.*?)```", INSTALL + LEND + FILES, re.DOTALL)
+    assert len(blocks) >= 5
     for block in blocks:
         file = tmp_path / "node.toml"
         file.write_text(block)
