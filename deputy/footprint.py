@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
-from engine.files import FileMapping, is_free, mappings, spans
-from engine.layout import Span, merge, subtract
-from engine.mappings import PAGE, SPECIAL
+from engine.files import anonymous_spans, is_free, named_mappings, spans
+from engine.layout import Span, merge, subtract, subtract_all
+from engine.mappings import PAGE
 from engine.remains import BASES, GRID
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process.inject import Thread
@@ -47,11 +47,10 @@ def give_up(thread: Thread, reserved: Sequence[Span], kept: Sequence[Span], obje
     sorted) stays as it is, and so do the arguments on the stack, for ps. Nothing of it is locked any more, nor what it maps later: the
     guest's memory is. Errors: OSError."""
     thread.call(SYS.munlockall)
-    maps = mappings(thread.pid)
-    for span in merge(_droppable(maps, reserved, _arguments(thread.pid))):
-        for start, end in subtract(span, kept):
-            thread.call(SYS.munmap, start, end - start)
-    for mapping in maps:
+    staying = merge([*reserved, *kept, _arguments(thread.pid)])
+    for start, end in subtract_all(merge(anonymous_spans(thread.pid)), staying):
+        thread.call(SYS.munmap, start, end - start)
+    for mapping in named_mappings(thread.pid):
         if mapping.permissions[3] == "s" and f"{mapping.device} {mapping.inode}" in objects:
             for start, end in subtract((mapping.start, mapping.end), kept):
                 thread.call(SYS.madvise, start, end - start, _MADV_REMOVE)
@@ -70,11 +69,3 @@ def _arguments(pid: int) -> Span:
     if not known:
         return (0, 0)
     return (min(known) & ~(PAGE - 1), (max(known) + PAGE - 1) & ~(PAGE - 1))
-
-
-def _droppable(maps: Iterable[FileMapping], reserved: Sequence[Span], arguments: Span) -> Iterator[Span]:
-    """The anonymous parts of the process that are its own."""
-    for mapping in maps:
-        span = (mapping.start, mapping.end)
-        if not mapping.inode and mapping.path not in SPECIAL and not any(overlap(span, other) for other in reserved):
-            yield from subtract(span, [arguments])

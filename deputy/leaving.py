@@ -43,7 +43,7 @@ from engine.restarts import TimedWait, shorten, timed_waits, waiting_places
 from engine.signalfds import read_by
 from engine.vessel import obstacle
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
-from kernel_helpers.link.link import HomeLink, Part
+from kernel_helpers.link.link import Part
 from kernel_helpers.pages.pages import send_own_pages
 from kernel_helpers.process import many, tracing
 from kernel_helpers.process.inject import PTRACE_O_SUSPEND_SECCOMP
@@ -76,6 +76,8 @@ def leave(
         freezing.await_writes(deputy, preparation.over_since)
     places = waiting_places(deputy.pid) if held is None else {}
     waits = timed_waits(deputy.pid, places)
+    if held is None:
+        preparation.link.foresee()
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases("out")
     frozen, ends = (held, {}) if held is not None else _seize(deputy.pid, places, waits)
@@ -111,7 +113,7 @@ def leave(
         if signalfds:
             preparation.watch(read_by(deputy.pid, signalfds), {names[tid]: thread.signal_mask for tid, thread in frozen.threads.items()})
         engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
-        link = HomeLink(list(names.values()))
+        link = preparation.link.take(list(names.values()))
         link.used_away = used or []
         for tid, cut in cuts.items():
             link.expect_rest(names[tid], cut.number, cut.arguments, cut.done)

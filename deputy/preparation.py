@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from deputy.linkahead import LinkAhead
 from engine import files, postcopy, precopy
 from engine.capture import identity, inner_tid
 from engine.commit import Decider, Do, Word, decide
@@ -90,6 +91,7 @@ class Preparation:
         self.says = says
         self.owners = owners
         self.memory = memory
+        self.link = LinkAhead(pid)
         self.giver: postcopy.Giver | None = None
         """who gives memory of the process that follows it"""
         self._patience = REPLACEMENT_TIMEOUT if held_by else 30.0
@@ -320,6 +322,7 @@ class Preparation:
 
     def abandon(self) -> None:
         """The move is over, or off: then the target undoes everything."""
+        self.link.close()
         if self.giver is not None:
             self.giver.close()
         if self.note(Word.ABORT) is Do.GO_ON and self.channel is not None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from engine.mappings import SPECIAL
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inspection import places
 
@@ -23,6 +24,7 @@ MAX_FILE = 64 << 30
 _RACY_NS = 3_000_000_000
 _NO_FILES = ("[", "anon_inode:", "/memfd:", "/SYSV", "/dev/zero", "//anon", "/anon_hugepage", "dmabuf:")
 _PLAIN = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ...p 0+ 00:00 0 *\n", re.MULTILINE)
+_ANONYMOUS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ 0(?: +(\S.*))?", re.MULTILINE)
 _SPAN = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ", re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -59,6 +61,12 @@ def named_mappings(pid: int) -> list[FileMapping]:
 def spans(pid: int) -> list[tuple[int, int]]:
     """Where its mappings are, by address. Errors: as mappings()."""
     return [(int(start, 16), int(end, 16)) for start, end in _SPAN.findall(_maps(pid))]
+
+
+def anonymous_spans(pid: int) -> list[tuple[int, int]]:
+    """Where it has memory of its own without a file, by address. Errors: as mappings()."""
+    found = _ANONYMOUS.findall(_maps(pid))
+    return [(int(start, 16), int(end, 16)) for start, end, name in found if name.decode("utf-8", "surrogateescape") not in SPECIAL]
 
 
 def is_free(pid: int, start: int, end: int) -> bool:

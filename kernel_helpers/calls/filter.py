@@ -111,7 +111,7 @@ def watching() -> bytes:
 def evaluate(number: int, arguments: Sequence[int], arch: int = AUDIT_ARCH_X86_64, notify: int = RET_NOTIFY) -> int:
     """What the program returns for a call: the kernel's interpreter in small, for tests and for --trace."""
     data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(a & (1 << 64) - 1 for a in arguments))
-    code = instructions(notify)
+    code = instructions(notify, False)  # as program() asks for them: they are made once
     at, accumulator = 0, 0
     while True:
         operation, if_true, if_false, constant = code[at]

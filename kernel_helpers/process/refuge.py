@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernel_helpers.inspection import places
+
 if TYPE_CHECKING:
     from kernel_helpers.process.seizing import Frozen
 
@@ -66,6 +68,9 @@ def without(vdso: bytes) -> bytes:
 
 
 def _end_of_vdso(pid: int) -> int:
+    found = places.of_instructions(pid)  # of its mappings there may be tens of thousands
+    if found is not None:
+        return next((place.end for place in found if place.path == "[vdso]" and not place.inode), 0)
     with open(f"/proc/{pid}/maps", "rb") as maps:
         line = next((line for line in maps if line.endswith(b"[vdso]\n")), b"")
     return int(line.split(b" ", 1)[0].split(b"-")[1], 16) if line else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import resource
 import struct
 import time
@@ -159,11 +160,11 @@ def check_whole(used: Any) -> list[int]:
 
 def check(used: Any) -> list[list[int]]:
     """What used() gave, after its way over the network. Errors: ValueError."""
-    whole = isinstance(used, list) and all(
-        isinstance(row, list) and len(row) == 1 + len(FIELDS) and all(isinstance(value, int) and 0 <= value < _LIMIT for value in row)
-        and row[0] < 1 << 32
-        for row in used
-    )  # fmt: skip
-    if not whole:
+    if not isinstance(used, list) or not all(isinstance(row, list) and len(row) == 1 + len(FIELDS) for row in used):
+        raise ValueError("what the guest has used makes no sense")
+    values = list(itertools.chain.from_iterable(used))
+    if not {int}.issuperset(map(type, values)) or not 0 <= min(values, default=0) <= max(values, default=0) < _LIMIT:
+        raise ValueError("what the guest has used makes no sense")
+    if max(values[:: 1 + len(FIELDS)], default=0) >= 1 << 32:
         raise ValueError("what the guest has used makes no sense")
     return [list(row) for row in used]

@@ -161,6 +161,7 @@ def _preload() -> None:
     for _ in range(WARM):
         mappings.read_mappings(os.getpid())
     call_filter.program()
+    call_filter.program(has_fixed_ids=True)
     vmas.layout()
     inject.functions()
     link._native()

@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from deputy import footprint
 from deputy.footprint import HIGHEST, LOWEST, free_base
 from engine.remains import BASES, GRID
 from kernel_helpers.errors import FarhomeError
@@ -24,8 +23,6 @@ def test_where_all_usual_places_are_taken_it_is_in_the_greatest_gap() -> None:
     assert LOWEST < base < HIGHEST - MIB
 
 
-def test_one_that_takes_all_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with mmap.mmap(-1, MIB):
-        monkeypatch.setattr(footprint, "mappings", lambda pid: [])
-        with pytest.raises(FarhomeError, match="leave no room"):
-            free_base(os.getpid(), MIB, [(0, HIGHEST)])
+def test_one_that_takes_all_is_refused_with_a_sentence() -> None:
+    with mmap.mmap(-1, MIB), pytest.raises(FarhomeError, match="leave no room"):
+        free_base(os.getpid(), MIB, [(0, HIGHEST)])

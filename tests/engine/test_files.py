@@ -13,6 +13,7 @@ import pytest
 
 from engine import files
 from engine.files import HashCache, MappedFile, mapped_files
+from engine.mappings import SPECIAL
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inspection import places
 
@@ -154,3 +155,14 @@ def test_who_has_ended_has_no_mappings() -> None:
     os.waitpid(pid, 0)
     with pytest.raises(ProcessLookupError):
         files.named_mappings(pid)
+
+
+def test_memory_without_a_file_is_that_of_maps(tmp_path: Path) -> None:
+    (tmp_path / "a name  with spaces 0").write_bytes(bytes(8192))
+    with (
+        (tmp_path / "a name  with spaces 0").open("rb") as file,
+        mmap.mmap(file.fileno(), 8192, access=mmap.ACCESS_READ),
+        mmap.mmap(-1, 8192),
+    ):
+        told = files.mappings(os.getpid())
+        assert files.anonymous_spans(os.getpid()) == [(m.start, m.end) for m in told if not m.inode and m.path not in SPECIAL]
