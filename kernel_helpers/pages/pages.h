@@ -7,6 +7,7 @@
  * connection's business. */
 #ifndef FARHOME_PAGES_H
 #define FARHOME_PAGES_H
+#include "pages/tables/tables.h"
 #include "process/inject.h"
 #include "stream/stream.h"
 #include <stdbool.h>
@@ -14,30 +15,13 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define PAGE 4096u
-#define BATCH_BYTES (1u << 20)
-/* A run is at least a page, so a full batch never has more runs than pages. */
-#define BATCH_RUNS (BATCH_BYTES / PAGE)
 #define FRAME_MAGIC 0x67706866u  /* "fhpg" */
 #define PACKED_MAGIC 0x7a706866u /* "fhpz" */
 #define SPLICED_MAGIC 0x73706866u /* "fhps": the content is in no checksum */
 
-struct page_range {
-	uint64_t start, end; /* bytes, multiples of the page size */
-	uint64_t flags;
-};
-#define KEEP_ZEROS 1 /* sending: a page of zeros differs from what is below it (a file) and must be sent */
-#define DISCARD 2    /* receiving: may come, and is thrown away */
-#define WRITTEN 4    /* sending: only what was written since it was sent last (tables/scan.c watches) */
-#define MISSING 8    /* receiving: most pages are not there yet, and a userfaultfd has the range registered */
-
 struct page_totals {
 	uint64_t runs, bytes, zero_bytes; /* zero_bytes: found to be all zero and not sent */
 	uint64_t checksum;
-};
-
-struct run {
-	uint64_t address, length;
 };
 
 struct frame {
@@ -81,13 +65,6 @@ int begin_splicing(const struct stream *stream);
 void end_splicing(const struct stream *stream, int before);
 int splice_all(int pipe, const struct stream *stream, size_t size, int timeout_ms);
 
-int open_proc(int pid, const char *name, int flags);
-
-/* The content of `count` runs, `bytes` in all, into buffer; of unreadable mappings through `memory` (/proc/PID/mem), which asks no leave.
- * runs_on: the process may unmap pages meanwhile, which are zeros then. Returns 0 or -errno. */
-int read_pages(int pid, int memory, const struct run *runs, unsigned count, char *buffer, size_t bytes, bool runs_on);
-bool is_zero_page(const char *page);
-
 /* A process that stands still, and is the calling thread's tracee: it puts its pages into a pipe itself, without a copy (splice.c). */
 struct splicer {
 	int32_t tid, pipe, inside; /* pipe: the end to read from, inside: the number of the other one in the process */
@@ -100,19 +77,6 @@ struct splicer {
 };
 /* The runs, of so many bytes in all, at most a batch. Returns 1: they are in the pipe, 0: they have to be read as others are; or -errno. */
 int splice_in(struct splicer *splicer, const struct run *runs, unsigned count, size_t bytes);
-
-/* How the pages of a range are looked for. */
-enum scan {
-	SCAN_OWN,        /* those that the process has of its own: not the file's, not the zero page */
-	SCAN_ANY,        /* the first of these */
-	SCAN_TAKE,       /* of these, those written since they were taken last, which are taken: watched for the next write */
-	SCAN_TELL,       /* all of its own, told whether they were written since they were taken */
-	SCAN_DENSE_TAKE, /* as SCAN_TAKE, and what is no page counts as written, once: ten times as fast */
-	SCAN_DENSE,      /* those written, and what is no page: as fast */
-};
-#define CHUNK (2u << 20) /* bytes that are dense or not: those of one page table */
-typedef int (*found_pages)(void *context, uint64_t start, uint64_t end, bool written);
-int walk_pages(int pagemap, enum scan scan, uint64_t start, uint64_t end, found_pages found, void *context);
 
 /* What has been sent of a process while it ran: a bit for each page of its areas. */
 struct history {

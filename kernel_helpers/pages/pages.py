@@ -1,4 +1,4 @@
-"""Python face of send.c, splice.c, receive.c, tables/scan.c and history.c: private pages of a process through a socket."""
+"""Python face of send.c, splice.c, receive.c, written.c, tables/scan.c and history.c: private pages of a process through a socket."""
 
 from __future__ import annotations
 

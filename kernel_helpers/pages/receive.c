@@ -1,7 +1,6 @@
 /* Pages out of the stream into a process: one thread takes frames from the socket, one writes them. */
 #define _GNU_SOURCE
 #include "pages/pages.h"
-#include "pages/tables/uffd.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "postcopy/address_space.h"
 #include "pages/tables/pagemap.h"
-#include "pages/tables/uffd.h"
+#include "pages/tables/tables.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

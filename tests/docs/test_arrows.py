@@ -125,6 +125,14 @@ def test_files_of_c_call_each_other_in_no_circle() -> None:
     assert not circle(c_arrows())
 
 
+def test_folders_of_c_call_each_other_in_no_circle() -> None:
+    arrows: dict[str, set[str]] = defaultdict(set)
+    for file, used in c_arrows().items():
+        folder = file.rpartition("/")[0]
+        arrows[folder] |= {other.rpartition("/")[0] for other in used} - {folder}
+    assert not circle(dict(arrows))
+
+
 def test_folders_of_c_call_what_the_table_says() -> None:
     table = {
         folder: {folder, *re.split(r"[, ]+", words)} for folder, words in re.findall(r"^\| \[(\w+)/\].*\|(.*?)\|$", HELPERS, re.MULTILINE)

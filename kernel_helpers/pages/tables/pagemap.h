@@ -1,7 +1,7 @@
 /* What the kernel tells of a process's pages: /proc/PID/pagemap, its words and PAGEMAP_SCAN (Linux 6.7); and what of that are guards. */
 #ifndef FARHOME_PAGEMAP_H
 #define FARHOME_PAGEMAP_H
-#include "pages/pages.h"
+#include "pages/tables/tables.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/ioctl.h>

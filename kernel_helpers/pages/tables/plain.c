@@ -1,7 +1,7 @@
 /* Tables of plain mappings: made of what the kernel tells, checked when they come from outside, and looked through. */
 #define _GNU_SOURCE
 #include "pages/tables/plain.h"
-#include "pages/pages.h"
+#include "pages/tables/tables.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* Files of /proc that tell of a process. */
 #define _GNU_SOURCE
-#include "pages/pages.h"
+#include "pages/tables/tables.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /* The content of pages of a process. */
 #define _GNU_SOURCE
-#include "pages/pages.h"
+#include "pages/tables/tables.h"
 #include <errno.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 bool is_zero_page(const char *page)

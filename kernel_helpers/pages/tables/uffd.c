@@ -1,5 +1,5 @@
 /* Pages put where they are missing, by a userfaultfd. */
-#include "pages/tables/uffd.h"
+#include "pages/tables/tables.h"
 #include <errno.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>

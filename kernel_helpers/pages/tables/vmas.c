@@ -5,7 +5,7 @@
  * their members is read from the kernel's own description (BTF). Whatever is missing (BTF, the right to use BPF) is an error, and who asks
  * reads smaps. Which bit is which is for the caller to find out on mappings of its own. */
 #define _GNU_SOURCE
-#include "pages/pages.h"
+#include "pages/tables/tables.h"
 #include "pages/tables/plain.h"
 #include <errno.h>
 #include <fcntl.h>
