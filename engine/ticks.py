@@ -5,12 +5,8 @@ from __future__ import annotations
 
 import signal
 import struct
-from typing import TYPE_CHECKING
 
 from kernel_helpers.process import tracing
-
-if TYPE_CHECKING:
-    from engine.pending import Pending
 
 SI_TIMER = -2
 ALARM = -1
@@ -47,9 +43,9 @@ def joined(first: bytes, second: bytes) -> bytes:
     return overrun(first, 1 + overruns_of(second))
 
 
-def merged(pending: Pending) -> Pending:
-    """The same signals with one tick of each timer."""
-    kept: Pending = []
+def merged(pending: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The same signals, as engine/pending.py has them, with one tick of each timer."""
+    kept: list[tuple[int, bytes]] = []
     places: dict[int, int] = {}
     for tid, info in pending:
         timer = timer_of(info)

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import re
 import subprocess
-from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+import sys
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools.arrows import ROOT, between_folders, c_arrows, circles, imported, python_arrows
+
 NODE = (ROOT / "node" / "README.md").read_text()
 HELPERS = (ROOT / "kernel_helpers" / "README.md").read_text()
-OBJECTS = ROOT / ".build" / "objects"
-ALONE = {"kernel_helpers/link/home/resident.c"}
-"""Is no object: it becomes a flat piece of code, and can call nothing."""
-
-
-def imported(path: Path) -> Iterator[str]:
-    """The modules that a file imports, as paths of the tree."""
-    for statement in ast.walk(ast.parse(path.read_text())):
-        if isinstance(statement, ast.ImportFrom) and statement.module:
-            folder = statement.module.replace(".", "/")
-            for name in statement.names:
-                yield f"{folder}/{name.name}" if (ROOT / folder / f"{name.name}.py").exists() else folder
-        elif isinstance(statement, ast.Import):
-            for name in statement.names:
-                yield name.name.replace(".", "/")
 
 
 def may_use() -> dict[str, set[str]]:
@@ -71,66 +53,36 @@ def test_folders_of_the_cluster_stand_on_one_another(folder: str, others: list[s
                 assert module.removeprefix("node/").rpartition("/")[0] in others, f"{path.name} imports {module}"
 
 
-def circle(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Leave those arrows that are part of a circle, or lead from one circle to another."""
-    arrows = dict(arrows)
-    while ends := {file for file, used in arrows.items() if not used & set(arrows)} | (set(arrows) - set().union(*arrows.values())):
-        for file in ends:
-            del arrows[file]
-    return {file: used & set(arrows) for file, used in arrows.items()}
-
-
 def test_a_circle_is_found() -> None:
-    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": set(), "e": {"a"}}) == {"b": {"c"}, "c": {"b"}}
-    assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+    assert circles({"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": set(), "e": {"a", "f"}, "f": {"e"}}) == [{"b", "c"}, {"e", "f"}]
+    assert not circles({"a": {"b", "c"}, "b": {"c"}, "c": set()})
 
 
-def test_files_of_node_import_each_other_in_no_circle() -> None:
-    assert not circle(
-        {
-            str(path.relative_to(ROOT).with_suffix("")): {module for module in imported(path) if module.startswith("node/")}
-            for path in (ROOT / "node").rglob("*.py")
-        }
-    )
+KNOTS = {"deputy", "remote", "kernel_helpers/process"}
+"""Folders whose files import each other in circles still: none is to be added, and who opens one takes it out."""
 
 
-@functools.cache
-def c_arrows() -> dict[str, set[str]]:
-    """Which files of C each of them includes, and which it calls or takes variables of, by what the linker is told."""
-    arrows: dict[str, set[str]] = {}
-    for room in ("kernel_helpers", "cli"):
-        for path in (ROOT / room).rglob("*.[ch]"):
-            names = re.findall(r'^#include "(.*)"', path.read_text(), re.MULTILINE)
-            paths = (base / name for name in names for base in (ROOT / "kernel_helpers", path.parent))
-            arrows[str(path.relative_to(ROOT))] = {str(path.relative_to(ROOT)) for path in paths if path.exists()}
-    objects = {str(OBJECTS / file.removesuffix(".c")) + ".o": file for file in arrows if file.endswith(".c") and file not in ALONE}
-    found = subprocess.run(["nm", "--print-file-name", "--extern-only", *objects], check=False, capture_output=True, text=True)
-    assert not found.returncode and not found.stderr, found.stderr
-    symbols = [(objects[name], words) for name, _, words in (line.partition(":") for line in found.stdout.splitlines())]
-    defined: dict[str, set[str]] = defaultdict(set)
-    for file, words in symbols:
-        *_, kind, symbol = words.split()
-        if kind != "U":
-            defined[symbol].add(file)
-    for file, words in symbols:
-        *_, kind, symbol = words.split()
-        if kind == "U":
-            arrows[file] |= defined[symbol]
-    return arrows
+def test_files_of_python_import_each_other_in_no_circle() -> None:
+    found = [{file.rpartition("/")[0] for file in circle} for circle in circles(python_arrows())]
+    assert all(len(folders) == 1 for folders in found), "a circle through folders"
+    assert set().union(*found) == KNOTS
 
 
 def test_files_of_c_call_each_other_in_no_circle() -> None:
     calls = c_arrows()["kernel_helpers/link/home/calls.c"]
     assert calls >= {"kernel_helpers/link/home/launch.c", "kernel_helpers/link/home/parts.h"}
-    assert not circle(c_arrows())
+    assert not circles(c_arrows())
 
 
 def test_folders_of_c_call_each_other_in_no_circle() -> None:
-    arrows: dict[str, set[str]] = defaultdict(set)
-    for file, used in c_arrows().items():
-        folder = file.rpartition("/")[0]
-        arrows[folder] |= {other.rpartition("/")[0] for other in used} - {folder}
-    assert not circle(dict(arrows))
+    assert not circles(between_folders(c_arrows()))
+
+
+def test_what_uses_what_is_printed() -> None:
+    done = subprocess.run([sys.executable, "-m", "tools.arrows", "wire/"], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert not done.returncode and done.stdout.startswith("wire -> "), done.stderr
+    nowhere = subprocess.run([sys.executable, "-m", "tools.arrows", "nowhere"], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert nowhere.returncode == 2 and len(nowhere.stderr.splitlines()) == 1
 
 
 def test_folders_of_c_call_what_the_table_says() -> None:
