@@ -31,7 +31,7 @@ from wire.frames import WireError
 from wire.logs import start_thread
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
 
 log = logging.getLogger("deputy")
 
@@ -42,17 +42,17 @@ ROOM_TIMEOUT = 10.0
 class Approach:
     """For one move home. Only the loop calls look() and close(). `talk`: to the remote, for the rest of the move."""
 
-    def __init__(self, deputy: Deputy, memory: str) -> None:
-        """memory: of precopy.MODES."""
-        assert deputy.link is not None
+    def __init__(self, away: Away, memory: str, patience: float) -> None:
+        """memory: of precopy.MODES; patience: seconds that what follows may lack a connection."""
         self._memory = memory
         self.talk: Channel | None = None
         self.is_over = False
         self.progress = precopy.Progress()
         self.over_since = 0.0
         """when that was, as time.monotonic()"""
-        self._deputy = deputy
-        self._target = deputy.link.target
+        self._away = away
+        self._patience = patience
+        self._target = away.link.target
         self._asked: Callable[[Stub], None] | None = None
         """what the worker wants done in the stub, which only the loop can"""
         self._answered = threading.Event()
@@ -73,7 +73,7 @@ class Approach:
         try:
             self._receive(done)
         except (FarhomeError, WireError, OSError) as error:
-            log.info("nothing comes ahead of process %d: %s", self._deputy.pid, error)
+            log.info("nothing comes ahead of process %d: %s", self._away.pid, error)
             self._is_void = True
         finally:
             self.over_since = time.monotonic()
@@ -96,7 +96,7 @@ class Approach:
                     continue
                 begun = time.monotonic()
                 meter = self.progress.begin_round(int(message["left"]))
-                precopy.receive_round(self._deputy.pid, self._room, talk, meter, self.taker)
+                precopy.receive_round(self._away.pid, self._room, talk, meter, self.taker)
                 self.progress.seconds += time.monotonic() - begun
         if message["op"] != "ready":
             raise WireError(f"the remote said {message['op']!r} where 'ready' was due")
@@ -128,23 +128,21 @@ class Approach:
         if self.is_over and self._is_unwatched and self.talk is not None:
             self._is_unwatched = False
             try:
-                self.stood_still += freezing.watch_guest(self._deputy, self.talk)
+                self.stood_still += freezing.watch_guest(self._away, self.talk)
             except (LinkLost, Replaced):
                 raise
             except (FarhomeError, WireError, OSError) as error:
-                log.info("nothing comes ahead of process %d: %s", self._deputy.pid, error)
+                log.info("nothing comes ahead of process %d: %s", self._away.pid, error)
                 return
             self.is_over = False
             self.start(self._done)
         asked, self._asked = self._asked, None
         if asked is None:
             return
-        stub = self._deputy.stub
         try:
-            if stub is not None:
-                asked(stub)
+            asked(self._away.stub)
         except (FarhomeError, OSError) as error:
-            log.info("nothing more comes ahead of process %d: %s", self._deputy.pid, error)
+            log.info("nothing more comes ahead of process %d: %s", self._away.pid, error)
             self._is_void = True
         self._answered.set()
 
@@ -163,7 +161,7 @@ class Approach:
         def connect() -> Connection:
             return channel.connect(target.address, "page", target.secret, timeout=postcopy.PROGRESS_TIMEOUT)
 
-        self._pledge.begin(frozen, owed, self._deputy.options.link_timeout, self._done, connect)
+        self._pledge.begin(frozen, owed, self._patience, self._done, connect)
         pledge, self._pledge = self._pledge, None
         return pledge
 
@@ -174,8 +172,7 @@ class Approach:
 
     def spoilt(self) -> list[Span]:
         """Pages of the stub, which stands still, that are not as they came. Errors: FarhomeError: nobody knows."""
-        stub = self._deputy.stub
-        places = stub.memory.places() if stub is not None else None
+        places = self._away.stub.memory.places()
         if places is None:
             raise FarhomeError("too much has been written into the stub")
         return merge((page, page + PAGE) for page in places)
@@ -202,9 +199,8 @@ class Approach:
         self._answered.set()
         self.forgo()
         room, self._room = self._room, []
-        stub = self._deputy.stub
-        if room and stub is not None and self._deputy.where != "home":
+        if room:
             with suppress(FarhomeError, OSError):
-                stub.memory.unmake_room(merge(room))
+                self._away.stub.memory.unmake_room(merge(room))
         if self.talk is not None:
             self.talk.close()

@@ -6,7 +6,7 @@ A child of the stub is a stub as well, with a deputy of its own in the same prog
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from deputy.guestlink import GuestLink
 from deputy.preparation import Target
@@ -17,94 +17,101 @@ from kernel_helpers.usage import children
 from wire.control import Control, unpack
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
+    from deputy.process import Process
     from deputy.stub import Stub
 
 log = logging.getLogger("deputy")
 
 
-def handle(deputy: Deputy, event: Event) -> bool:
+class Family(Protocol):
+    """Whom the program has beside one process that is away."""
+
+    def bear(self, pid: int) -> Process:
+        """A child that the stub has had is one of them. Errors: OSError."""
+
+    def tell_of(self, child: Process) -> None:
+        """The node daemon gets to know it."""
+
+    def disown(self, number: int) -> Stub | None:
+        """The child of that id (the program's) is none of them any more. Returns its stub, None if there is no such child."""
+
+
+def handle(away: Away, family: Family, event: Event) -> bool:
     """Whether a frame from the remote is about a birth, and has been dealt with."""
     if event.kind == Control.NEW_THREAD:
-        _new_thread(deputy, event.tid)
+        _new_thread(away, event.tid)
     elif event.kind == Control.NEW_PROCESS:
-        _new_process(deputy, event)
+        _new_process(away, family, event)
     elif event.kind == Control.UNBORN:
-        _unborn(deputy, event)
+        _unborn(away, family, event)
     else:
         return False
     return True
 
 
-def _new_thread(deputy: Deputy, parent: int) -> None:
+def _new_thread(away: Away, parent: int) -> None:
     """The guest's thread `parent` is about to make another."""
-    assert deputy.link is not None and deputy.stub is not None
     thread = 0
-    if not deputy.link.still:
+    if not away.link.still:
         try:
-            thread = deputy.stub.add_thread(parent)
+            thread = away.stub.add_thread(parent)
         except (OSError, FarhomeError) as error:
             log.info("no new thread: %s", error)
-    deputy.link.send(Control.BORN, parent, thread=thread, again=deputy.link.still)
+    away.link.send(Control.BORN, parent, thread=thread, again=away.link.still)
 
 
-def _new_process(deputy: Deputy, event: Event) -> None:
+def _new_process(away: Away, family: Family, event: Event) -> None:
     """The guest's thread event.tid is about to make a child."""
-    assert deputy.link is not None and deputy.stub is not None
     number = 0
-    if not deputy.link.still:
-        asked = unpack(event.data)
-        link = deputy.link
-        target = Target(link.target.node, (link.target.address[0], int(asked["port"])), bytes(asked["secret"]))
+    if not away.link.still:
+        asked, left = unpack(event.data), away.link.target
+        target = Target(left.node, (left.address[0], int(asked["port"])), bytes(asked["secret"]))
         try:
-            number = _bear(deputy, event.tid, int(asked["exit_signal"]), bool(asked["shares"]), target)
+            number = _bear(away, family, event.tid, int(asked["exit_signal"]), bool(asked["shares"]), target)
         except (OSError, FarhomeError, MemoryError) as error:
             log.info("no new process: %s", error)
-    deputy.link.send(Control.BORN, event.tid, thread=number, again=deputy.link.still)
+    away.link.send(Control.BORN, event.tid, thread=number, again=away.link.still)
 
 
-def _bear(deputy: Deputy, parent: int, exit_signal: int, shares_memory: bool, target: Target) -> int:
+def _bear(away: Away, family: Family, parent: int, exit_signal: int, shares_memory: bool, target: Target) -> int:
     """The child's id. Errors: OSError, FarhomeError, MemoryError; there is no child then."""
-    assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
     phases = Phases("birth")
     try:
-        stub = deputy.stub.bear(parent, exit_signal, deputy.signals.ignore_end_of)
+        stub = away.stub.bear(parent, exit_signal, away.signals.ignore_end_of)
     except BaseException:
-        deputy.signals.await_unborn()
+        away.signals.await_unborn()
         raise
     phases.done("stub")
     try:
-        child = deputy.bear(stub.pid)
+        child = family.bear(stub.pid)
     except BaseException:
-        _undo(deputy, stub)
+        _undo(away, stub)
         stub.link.close()
         raise
     child.shares_memory = shares_memory
-    children.begin(stub.pid, stub.program_tid(stub.pid), parent=deputy.pid)
-    child.be_away(stub, GuestLink.unconnected(stub.link, target, deputy.options.link_timeout), deputy.mappings.inherited(stub.pid))
+    children.begin(stub.pid, stub.program_tid(stub.pid), parent=away.pid)
+    child.be_away(stub, GuestLink.unconnected(stub.link, target, away.link.timeout), away.mappings.inherited(stub.pid))
     phases.done("deputy")
     stub.memory.settle()
     phases.done("memory")
     phases.tell(log)
-    deputy.tree.newborns.add(child, {"event": "born", "pid": stub.pid, "where": child.where})
+    family.tell_of(child)
     return stub.program_tid(stub.pid)
 
 
-def _unborn(deputy: Deputy, event: Event) -> None:
+def _unborn(away: Away, family: Family, event: Event) -> None:
     """The guest has no such thread or child after all."""
-    assert deputy.stub is not None
     number = int(unpack(event.data)["thread"])
-    for child in deputy.tree.members:
-        if child is not deputy and child.stub is not None and child.stub.program_tid(child.pid) == number:
-            child.finished = True
-            _undo(deputy, child.stub)
-            return
-    deputy.stub.end_thread(number)
+    child = family.disown(number)
+    if child is not None:
+        _undo(away, child)
+    else:
+        away.stub.end_thread(number)
 
 
-def _undo(deputy: Deputy, child: Stub) -> None:
+def _undo(away: Away, child: Stub) -> None:
     """A child of the stub ends, and the guest never hears of it."""
-    assert deputy.stub is not None and deputy.signals is not None
-    deputy.signals.ignore_end_of(child.program_tid(child.pid))
-    deputy.stub.unbear(child)
-    deputy.signals.await_unborn()
+    away.signals.ignore_end_of(child.program_tid(child.pid))
+    away.stub.unbear(child)
+    away.signals.await_unborn()

@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from deputy import freezing, leaving
 from deputy.beginning import Beginning, program_of
 from deputy.freezing import MOMENT_PATIENCE, NotNow, Writes
+from deputy.move import Move, Wanted
 from deputy.preparation import Preparation
 from deputy.report import Report
 from deputy.trace import STDERR, TraceFile
 from deputy.traced import Replaced
-from engine.precopy import Ahead
+from engine.precopy import Ahead, Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.errors import sentence as sentence_of
 from kernel_helpers.process.seizing import Frozen
@@ -27,7 +29,8 @@ from wire.frames import WireError
 from wire.logs import start_thread
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
+    from deputy.process import Process
 
 log = logging.getLogger("deputy")
 
@@ -35,90 +38,109 @@ WRITE_PATIENCE = 0.25
 """Seconds that a write may take which the process is in the middle of, for its memory to go ahead of it."""
 
 
-class Departure:
-    """Of a deputy's process, from home or from another node, as the message `number` of mosd asks for it."""
+class Departure(Move):
+    """Of a process, from home or from another node, as the message `number` of mosd asks for it."""
 
-    def __init__(self, deputy: Deputy, preparation: Preparation, number: int | None) -> None:
-        self._deputy = deputy
+    def __init__(self, process: Process, preparation: Preparation, number: int | None) -> None:
+        self._process = process
         self._preparation = preparation
         self._number = number
         self._begun = time.monotonic()
+        self._is_due: Callable[[], bool] = self._is_prepared
+        """whether the next step can be made"""
         self._mosrun: os.stat_result | None = None
         """the program that the process still is, if it is about to execute another, which is to leave"""
+        self._beginning: Beginning | None = None
+        """it is that still"""
         self._voice: TraceFile | None = None
         """the standard error of the program that begins"""
         self._has_begun = False
         """mosrun has become it"""
+        self.wanted = Wanted(number, preparation) if process.away is not None else None
         if preparation.begins:
             with suppress(OSError):  # it may just have ended
-                self._mosrun = program_of(deputy.pid)
+                self._mosrun = program_of(process.pid)
 
-    def start(self) -> None:
+    def start(self) -> Move:
         """The target prepares."""
-        self._deputy.prepare(self._preparation, self._go_on)
+        start_thread("preparation", self._preparation.run, self._process.loop.wake)
+        return self
 
-    def _go_on(self) -> None:
-        """The next step, when the one before is over."""
-        deputy, preparation = self._deputy, self._preparation
+    @property
+    def progress(self) -> Progress:
+        """Of the memory that goes ahead."""
+        return self._preparation.progress
+
+    def _is_prepared(self) -> bool:
+        return self._preparation.is_over
+
+    def look(self) -> Move | None:
+        """See Move."""
+        if not self._is_due():
+            return self
+        self._process.note_use()
         try:
             report = self._step()
         except Replaced:
-            return  # deputy/execution.py makes it
+            self._is_due = lambda: False  # deputy/execution.py makes it
+            return self
         except NotNow as reason:
-            if time.monotonic() - preparation.over_since < MOMENT_PATIENCE:
-                deputy.await_prepared(preparation, self._go_on)
-            else:
-                self._fail(MoveRefused(deputy.pid, str(reason)) if deputy.where == "home" else reason)
-            return
+            if time.monotonic() - self._preparation.over_since < MOMENT_PATIENCE:
+                self._is_due = self._is_prepared
+                return self
+            process = self._process
+            self._fail(MoveRefused(process.pid, str(reason)) if process.away is None else reason)
+            return None
         except (FarhomeError, WireError, OSError) as error:
             self._fail(error)
-            return
-        if report is not None:
-            self._arrived(report)
+            return None
+        if report is None:
+            return self
+        self._arrived(report)
+        return None
 
     def _step(self) -> Report | None:
         """None: something has begun after which it goes on. Errors: Replaced, NotNow, FarhomeError, WireError, OSError: it stays where it
         is."""
-        deputy, preparation, held, since = self._deputy, self._preparation, None, self._begun
-        if deputy.finished:
+        process, preparation, held, since = self._process, self._preparation, None, self._begun
+        if process.finished:
             raise FarhomeError("the process ended")
         preparation.check()
         if preparation.begins and self._mosrun is not None:
-            if deputy.beginning is None:
+            if self._beginning is None:
                 self._begin(self._mosrun)
                 return None
-            held, since = self._take_begun(deputy.beginning)
-        if deputy.where == "home" and held is None:
-            leaving.await_alone(deputy.pid)
-            if deputy.rests:
+            held, since = self._take_begun(self._beginning)
+        if process.away is None and held is None:
+            leaving.await_alone(process.pid)
+            if process.rests:
                 raise Writes
-        if preparation.areas and preparation.ahead is None:
-            self._go_ahead()
+        if preparation.areas and preparation.ahead is None and self._go_ahead():
             return None
-        if preparation.unwatched:
-            self._watch()
+        if preparation.unwatched and process.away is not None:
+            self._watch(process.away)
             return None
-        if deputy.where == "home":
-            return leaving.leave(deputy, preparation, since, held)
-        return leaving.hop(deputy, preparation, self._begun)
+        if process.away is None:
+            return leaving.leave(process, preparation, since, held)
+        return leaving.hop(process, process.away, preparation, self._begun)
 
     def _begin(self, mosrun: os.stat_result) -> None:
         """The target is ready: mosrun may execute its program. Errors: OSError."""
-        beginning = self._deputy.beginning = Beginning(self._deputy.pid, mosrun)
+        beginning = self._beginning = Beginning(self._process.pid, mosrun)
         if self._preparation.says and not beginning.is_over:
-            self._voice = TraceFile(self._deputy.pid, STDERR)
+            self._voice = TraceFile(self._process.pid, STDERR)
             self._voice.open()
-        self._deputy.mosd.begins()
+        self._process.mosd.begins()
 
-        def is_over() -> bool:
+        def has_begun() -> bool:
             beginning.look()
             return beginning.is_over
 
-        self._deputy.await_that(self._preparation, is_over, self._go_on)
+        self._is_due = has_begun
 
     def _take_begun(self, beginning: Beginning) -> tuple[Frozen | None, float]:
         """The program at its first instruction, and since when; or None: it runs already, and leaves as any. Errors: as Beginning.take."""
-        self._deputy.beginning, self._preparation.begins = None, ""
+        self._beginning, self._preparation.begins = None, ""
         try:
             held, since = beginning.take(self._preparation.owners), beginning.held_since
         except MoveRefused:
@@ -129,38 +151,40 @@ class Departure:
             self._preparation.look_for_areas()
         return held, since or time.monotonic()
 
-    def _go_ahead(self) -> None:
-        """Memory of the process is sent while it runs on. Errors: NotNow, OSError."""
-        preparation = self._preparation
-        is_writing = freezing.await_writes(self._deputy, preparation.over_since, WRITE_PATIENCE)
+    def _go_ahead(self) -> bool:
+        """Memory of the process is sent while it runs on. False: it writes, and all goes at once. Errors: NotNow, OSError."""
+        process, preparation = self._process, self._preparation
+        stub = process.away.stub if process.away is not None else None
+        is_writing = freezing.await_writes(process.pid, stub, preparation.over_since, WRITE_PATIENCE)
         areas, preparation.areas = preparation.areas, []
         if is_writing:
-            self._go_on()
-            return
+            return False
         userfaultfd = -1
         if preparation.memory != "postcopy":
-            userfaultfd, seconds = leaving.watch(self._deputy)
+            userfaultfd, seconds = leaving.watch(process)
             preparation.stood_still += seconds
-        preparation.ahead = Ahead(self._deputy.pid, userfaultfd, areas, preparation.memory)
-        preparation.is_over = False
-        start_thread("memory", preparation.send_ahead, self._deputy.tree.waker.wake)
-        self._deputy.await_prepared(preparation, self._go_on)
+        preparation.ahead = Ahead(process.pid, userfaultfd, areas, preparation.memory)
+        self._work("memory", preparation.send_ahead)
+        return True
 
-    def _watch(self) -> None:
+    def _watch(self, away: Away) -> None:
         """The same, of a guest that was not watched yet. Errors: as freezing.watch_guest."""
         preparation = self._preparation
         assert preparation.source is not None
         preparation.unwatched = False
-        preparation.stood_still += freezing.watch_guest(self._deputy, preparation.source)
-        preparation.is_over = False
-        start_thread("memory", preparation.prepare_source_again, self._deputy.tree.waker.wake)
-        self._deputy.await_prepared(preparation, self._go_on)
+        preparation.stood_still += freezing.watch_guest(away, preparation.source)
+        self._work("memory", preparation.prepare_source_again)
+
+    def _work(self, name: str, work: Callable[[Callable[[], None]], None]) -> None:
+        """In a worker, after which it goes on."""
+        self._preparation.is_over = False
+        start_thread(name, work, self._process.loop.wake)
+        self._is_due = self._is_prepared
 
     def _fail(self, error: Exception) -> None:
         """The process stays where it is, and mosd is told why."""
-        deputy, target = self._deputy, self._preparation.target
-        deputy.wanted = None
-        self._preparation.abandon()
+        process, target = self._process, self._preparation.target
+        self.abandon()
         sentence = str(error) if isinstance(error, MoveRefused) else f"the move to {target.node} failed: {sentence_of(error)}"
         log.warning("%s", sentence, exc_info=not isinstance(error, (MoveRefused, NotNow, WireError)))
         if self._voice is not None:  # mosrun is its program by now, and tells nothing any more
@@ -168,20 +192,26 @@ class Departure:
             if self._has_begun:
                 self._voice.write(f"mosrun: it does not begin on {target.node}: {reason}; it runs at home\n".encode())
             self._voice.close()
-        deputy.mosd.refuse(self._number, sentence, deputy.where)
-        if deputy.where == "home":
-            deputy.finish()
+        process.mosd.refuse(self._number, sentence, process.where)
+        if process.away is None:
+            process.finish()
 
     def _arrived(self, report: Report) -> None:
         """The process is where it was to go."""
-        deputy = self._deputy
-        deputy.wanted = None
+        process = self._process
         if self._voice is not None:
             self._voice.close()
-        deputy.note_use()
-        log.info("process %d is on %s, frozen %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
-        deputy.mosd.answer(self._number, report)
-        deputy.mosd.state(deputy.where, "moved", report.frozen_ms)
+        process.note_use()
+        log.info("process %d is on %s, frozen %.1f ms, %d bytes", process.pid, report.where, report.frozen_ms, report.size)
+        process.mosd.answer(self._number, report)
+        process.mosd.state(process.where, "moved", report.frozen_ms)
+
+    def abandon(self) -> None:
+        """The process has ended, or stays where it is."""
+        self._preparation.abandon()
+        if self._beginning is not None:
+            with suppress(OSError):
+                self._beginning.close()
 
 
 __all__ = ["Departure"]

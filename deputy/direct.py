@@ -18,8 +18,9 @@ import queue
 import secrets
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_helpers.link.direct_files import POSITION
@@ -30,7 +31,7 @@ from wire.frames import WireError
 from wire.logs import start_thread
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
     from deputy.guestlink import GuestLink
 
 log = logging.getLogger("deputy")
@@ -49,20 +50,25 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class DirectFiles:
     """Of one process."""
 
-    def __init__(self, deputy: Deputy) -> None:
-        self._deputy = deputy
+    def __init__(self, away: Away, port: int, deposits: Path, wake: Callable[[], None]) -> None:
+        """port: of the node's file server, which takes files at the socket `deposits`; 0: nothing is read elsewhere. wake: makes the loop
+        turn."""
+        self._away = away
+        self._port = port
+        self._deposits = deposits
+        self._wake = wake
         self._answers: queue.SimpleQueue[tuple[GuestLink, dict[str, Any]]] = queue.SimpleQueue()
         self._asked: dict[int, tuple[int, int]] = {}
         """number -> device and inode of what it was"""
 
     def handle(self, event: Event) -> bool:
         """Whether a frame from the remote was about such files, and has been dealt with. Errors: WireError."""
-        link = self._deputy.link
-        if link is None or event.kind not in (Control.READS, Control.POSITION, Control.POSITIONS):
+        link = self._away.link
+        if event.kind not in (Control.READS, Control.POSITION, Control.POSITIONS):
             return False
         if event.kind == Control.POSITIONS:
             try:
-                self._set(POSITION.iter_unpack(event.data))
+                _set_all(self._away.pid, POSITION.iter_unpack(event.data))
             finally:
                 link.home.release()
             return True
@@ -81,22 +87,12 @@ class DirectFiles:
         """Answers what was asked."""
         while not self._answers.empty():
             link, answer = self._answers.get()
-            if link is self._deputy.link:
+            if link is self._away.link:
                 link.send(Control.DIRECTED, **answer)
-
-    def take(self, frozen: dict[str, Any]) -> None:
-        """What the guest, which stands still, has told (FROZEN): the stub's descriptors are where its are. Errors: WireError."""
-        link = self._deputy.link
-        assert link is not None
-        try:
-            self._set((int(number), int(position)) for number, position in frozen.get("positions", []))
-            link.home.own_files = [int(number) for number in frozen.get("own", [])]
-        except (TypeError, ValueError):
-            raise WireError("broken positions of files") from None
 
     def _consider(self, link: GuestLink, number: int, serial: int, is_own: bool, is_placed: bool) -> None:
         """In a thread of its own: there may be many processes."""
-        pid, port, peer, how = self._deputy.pid, self._deputy.options.files_port, link.target.node, dict[str, Any]()
+        pid, port, peer, how = self._away.pid, self._port, link.target.node, dict[str, Any]()
         try:
             mount = mount_to_read(pid, number) if port else None
             if mount is not None and has_one_table(pid):
@@ -110,11 +106,11 @@ class DirectFiles:
         except (OSError, KeyError, ValueError) as error:
             log.info("descriptor %d is not read elsewhere: %s", number, error)
         self._answers.put((link, {"number": number, "serial": serial, **how}))
-        self._deputy.tree.waker.wake()
+        self._wake()
 
     def _name(self, number: int, mount: Mount) -> dict[str, Any]:
         """What a file of the peer's is called there, and its inode. Errors: OSError."""
-        descriptor = f"/proc/{self._deputy.pid}/fd/{number}"
+        descriptor = f"/proc/{self._away.pid}/fd/{number}"
         path, found = os.readlink(descriptor), os.stat(descriptor)
         if not path.startswith(f"{mount.point}/") or not os.path.samestat(os.lstat(path), found):
             raise FileNotFoundError(errno.ENOENT, "it has no such name any more", path)
@@ -124,14 +120,14 @@ class DirectFiles:
     def _deposit(self, peer: str, number: int) -> str:
         """Gives it to the file server; the token under which that peer has it there. Errors: OSError."""
         token = secrets.token_hex(16)
-        file = os.open(f"/proc/{self._deputy.pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
+        file = os.open(f"/proc/{self._away.pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
         try:
             found = os.fstat(file)
             self._asked[number] = (found.st_dev, found.st_ino)
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 message = token.encode().ljust(32, b"\0") + peer.encode().ljust(64, b"\0")
                 sender.setblocking(False)
-                sender.connect(str(self._deputy.options.deposits))
+                sender.connect(str(self._deposits))
                 socket.send_fds(sender, [message], [file])
         finally:
             os.close(file)
@@ -142,17 +138,27 @@ class DirectFiles:
     def _position(self, number: int) -> int:
         """Bytes; -1: it is not the file that was asked about."""
         try:
-            found = os.stat(f"/proc/{self._deputy.pid}/fd/{number}")
-            return int(facts(self._deputy.pid, number)["pos"]) if self._asked.get(number) == (found.st_dev, found.st_ino) else -1
+            found = os.stat(f"/proc/{self._away.pid}/fd/{number}")
+            return int(facts(self._away.pid, number)["pos"]) if self._asked.get(number) == (found.st_dev, found.st_ino) else -1
         except (OSError, KeyError, ValueError):
             return -1
 
-    def _set(self, positions: Iterable[tuple[int, int]]) -> None:
-        for number, position in positions:
-            try:
-                set_position(self._deputy.pid, number, position)
-            except OSError as error:
-                log.warning("descriptor %d has no position: %s", number, error)
+
+def take(away: Away, frozen: dict[str, Any]) -> None:
+    """What the guest, which stands still, has told (FROZEN): the stub's descriptors are where its are. Errors: WireError."""
+    try:
+        _set_all(away.pid, ((int(number), int(position)) for number, position in frozen.get("positions", [])))
+        away.link.home.own_files = [int(number) for number in frozen.get("own", [])]
+    except (TypeError, ValueError):
+        raise WireError("broken positions of files") from None
+
+
+def _set_all(pid: int, positions: Iterable[tuple[int, int]]) -> None:
+    for number, position in positions:
+        try:
+            set_position(pid, number, position)
+        except OSError as error:
+            log.warning("descriptor %d has no position: %s", number, error)
 
 
 def facts(pid: int, number: int) -> dict[str, str]:

@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING
 from deputy import leaving
 from deputy.beginning import at_first_instruction
 from deputy.guestlink import Announced, GuestLink, LinkLost
+from deputy.move import Move, Wanted
 from deputy.preparation import Preparation
 from deputy.report import Report
 from engine.pending import Pending, put, take
 from engine.permission import may_leave
 from engine.phases import Phases
+from engine.precopy import Progress
 from kernel_helpers.calls.numbers import NUMBERS
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.process import tracing
@@ -39,9 +41,11 @@ from kernel_helpers.process.syscalls import SYS
 from kernel_helpers.usage import account
 from wire.control import Control
 from wire.frames import WireError
+from wire.logs import start_thread
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy, Wanted
+    from deputy.away import Away
+    from deputy.process import Process
 
 log = logging.getLogger("deputy")
 
@@ -63,137 +67,156 @@ class Heritage:
     used: list[list[int]]
 
 
-def go_on(deputy: Deputy) -> None:
-    """The stub is another program: it is held, and leaves again as soon as the target is ready, or goes on at home. A move that was
-    asked for meanwhile is made with that."""
+def go_on(process: Process, away: Away, move: Move | None) -> Move | None:
+    """The stub is another program: it is held, and leaves again as soon as the target is ready, or goes on at home. The move that was under
+    way is made with that, if it was asked for. Returns what is under way then."""
     begun = time.monotonic()
-    stub, link = deputy.stub, deputy.link
-    assert stub is not None and link is not None and stub.executed is not None
+    stub, link, place = away.stub, away.link, away.where
+    assert stub.executed is not None
     phases = Phases("execution")
-    owners = deputy.wanted.preparation.owners if deputy.wanted is not None and deputy.wanted.preparation else (deputy.options.owner,)
-    reason = deputy.go_home_reason if deputy.go_home_reason not in NUMBERS else None  # that of a thread is none any more
+    wanted = move.wanted if move is not None else None
+    owners = wanted.preparation.owners if wanted is not None and wanted.preparation else (process.options.owner,)
+    reason = away.go_home_reason if away.go_home_reason not in NUMBERS else None  # that of a thread is none any more
     try:
-        frozen = at_first_instruction(deputy.pid)
+        frozen = at_first_instruction(process.pid)
         phases.done("stop")
-        heritage = _inherit(deputy, link, stub.executed, stub.program_tid(deputy.pid))
+        heritage = _inherit(away, stub.executed, stub.program_tid(process.pid))
         phases.done("guest is over")
-        reason = _bequeath(frozen, heritage, stub.watched) or reason or may_leave(deputy.pid, owners)
+        reason = _bequeath(frozen, heritage, stub.watched) or reason or may_leave(process.pid, owners)
         frozen.park()  # should we die, it goes on here
         phases.done("bequeath")
     except ProcessLookupError:
-        _ended(deputy)
-        return
+        _ended(process)
+        return move
     except (FarhomeError, OSError) as error:
-        log.exception("process %d cannot be held", deputy.pid)
-        deputy._lost(f"could not be left: {sentence(error)}")
-        return
+        log.exception("process %d cannot be held", process.pid)
+        process.lost(f"could not be left: {sentence(error)}")
+        return move
     finally:
-        deputy.stub, deputy.signals, deputy.go_home_reason = None, None, None
-        deputy.end_approach()
+        if move is not None:
+            move.overtaken()
     phases.tell(log)
-    deputy.selector.unregister(link.home.event_fd)
-    held = deputy.held = Held(deputy, frozen, link, deputy.where, heritage, deputy.wanted, begun)
-    deputy.wanted, deputy.where, deputy.link, deputy.shares_memory = None, "home", None, False
-    if reason is None and (held.wanted is None or held.wanted.preparation is not None):
-        held.leave()
-    else:
-        held.stay(reason or "")
+    away.is_over()
+    process.away, process.shares_memory = None, False
+    replacement = Replacement(process, frozen, link, place, heritage, wanted, begun)
+    if reason is None and (wanted is None or wanted.preparation is not None):
+        return replacement.leave()
+    replacement.stay(reason or "")
+    if wanted is not None and wanted.preparation is not None:
+        wanted.preparation.abandon()
+    return None
 
 
-@dataclass(frozen=True)
-class Held:
-    """The program at its first instruction, and what is left of the one before. place: where that was; begun: when it ended."""
+@dataclass(eq=False)
+class Replacement(Move):
+    """The program, held at its first instruction, on its way to where the one before was, and what is left of that. place: where that was;
+    begun: when it ended."""
 
-    deputy: Deputy
+    process: Process
     frozen: Frozen
     link: GuestLink
     place: str
     heritage: Heritage
     wanted: Wanted | None
     begun: float
+    preparation: Preparation | None = None
 
-    def leave(self) -> None:
+    @property
+    def progress(self) -> Progress:
+        """Of the memory that goes ahead."""
+        return self.preparation.progress if self.preparation is not None else Progress()
+
+    def leave(self) -> Move:
         """As soon as the target is ready."""
-        deputy, options = self.deputy, self.deputy.options
-        wanted = self.wanted.preparation if self.wanted is not None else None
-        if wanted is not None:
-            deputy.await_prepared(wanted, lambda: self._left(wanted))
-        else:
-            trace = bool(options.trace)
-            tracer = deputy.tree.thread
-            preparation = Preparation(
-                deputy.pid,
+        process, options = self.process, self.process.options
+        self.preparation = self.wanted.preparation if self.wanted is not None else None
+        if self.preparation is None:
+            self.preparation = Preparation(
+                process.pid,
                 self.link.target,
                 options.node,
                 options.engine,
-                held_by=tracer,
-                trace=trace,
+                held_by=process.loop.tracer,
+                trace=bool(options.trace),
                 owners=(options.owner,),
                 link_timeout=options.link_timeout,
             )
-            deputy.prepare(preparation, lambda: self._left(preparation))
+            start_thread("preparation", self.preparation.run, process.loop.wake)
+        return self
 
-    def _left(self, preparation: Preparation) -> None:
-        deputy, wanted = self.deputy, self.wanted
+    def look(self) -> Move | None:
+        """See Move."""
+        preparation = self.preparation
+        if preparation is not None:
+            if not preparation.is_over:
+                return self
+            self.process.note_use()
+            self._leave_prepared(preparation)
+        return None
+
+    def _leave_prepared(self, preparation: Preparation) -> None:
+        process, wanted = self.process, self.wanted
         try:
             preparation.check()
-            report = leaving.leave(deputy, preparation, self.begun, self.frozen, self.heritage.used)
+            report = leaving.leave(process, preparation, self.begun, self.frozen, self.heritage.used)
         except (FarhomeError, WireError, OSError) as error:
             preparation.abandon()
-            if deputy.where != "home":  # it was committed: that copy alone may run
-                self._let_go()
-                deputy._lost(f"could not be reached: {sentence(error)}")
+            if process.away is not None:  # it was committed: that copy alone may run
+                self.link.close()
+                process.lost(f"could not be reached: {sentence(error)}")
                 return
             self.stay(error.reason if isinstance(error, MoveRefused) else sentence(error))
             return
-        log.info("process %d executes a program on %s, held %.1f ms, %d bytes", deputy.pid, report.where, report.frozen_ms, report.size)
+        log.info("process %d executes a program on %s, held %.1f ms, %d bytes", process.pid, report.where, report.frozen_ms, report.size)
         if wanted is not None:
             self.link.kill_guest()
-            deputy.mosd.answer(wanted.number, report)
-            deputy.mosd.state(deputy.where, "moved", report.frozen_ms)
-        self._let_go()  # where the program has come in its place, the guest has ended
-        deputy.mosd.executed(deputy.where)
+            process.mosd.answer(wanted.number, report)
+            process.mosd.state(process.where, "moved", report.frozen_ms)
+        self.link.close()  # where the program has come in its place, the guest has ended
+        process.mosd.executed(process.where)
 
     def stay(self, reason: str) -> None:
         """It goes on at home. reason: why it cannot leave; empty if it shall not."""
-        deputy, wanted = self.deputy, self.wanted
+        process, wanted = self.process, self.wanted
         self.frozen.detach()
         ms = (time.monotonic() - self.begun) * 1e3
-        log.info("process %d executes a program, and not on %s: %s; held %.1f ms", deputy.pid, self.place, reason or "asked", ms)
+        log.info("process %d executes a program, and not on %s: %s; held %.1f ms", process.pid, self.place, reason or "asked", ms)
         if wanted is not None and wanted.preparation is None:
-            deputy.mosd.answer(wanted.number, Report("home", ms, ms, 0, "execve"))
+            process.mosd.answer(wanted.number, Report("home", ms, ms, 0, "execve"))
         elif wanted is not None:
-            deputy.mosd.refuse(wanted.number, reason, deputy.where)
+            process.mosd.refuse(wanted.number, reason, process.where)
         why = f"execve: {reason}" if reason else wanted.reason if wanted is not None else "execve"
-        deputy.mosd.state("home", why, ms)
-        self.end_guest()
-        deputy.finished = True
+        process.mosd.state("home", why, ms)
+        self._end_guest()
+        process.finished = True
 
     def killed(self) -> None:
         """The program has ended where it was held: its tracer takes its end, so that its parent sees it."""
         self.frozen.detach()
-        self.end_guest()
-        self.deputy.ended("killed")
+        self.abandon()
+        self.process.ended("killed")
 
-    def end_guest(self) -> None:
-        """What was left of it."""
+    def abandon(self) -> None:
+        """What was left of the program before ends, and the target undoes everything."""
+        self._end_guest()
+        if self.preparation is not None:
+            self.preparation.abandon()
+
+    def _end_guest(self) -> None:
         self.link.kill_guest()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self.deputy.held = None
         self.link.close()
 
 
-def _inherit(deputy: Deputy, link: GuestLink, caller: int, leader: int) -> Heritage:
+def _inherit(away: Away, caller: int, leader: int) -> Heritage:
     """Asks the remote. If it does not answer any more, the masks are known from before, and what waited there is lost with its node.
 
     caller: the thread that executed (its id then), which has the leader's id now."""
-    before = link.announced.get(caller, Announced(0, tracing.signal_state(deputy.pid, deputy.pid).ignored))
+    link = away.link
+    before = link.announced.get(caller, Announced(0, tracing.signal_state(away.pid, away.pid).ignored))
     heritage = Heritage(before.blocked, before.ignored, [], link.home.used_away)
     link.send(Control.EXECUTED, caller)
     try:
-        told = link.wait(Control.OVER, deputy, deputy.options.link_timeout)
+        told = link.wait(Control.OVER, away.answering.handle, link.timeout)
         kept = [(int(tid), bytes(info)) for tid, info in told["pending"]]
         if any(len(info) != SIGINFO_SIZE for _, info in kept):
             raise WireError("a signal that is none")
@@ -204,7 +227,7 @@ def _inherit(deputy: Deputy, link: GuestLink, caller: int, leader: int) -> Herit
             used=[[leader if row[0] == caller else row[0], *row[1:]] for row in used if row[0] in (account.WHOLE, caller)],
         )  # fmt: skip
     except (LinkLost, TimeoutError, WireError, KeyError, TypeError, ValueError) as error:
-        log.warning("what waited for the guest on %s is lost: %s", deputy.where, error)
+        log.warning("what waited for the guest on %s is lost: %s", away.where, error)
     return heritage
 
 
@@ -235,10 +258,10 @@ def _bequeath(frozen: Frozen, heritage: Heritage, watched: int) -> str | None:
     return None
 
 
-def _ended(deputy: Deputy) -> None:
+def _ended(process: Process) -> None:
     """It was killed meanwhile: the tracer takes its end, so that its parent sees it."""
-    stops = tracing.poll([deputy.pid])
-    deputy.ended(f"killed by signal {stops[0].number}" if stops else "killed")
+    stops = tracing.poll([process.pid])
+    process.ended(f"killed by signal {stops[0].number}" if stops else "killed")
 
 
-__all__ = ["go_on"]
+__all__ = ["Replacement", "go_on"]

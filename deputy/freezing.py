@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from deputy import direct
 from deputy.traced import Replaced
 from engine import writing
 from engine.pending import Pending
@@ -24,7 +25,7 @@ from wire import steps
 from wire.control import Control
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
     from deputy.stub import Stub
     from wire.channel import Channel
 
@@ -49,21 +50,21 @@ class Writes(NotNow):
         super().__init__("it is in the middle of a write")
 
 
-def await_writes(deputy: Deputy, since: float, patience: float = writing.PATIENCE) -> bool:
+def await_writes(pid: int, stub: Stub | None, since: float, patience: float = writing.PATIENCE) -> bool:
     """Whether the process, which a move could stop `since` then (time.monotonic()), is in the middle of a write that takes longer than
-    `patience` (seconds). Errors: Writes while it is, and that has not taken so long."""
-    if not _is_writing(deputy):
+    `patience` (seconds). stub: if it is away. Errors: Writes while it is, and that has not taken so long."""
+    if not _is_writing(pid, stub):
         return False
     if time.monotonic() - since < patience:
         raise Writes
     return True
 
 
-def _is_writing(deputy: Deputy) -> bool:
+def _is_writing(pid: int, stub: Stub | None) -> bool:
     """Also if a thread of the stub runs in such a call, and does not come to rest soon; of a process at home nobody knows."""
     end = time.monotonic() + WOKEN_PATIENCE
-    while not writing.is_under_way(deputy.pid, None if deputy.stub is None else _at_work(deputy.stub)):
-        if deputy.stub is None or not _writes_on(deputy.stub):
+    while not writing.is_under_way(pid, None if stub is None else _at_work(stub)):
+        if stub is None or not _writes_on(stub):
             return False
         if time.monotonic() > end:
             return True
@@ -88,76 +89,73 @@ def _writes_on(stub: Stub) -> bool:
     return False
 
 
-def freeze_guest(deputy: Deputy, since: float) -> Pending:
-    """Returns the signals that wait for the guest; those that come to the stub from here on are held by deputy.signals. since: as for
-    await_writes. If more signals are to wait at home, deputy.link.blocked tells what threads block.
+def freeze_guest(away: Away, since: float) -> Pending:
+    """Returns the signals that wait for the guest; those that come to the stub from here on are held by away.signals. since: as for
+    await_writes. If more signals are to wait at home, away.link.blocked tells what threads block.
 
     Errors: NotNow, FarhomeError, TimeoutError, LinkLost; the guest has been told to run on."""
-    assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
-    deputy.stub.memory.settle(force=True)
-    deputy.link.still = True
+    away.stub.memory.settle(force=True)
+    away.link.still = True
     try:
-        deputy.link.send(Control.PAUSE)
-        deputy.link.wait(Control.PAUSED, deputy, PATIENCE)
+        away.link.send(Control.PAUSE)
+        away.link.wait(Control.PAUSED, away.answering.handle, PATIENCE)
         steps.reached("guest: paused")
-        await_writes(deputy, since)  # now none begins any more
-        for tid in deputy.stub.busy():
-            deputy.stub.cancel(tid, keeps=True)
-        _await_replies(deputy)
-        deputy.signals.hold()
-        deputy.link.send(Control.QUIET, watch=deputy.signalfds.wanted)
-        answer = deputy.link.wait(Control.FROZEN, deputy, PATIENCE)
-        deputy.signals.settle_stop()
+        await_writes(away.pid, away.stub, since)  # now none begins any more
+        for tid in away.stub.busy():
+            away.stub.cancel(tid, keeps=True)
+        _await_replies(away)
+        away.signals.hold()
+        away.link.send(Control.QUIET, watch=away.watch_next)
+        answer = away.link.wait(Control.FROZEN, away.answering.handle, PATIENCE)
+        away.signals.settle_stop()
         if answer.get("again"):
             raise NotNow(str(answer["error"]))
         if answer.get("error"):
             raise FarhomeError(f"the guest could not be frozen: {answer['error']}")
-        deputy.link.take_used(answer.get("used"))
-        deputy.direct.take(answer)
-        deputy.link.blocked = {int(tid): int(mask) for tid, mask in answer.get("blocked", [])}
+        away.link.take_used(answer.get("used"))
+        direct.take(away, answer)
+        away.link.blocked = {int(tid): int(mask) for tid, mask in answer.get("blocked", [])}
         return [(int(tid), bytes(info)) for tid, info in answer["pending"]]
     except BaseException:
-        thaw(deputy)
+        thaw(away)
         raise
 
 
-def watch_guest(deputy: Deputy, talk: Channel) -> float:
+def watch_guest(away: Away, talk: Channel) -> float:
     """Stops the guest for a moment, from when on its memory may go ahead of it (talk: to its remote). Returns for how many seconds.
     Errors: as freeze_guest, WireError, OSError; the guest runs on."""
     begun = time.monotonic()
-    await_writes(deputy, begun)
-    freeze_guest(deputy, begun)
+    await_writes(away.pid, away.stub, begun)
+    freeze_guest(away, begun)
     try:
         talk.send("watch")
         talk.expect("ready", timeout=PATIENCE)
     finally:
-        thaw(deputy)
+        thaw(away)
     return time.monotonic() - begun
 
 
-def _await_replies(deputy: Deputy) -> None:
+def _await_replies(away: Away) -> None:
     """Until QUIET comes after every reply: the remote would have a call that it still waits for made again, and home has made it.
 
     Errors: FarhomeError when the process ends meanwhile: exit_group(2) can neither be taken back nor has an end. TimeoutError."""
-    assert deputy.stub is not None and deputy.signals is not None
     end = time.monotonic() + PATIENCE
-    while waiting := deputy.stub.busy():
-        deputy.signals.poll()
-        if deputy.finished:
+    while waiting := away.stub.busy():
+        away.signals.poll()
+        if away.has_ended:
             raise FarhomeError("the process ended")
-        if deputy.stub.executed is not None:
+        if away.stub.executed is not None:
             raise Replaced
         if time.monotonic() > end:
             raise TimeoutError(f"the call of thread {waiting[0]} was not answered within {PATIENCE:.0f} s")
         time.sleep(0.0001)  # microseconds as a rule: no descriptor tells of it
 
 
-def thaw(deputy: Deputy) -> None:
+def thaw(away: Away) -> None:
     """The move is off: the guest runs on where it is, but if it has come to its end. Goes over the link, which delivers it even across a
     break."""
-    assert deputy.link is not None and deputy.signals is not None
-    watched, deputy.link.watched = deputy.link.watched, 0
-    deputy.link.still = False
-    if deputy.death is None:
-        deputy.link.send(Control.THAW, watched=watched)
-    deputy.signals.let_go()
+    watched, away.link.watched = away.link.watched, 0
+    away.link.still = False
+    if away.death is None:
+        away.link.send(Control.THAW, watched=watched)
+    away.signals.let_go()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deputy import dying, mapping
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link.link import Event, HomeLink, Kind
 from kernel_helpers.stream.stream import Connection
@@ -22,7 +22,6 @@ from wire.patience import Patience, Silence
 from wire.waking import ready
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
     from deputy.preparation import Target
 
 log = logging.getLogger("deputy")
@@ -144,7 +143,7 @@ class GuestLink:
         except ValueError as error:
             raise WireError(f"{self.target.node}: {error}") from None
 
-    def _whole(self, fields: dict[str, Any]) -> list[int]:
+    def whole(self, fields: dict[str, Any]) -> list[int]:
         """What a guest that dies has used. Errors: WireError."""
         try:
             return account.check_whole(fields.get("used"))
@@ -211,8 +210,8 @@ class GuestLink:
         """Events to be handled now."""
         return self.events()
 
-    def wait(self, control: Control, deputy: Deputy, timeout: float) -> dict[str, Any]:
-        """The fields of the next frame of that kind; everything else meanwhile is handled. Errors: LinkLost, TimeoutError."""
+    def wait(self, control: Control, handle: Callable[[Event], None], timeout: float) -> dict[str, Any]:
+        """The fields of the next frame of that kind; `handle` gets all others that come meanwhile. Errors: LinkLost, TimeoutError."""
         end = time.monotonic() + timeout
         while True:
             found = self.events()
@@ -220,55 +219,13 @@ class GuestLink:
                 if event.kind == control:
                     self._pending = found[index + 1 :]
                     return unpack(event.data)
-                deputy._on_control(event)
+                handle(event)
             left = end - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"{self.target.node} did not answer {control.name} within {timeout:.0f} s")
             self.look_after()
             if not self._pending:
                 ready([self.home.event_fd], min(left, 0.1))
-
-    def handle(self, event: Event, deputy: Deputy) -> str | None:
-        """One frame from the remote. Returns the reason if it asks to take the process home."""
-        if event.kind == Control.GO_HOME:
-            return str(unpack(event.data).get("name", "a call that only home can make"))
-        if event.kind == Control.EXPEL:
-            return str(unpack(event.data).get("reason", "the node wants it gone"))
-        if event.kind == Control.CANCEL:
-            assert deputy.stub is not None
-            deputy.stub.cancel(event.tid)
-        elif event.kind in (Control.MAP, Control.FETCH):
-            mapping.serve(deputy, event)
-        elif event.kind == Control.EXECUTE:
-            try:
-                fields = unpack(event.data)
-                self.announced[event.tid] = Announced(int(fields["blocked"]), int(fields["ignored"]))
-            finally:
-                self.home.release()
-        elif event.kind == Control.STOP_BY_DEFAULT:
-            assert deputy.signals is not None
-            fields = unpack(event.data)
-            deputy.signals.stop_by(int(fields["number"]), int(fields["continued"]) if "continued" in fields else None)
-        elif event.kind == Control.TAKEN:
-            assert deputy.signals is not None
-            fields = unpack(event.data)
-            if fields.get("late"):
-                self.send(Control.OVERRUNS, event.tid, overruns=deputy.signals.overruns(int(fields["timer"])))
-            else:
-                deputy.signals.taken(int(fields["timer"]))
-        elif event.kind == Control.BLOCKS:
-            assert deputy.signals is not None
-            fields = unpack(event.data)
-            deputy.signals.blocks({int(tid): int(mask) for tid, mask in fields["masks"]}, int(fields["ignored"]))
-        elif event.kind == Control.DUMPS:
-            fields = unpack(event.data)
-            dying.begin(deputy, event.tid, bytes(fields["info"]), self._whole(fields))
-        elif event.kind == Control.GUEST_DIED:
-            fields = unpack(event.data)
-            deputy.guest_died(int(str(fields["number"])), self._whole(fields))
-        else:
-            log.debug("event %s ignored", event.kind)
-        return None
 
     def kill_guest(self) -> None:
         """Tells the remote that the process has ended; waits a moment for it to be on its way, over a new connection if need be. A

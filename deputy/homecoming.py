@@ -31,7 +31,8 @@ from wire.frames import WireError
 
 if TYPE_CHECKING:
     from deputy.approach import Approach
-    from deputy.deputy import Deputy
+    from deputy.away import Away
+    from deputy.process import Process
     from deputy.stub import Stub
 
 log = logging.getLogger("deputy")
@@ -44,12 +45,11 @@ class TryAgain(FarhomeError):
     """Only the moment was wrong: {reason}"""
 
 
-def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) -> Report:
+def come_home(process: Process, away: Away, begun: float, approach: Approach | None = None) -> Report:
     """approach: what has come ahead. Errors: FarhomeError, WireError, OSError: the guest runs on where it is. LinkLost: it is gone."""
-    assert deputy.link is not None and deputy.stub is not None and deputy.signals is not None
-    link, stub = deputy.link, deputy.stub
+    link, stub = away.link, away.stub
     since = begun if approach is None else approach.over_since
-    freezing.await_writes(deputy, since)
+    freezing.await_writes(away.pid, stub, since)
     if approach is not None and not approach.is_of_use:
         approach.close()
         approach = None
@@ -59,7 +59,7 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
     try:
         frozen_at = time.monotonic()
         phases = Phases("home")
-        pending = freezing.freeze_guest(deputy, since)
+        pending = freezing.freeze_guest(away, since)
         kept: Pending = []
         phases.done("freeze")
         try:
@@ -76,10 +76,10 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                 approach.spent()
             phases.done("stop the stub")
             kept = take(frozen)  # they would go with the actions of signals, which are set
-            waiting = settled(merged(pending + deputy.signals.held() + kept))
+            waiting = settled(merged(pending + away.signals.held() + kept))
             may_go_on = lets_sleeps_go_on(chains(frozen).values())
             context = _with_restarts(with_pending(context, waiting), stub, may_go_on)
-            names = deputy.mappings.names()
+            names = away.mappings.names()
             try:
                 spared = alone.unreserved(context.maps)
                 with alone.beside(frozen, context.objects, spared, names, talk.connection) as more:
@@ -105,32 +105,33 @@ def come_home(deputy: Deputy, begun: float, approach: Approach | None = None) ->
                 with suppress(OSError, FarhomeError):
                     put(stub.stop(), kept)
             stub.resume_as_stub()
-            freezing.thaw(deputy)
+            freezing.thaw(away)
             raise
         phases.done("refill")
         if not may_go_on and not owed:
             _shorten_sleeps(frozen, stub)
         # The process is whole at home and the guest stands still for good: the decision is made here.
         stub.remove_resident()
-        if deputy.death is not None:
-            deputy.death.give(frozen, stub.host(deputy.death.tid))
-        deputy.rests.detach(frozen, _cuts(frozen, stub) if deputy.death is None else {})
+        if away.death is not None:
+            away.death.give(frozen, stub.host(away.death.tid))
+        process.rests.detach(frozen, _cuts(frozen, stub) if away.death is None else {})
         frozen_until = time.monotonic()
         phases.done("let go")
         phases.tell(log)
-        deputy.signals = None
-        deputy.where = "home"
-        deputy.is_followed(sum(end - start for start, end in owed), pledge=pledge)
-        talk.send("discard")
-        if approach is not None:
-            approach.forgo()
+        process.away = None
+        process.is_followed(sum(end - start for start, end in owed), pledge=pledge)
+        try:
+            talk.send("discard")
+            if approach is not None:
+                approach.forgo()
+        finally:
+            away.close()
         ahead = approach.progress if approach is not None else precopy.Progress()
-        deputy.drop_link()
-        children.forget(deputy.pid)
+        children.forget(process.pid)
         talk.close()
         frozen_for = frozen_until - frozen_at + (approach.stood_still if approach is not None else 0.0)
         total, size = time.monotonic() - begun, refilled.pages.bytes + ahead.sent
-        return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead, deputy.follows)
+        return Report("home", frozen_for * 1e3, total * 1e3, size, "refill", ahead, process.follows)
     except freezing.Writes:  # it was not stopped: what has come ahead stays of use, and its conversation goes on
         if approach is None:
             talk.close()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deputy import freezing
+from deputy import freezing, signalfds
 from deputy.freezing import NotNow, Writes
 from deputy.guestlink import GuestLink
 from deputy.leases import Leases, OpenForWriting
@@ -56,7 +56,8 @@ from wire.channel import Channel, Refused
 from wire.frames import WireError
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
+    from deputy.process import Process
 
 log = logging.getLogger("deputy")
 
@@ -65,22 +66,22 @@ RESTORE_TIMEOUT = 120.0
 
 
 def leave(
-    deputy: Deputy, preparation: Preparation, begun: float, held: Frozen | None = None, used: list[list[int]] | None = None
+    process: Process, preparation: Preparation, begun: float, held: Frozen | None = None, used: list[list[int]] | None = None
 ) -> Report:
     """From home to preparation.target. held: the process, if it stands still already (since `begun`), with what it has `used` away before.
     Errors: NotNow, MoveRefused, WireError, OSError: the process runs on at home."""
     assert preparation.channel is not None
     talk = preparation.channel
-    left = remains(files.named_mappings(deputy.pid)) if held is None else []
+    left = remains(files.named_mappings(process.pid)) if held is None else []
     if held is None:
-        freezing.await_writes(deputy, preparation.over_since)
-    places = waiting_places(deputy.pid) if held is None else {}
-    waits = timed_waits(deputy.pid, places)
+        freezing.await_writes(process.pid, None, preparation.over_since)
+    places = waiting_places(process.pid) if held is None else {}
+    waits = timed_waits(process.pid, places)
     if held is None:
         preparation.link.foresee()
     frozen_at = begun if held is not None else time.monotonic()
     phases = Phases("out")
-    frozen, ends = (held, {}) if held is not None else _seize(deputy.pid, places, waits)
+    frozen, ends = (held, {}) if held is not None else _seize(process.pid, places, waits)
     cuts: dict[int, rests.Cut] = {}
     phases.done("seize")
     try:
@@ -88,31 +89,33 @@ def leave(
         if not all(rests.is_for_link(cut.number, cut.arguments) for cut in cuts.values()):
             raise Writes
         rests.make_again(frozen, cuts)
-        frozen.keep(Journal(deputy.journal))
+        frozen.keep(Journal(process.options.journal))
         for start, end in left:
             frozen.call(SYS.munmap, start, end - start)
-        told = statuses(deputy.pid)
-        signalfds: list[str] = []
-        reason = may_leave(deputy.pid, preparation.owners, told)
-        reason = reason or why_not(deputy.pid, traced_by=deputy.tree.thread, told=told, signalfds=signalfds)
+        told = statuses(process.pid)
+        by_descriptor: list[str] = []
+        reason = may_leave(process.pid, preparation.owners, told)
+        reason = reason or why_not(process.pid, traced_by=process.loop.tracer, told=told, signalfds=by_descriptor)
         if reason is not None and passes(reason):
             raise NotNow(reason)
         reason = reason or by_asking(frozen)
         if reason is not None:
-            raise MoveRefused(deputy.pid, reason)
+            raise MoveRefused(process.pid, reason)
         phases.done("why not")
         try:
-            named = files.named_mappings(deputy.pid)
-            leases = Leases.of(deputy.pid, named)  # from here on nobody writes them
+            named = files.named_mappings(process.pid)
+            leases = Leases.of(process.pid, named)  # from here on nobody writes them
         except OpenForWriting as error:
-            raise MoveRefused(deputy.pid, str(error)) from None
-        preparation.send_late_files(files.mapped_files(deputy.pid, named))
-        mappings = Mappings.of(deputy.pid, named, preparation.files, leases)
+            raise MoveRefused(process.pid, str(error)) from None
+        preparation.send_late_files(files.mapped_files(process.pid, named))
+        mappings = Mappings.of(process.pid, named, preparation.files, leases)
         phases.done("late files")
-        names = inner_tids(deputy.pid, list(frozen.threads))
-        if signalfds:
-            preparation.watch(read_by(deputy.pid, signalfds), {names[tid]: thread.signal_mask for tid, thread in frozen.threads.items()})
-        engine, size, context = _send(frozen, deputy, preparation, phases, has_run=held is None)
+        names = inner_tids(process.pid, list(frozen.threads))
+        if by_descriptor:
+            preparation.watch(
+                read_by(process.pid, by_descriptor), {names[tid]: thread.signal_mask for tid, thread in frozen.threads.items()}
+            )
+        engine, size, context = _send(frozen, process, preparation, phases, has_run=held is None)
         link = preparation.link.take(list(names.values()))
         link.used_away = used or []
         for tid, cut in cuts.items():
@@ -129,7 +132,7 @@ def leave(
                 stub.memory.objects = mappings.objects()
                 talk.expect("prepared", timeout=RESTORE_TIMEOUT)
                 if preparation.ahead is not None and preparation.ahead.owed:
-                    preparation.give_pages(deputy.options.link_timeout)
+                    preparation.give_pages(process.options.link_timeout)
                 connection = _commit(frozen, preparation, link.parts(), phases)
             except BaseException:
                 stub.undo()
@@ -141,33 +144,33 @@ def leave(
             raise
     except BaseException:
         shorten(frozen, ends)
-        deputy.rests.detach(frozen, cuts)
+        process.rests.detach(frozen, cuts)
         raise
     # From here on the process is the guest. What fails now ends it; it never runs here as well.
     frozen.end_journal()
-    guest_link = GuestLink(link, preparation.target, deputy.options.link_timeout)
-    deputy.be_away(stub, guest_link, mappings)
-    assert deputy.signals is not None
-    deputy.signals.note(preparation.waiting)
-    deputy.signals.stopped = preparation.stopped
+    guest_link = GuestLink(link, preparation.target, process.options.link_timeout)
+    process.be_away(stub, guest_link, mappings)
+    assert process.away is not None
+    process.away.signals.note(preparation.waiting)
+    process.away.signals.stopped = preparation.stopped
     if preparation.ahead is not None:
-        deputy.is_followed(preparation.ahead.owed, preparation.giver)
-        preparation.giver = None  # it is the deputy's now
+        process.is_followed(preparation.ahead.owed, preparation.giver)
+        preparation.giver = None  # it is that one's now
     with suppress(ProcessLookupError):  # it has just been killed: the guest hears of it over the link
         stub.start()
     guest_link.start(connection)
     phases.done("commit")
-    frozen_until = preparation.await_running(deputy.options.link_timeout, lambda: deputy.link is guest_link)
+    frozen_until = preparation.await_running(process.options.link_timeout, lambda: process.is_linked_by(guest_link))
     phases.done("start there")
     phases.tell(log)
     try:
-        deputy.settle()
+        process.settle()
     except (FarhomeError, OSError) as error:
-        log.info("the stub of %d keeps its memory: %s", deputy.pid, error)  # it has ended, as a rule; the commit stands
+        log.info("the stub of %d keeps its memory: %s", process.pid, error)  # it has ended, as a rule; the commit stands
     preparation.abandon()  # nothing of it is needed any more
     frozen_for = frozen_until - frozen_at + preparation.stood_still
     total = time.monotonic() - begun
-    return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
+    return Report(process.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, process.follows)
 
 
 def _commit(frozen: Frozen, preparation: Preparation, parts: list[Part], phases: Phases) -> Connection:
@@ -222,43 +225,42 @@ def _seize(pid: int, places: dict[int, str], waits: dict[int, TimedWait]) -> tup
         raise MoveRefused(pid, f"it cannot be stopped: {sentence(error)}") from error
 
 
-def watch(deputy: Deputy) -> tuple[int, float]:
+def watch(process: Process) -> tuple[int, float]:
     """Stops the process for a moment, from when on its memory may go ahead of it. Returns by which userfaultfd its writes are noted, -1 if
     they cannot be, and for how many seconds it stood still. Errors: OSError."""
-    places = waiting_places(deputy.pid)
-    waits = timed_waits(deputy.pid, places)
+    places = waiting_places(process.pid)
+    waits = timed_waits(process.pid, places)
     begun = time.monotonic()
-    frozen, ends = _seize(deputy.pid, places, waits)
+    frozen, ends = _seize(process.pid, places, waits)
     cuts: dict[int, rests.Cut] = {}
     try:
         cuts = rests.find(frozen)
-        frozen.keep(Journal(deputy.journal))
+        frozen.keep(Journal(process.options.journal))
         userfaultfd = precopy.userfaultfd_or_none(frozen)
     finally:
         shorten(frozen, ends)
-        deputy.rests.detach(frozen, cuts)
+        process.rests.detach(frozen, cuts)
     return userfaultfd, time.monotonic() - begun
 
 
-def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
+def hop(process: Process, away: Away, preparation: Preparation, begun: float) -> Report:
     """From one away node to another. Errors: as leave; the guest runs on where it was."""
-    assert preparation.channel is not None and deputy.link is not None and deputy.signals is not None
-    freezing.await_writes(deputy, preparation.over_since)
+    assert preparation.channel is not None
+    freezing.await_writes(away.pid, away.stub, preparation.over_since)
     talk = preparation.channel
-    old = deputy.link
+    old = away.link
     source = preparation.source or _ready_source(old.target, preparation)
     frozen_at = time.monotonic()
     phases = Phases("hop")
-    pending = freezing.freeze_guest(deputy, preparation.over_since)
+    pending = freezing.freeze_guest(away, preparation.over_since)
     phases.done("freeze")
     try:
-        reason = "it ends, and dumps core" if deputy.death is not None else may_leave(deputy.pid, preparation.owners)
+        reason = "it ends, and dumps core" if away.death is not None else may_leave(away.pid, preparation.owners)
         if reason is not None:
-            raise MoveRefused(deputy.pid, reason)
-        pending = deputy.signalfds.adopt(pending)
-        preparation.send_late_files(deputy.mappings.files())
-        if deputy.stub is not None:
-            preparation.watch(deputy.stub.watched, {deputy.stub.program_tid(tid): mask for tid, mask in deputy.stub.kept.items()})
+            raise MoveRefused(away.pid, reason)
+        pending = signalfds.adopt(away, pending)
+        preparation.send_late_files(away.mappings.files())
+        preparation.watch(away.stub.watched, {away.stub.program_tid(tid): mask for tid, mask in away.stub.kept.items()})
         phases.done("late files")
         source.send(
             "hop", address=list(preparation.target.address), secret=preparation.target.secret,
@@ -269,26 +271,25 @@ def hop(deputy: Deputy, preparation: Preparation, begun: float) -> Report:
         talk.expect("prepared", timeout=RESTORE_TIMEOUT)
         phases.done("restore there")
         connection = channel.connect(preparation.target.address, "link", preparation.target.secret)
-        preparation.commit(pending, deputy.signals.stopped, old.home.parts())
+        preparation.commit(pending, away.signals.stopped, old.home.parts())
     except BaseException:
-        freezing.thaw(deputy)
+        freezing.thaw(away)
         raise
     with suppress(OSError, WireError):  # who does not hear it ends its copy when it hears nothing more
         source.send("discard")
     old.home.renew()
-    deputy.link = guest_link = GuestLink(old.home, preparation.target, deputy.options.link_timeout)
+    away.link = guest_link = GuestLink(old.home, preparation.target, process.options.link_timeout)
     guest_link.start(connection)
-    deputy.signals.let_go()
-    deputy.where = preparation.target.node
-    deputy.is_followed(owed)
+    away.signals.let_go()
+    process.is_followed(owed)
     phases.done("commit")
-    frozen_until = preparation.await_running(deputy.options.link_timeout, lambda: deputy.link is guest_link)
+    frozen_until = preparation.await_running(process.options.link_timeout, lambda: process.is_linked_by(guest_link))
     phases.done("start there")
     phases.tell(log)
     preparation.abandon()
     frozen_for = frozen_until - frozen_at + preparation.stood_still
     total = time.monotonic() - begun
-    return Report(deputy.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, deputy.follows)
+    return Report(process.where, frozen_for * 1e3, total * 1e3, size, engine, preparation.progress, process.follows)
 
 
 def _ready_source(left: Target, preparation: Preparation) -> Channel:
@@ -299,7 +300,7 @@ def _ready_source(left: Target, preparation: Preparation) -> Channel:
     return source
 
 
-def _send(frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int, Context | None]:
+def _send(frozen: Frozen, process: Process, preparation: Preparation, phases: Phases, has_run: bool) -> tuple[str, int, Context | None]:
     """The frozen process to the target, poured if that is asked for and can be, else as images. Returns engine and bytes, and the context
     of what was poured."""
     assert preparation.channel is not None
@@ -320,7 +321,7 @@ def _send(frozen: Frozen, deputy: Deputy, preparation: Preparation, phases: Phas
         raise MoveRefused(frozen.pid, IN_IMAGES)
     if private_directories(frozen.pid):
         raise MoveRefused(frozen.pid, PRIVATE)
-    return "criu", _copy_and_send(frozen, deputy.options.images / f"out-{deputy.pid}", talk, phases), None
+    return "criu", _copy_and_send(frozen, process.options.images / f"out-{process.pid}", talk, phases), None
 
 
 def _copy_and_send(frozen: Frozen, directory: Path, talk: Channel, phases: Phases) -> int:

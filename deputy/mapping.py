@@ -29,7 +29,7 @@ from wire.control import Control, unpack
 from wire.frames import WireError
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.guestlink import GuestLink
     from deputy.stub import Stub
 
 log = logging.getLogger("deputy")
@@ -272,27 +272,26 @@ class Mappings:
         return status.st_uid == 0 and not status.st_mode & 0o022 and (user != 0 or path.startswith("/usr/"))
 
 
-def serve(deputy: Deputy, event: Event) -> None:
+def serve(mappings: Mappings, stub: Stub, link: GuestLink, event: Event) -> None:
     """MAP or FETCH. Errors: WireError."""
-    assert deputy.link is not None and deputy.stub is not None
     fields = unpack(event.data)
     try:
         if event.kind == Control.FETCH:
             path, offset = os.fsdecode(fields["path"]), int(fields["offset"])
             try:
-                data = deputy.mappings.content(path, offset)
+                data = mappings.content(path, offset)
             except OSError as error:
                 log.warning("%s cannot be sent: %s", path, error)
                 data = b""
-            deputy.link.send(Control.CONTENT, 0, path=os.fsencode(path), offset=offset, data=data)
+            link.send(Control.CONTENT, 0, path=os.fsencode(path), offset=offset, data=data)
             return
         number, arguments = int(fields["number"]), [int(argument) for argument in fields["arguments"]]
         if len(arguments) != 6 or any(not 0 <= argument < 1 << 64 for argument in arguments):
             raise ValueError("arguments")
     except (KeyError, TypeError, ValueError) as error:
-        raise WireError(f"{deputy.where} asks for a file in a way that is none: {error}") from None
-    answer: dict[str, Any] = {"again": True} if deputy.link.still else deputy.mappings.map(deputy.stub, event.tid, arguments)
-    deputy.link.send(Control.MAPPED, event.tid, number=number, **answer)
+        raise WireError(f"{link.target.node} asks for a file in a way that is none: {error}") from None
+    answer: dict[str, Any] = {"again": True} if link.still else mappings.map(stub, event.tid, arguments)
+    link.send(Control.MAPPED, event.tid, number=number, **answer)
 
 
 def _check(status: os.stat_result) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.permission import Owner
+from kernel_helpers.process.journal import SUFFIX
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,8 @@ class Options:
     """where the node's file server is, if files of the process may be read where it is; else 0"""
     deposits: Path = Path("/run/farhome/mfs/direct")
     """the socket at which that server takes them"""
+
+    @property
+    def journal(self) -> Path:
+        """Where it is written what the process was before it was made to make calls."""
+        return self.socket.with_suffix(SUFFIX)

@@ -21,7 +21,7 @@ from wire.control import Control, unpack
 from wire.frames import WireError
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
 
 log = logging.getLogger("deputy")
 
@@ -44,16 +44,17 @@ class _Snapshot:
 class OwnProc:
     """What one process has asked about itself."""
 
-    def __init__(self, deputy: Deputy) -> None:
-        self._deputy = deputy
+    def __init__(self, away: Away, directory: Path) -> None:
+        """directory: where such files are made."""
+        self._away = away
+        self._place = directory
         self._made: list[_Snapshot] = []
 
     def handle(self, event: Event) -> bool:
         """Whether a frame from the remote asks for such a file, and has been dealt with. Errors: WireError."""
         if event.kind != Control.OWN_PROC:
             return False
-        link, fields = self._deputy.link, unpack(event.data)
-        assert link is not None
+        link, fields = self._away.link, unpack(event.data)
         path, home = b"", False
         try:
             if "relative" in fields:
@@ -75,9 +76,9 @@ class OwnProc:
 
     def tidy(self) -> None:
         """What was opened needs its name no longer."""
-        stub = self._deputy.stub
+        stub = self._away.stub
         for snapshot in list(self._made):
-            if stub is not None and snapshot.tid in stub.link.threads:
+            if snapshot.tid in stub.link.threads:
                 standing = stub.link.standing(snapshot.tid)
                 if standing.sequence == snapshot.after or (standing.busy and not standing.done):
                     continue
@@ -94,7 +95,7 @@ class OwnProc:
 
     def _is_own(self, path: bytes, at: int) -> bool:
         """Whether a path, seen from a directory of the stub's, leads to its own part of /proc."""
-        pid = self._deputy.pid
+        pid = self._away.pid
         directory = os.readlink(f"/proc/{pid}/cwd" if at == _AT_FDCWD else f"/proc/{pid}/fd/{at}")
         found = os.path.normpath(os.path.join(directory, os.fsdecode(path)))
         return found.startswith(f"/proc/{pid}/")
@@ -102,8 +103,7 @@ class OwnProc:
     def _make(self, tid: int, fields: dict[str, object]) -> bytes:
         """The path of the file; empty: home's own is as good, or home has no such thing, which its open will tell. Errors: OSError:
         none can be made here; ValueError and its like: nonsense was asked for."""
-        stub = self._deputy.stub
-        assert stub is not None
+        stub = self._away.stub
         name, thread = str(fields["name"]), int(str(fields["thread"]))
         if name not in selfsight.NAMES:
             raise ValueError(f"no such file: {name!r}")
@@ -111,7 +111,7 @@ class OwnProc:
         guest = reading.decompress(_bytes(fields["text"]), TEXT_MOST)
         if not reading.eof:
             raise ValueError("more than any such file has")
-        process = place = f"/proc/{self._deputy.pid}"
+        process = place = f"/proc/{self._away.pid}"
         hosts = {stub.program_tid(host): host for host in stub.tids}
         if thread:
             if thread not in hosts:
@@ -119,7 +119,7 @@ class OwnProc:
             place += f"/task/{hosts[thread]}"
         # By the thread that asks: the first may have ended, and has no root directory then.
         if os.readlink(f"{process}/task/{hosts.get(tid, stub.pid)}/root") != "/":
-            raise OSError(f"process {self._deputy.pid} has a root directory of its own")
+            raise OSError(f"process {self._away.pid} has a root directory of its own")
         try:
             status = os.stat(f"{place}/{name}")
         except FileNotFoundError:
@@ -127,7 +127,7 @@ class OwnProc:
         asks_itself = tid == (thread or stub.program_tid(stub.pid))
         whose = thread or stub.program_tid(stub.pid)
         used = selfsight.Used.of(account.check(fields["used"]), whose, bool(thread), children.in_all(stub.pid))
-        names = self._deputy.mappings.names()
+        names = self._away.mappings.names()
         text = selfsight.compose(name, place, guest, names, used, asks_itself)
         if text == Path(f"{place}/{name}").read_bytes():
             return b""
@@ -141,7 +141,7 @@ class OwnProc:
         return os.fsencode(path)
 
     def _directory(self) -> Path:
-        directory = self._deputy.options.socket.parent.parent / "proc"
+        directory = self._place
         directory.mkdir(mode=0o711, exist_ok=True)
         if not self._made:
             _remove_orphans(directory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from wire.control import Control, unpack
 from wire.frames import WireError
 
 if TYPE_CHECKING:
-    from deputy.deputy import Deputy
+    from deputy.away import Away
 
 log = logging.getLogger("deputy")
 
@@ -47,34 +48,17 @@ def told(data: bytes) -> tuple[int, int]:
 
 
 class Signalfds:
-    """Of one deputy."""
+    """Of one process that is away. lost: is called with a reason if its guest is."""
 
-    def __init__(self, deputy: Deputy) -> None:
-        self._deputy = deputy
-        self.forget()
-
-    def forget(self) -> None:
-        """Nobody asks for more: who did asks again."""
-        self._wanted, self._since = 0, 0.0
+    def __init__(self, away: Away, lost: Callable[[str], None]) -> None:
+        self._away = away
+        self._lost = lost
+        self._since = 0.0
 
     @property
     def is_asked(self) -> bool:
         """Whether a thread of the guest waits for grow()."""
-        return bool(self._wanted)
-
-    @property
-    def wanted(self) -> int:
-        """The signals that are to wait here, too, from when the guest next stands still (a mask)."""
-        return self._wanted
-
-    def adopt(self, pending: Pending) -> Pending:
-        """The guest stands still and is about to hop: from there on they wait here. Returns what is left for it of what waits. Errors:
-        FarhomeError, OSError."""
-        if not self._wanted:
-            return pending
-        watched = self._fetch(pending)
-        self.forget()
-        return [one for one in pending if not watched >> tracing.signal_number(one[1]) - 1 & 1]
+        return bool(self._away.watch_next)
 
     def handle(self, event: Event) -> bool:
         """Whether a frame from the remote is about this, and has been dealt with. Errors: WireError."""
@@ -88,98 +72,104 @@ class Signalfds:
         return True
 
     def _ask(self, mask: int) -> None:
-        self._since = self._since if self._wanted else time.monotonic()
-        self._wanted |= mask
+        self._since = self._since if self.is_asked else time.monotonic()
+        self._away.watch_next |= mask
 
     def holds(self, number: int) -> bool:
         """Whether a call that has ended, of that number, has brought a signalfd, and its reply waits until signals that it reads wait here:
         it goes when the guest stands still."""
-        link, stub = self._deputy.link, self._deputy.stub
-        if number not in _RECEIVING or link is None or stub is None:
+        if number not in _RECEIVING:
             return False
-        if not self._wanted:
-            self._ask(self._read() & ~stub.watched)
-        return self.is_asked and not link.still
+        if not self.is_asked:
+            self._ask(self._read() & ~self._away.stub.watched)
+        return self.is_asked and not self._away.link.still
 
     def _read(self) -> int:
         """The signals that the process reads by any signalfd."""
-        directory, found = f"/proc/{self._deputy.pid}/fd", []
+        directory, found = f"/proc/{self._away.pid}/fd", []
         with suppress(FileNotFoundError, ProcessLookupError):
             for name in os.listdir(directory):
                 with suppress(FileNotFoundError):
                     if os.readlink(f"{directory}/{name}") == NAME:
                         found.append(name)
-            return read_by(self._deputy.pid, found)
+            return read_by(self._away.pid, found)
         return 0
 
     def _set(self, tid: int, mask: int, dropped: int) -> None:
         """The guest's thread (the program's id) is about to block that. dropped: a signal that the process comes to ignore, or 0. Answered
         in any case, or the thread would wait for good."""
-        deputy = self._deputy
-        assert deputy.stub is not None and deputy.signals is not None and deputy.link is not None
-        stub, host, waiting = deputy.stub, deputy.stub.host(tid), 0
+        away = self._away
+        stub, host, waiting = away.stub, away.stub.host(tid), 0
         if host is not None:
             try:
                 stub.keep(host, mask)
                 if dropped and stub.watched >> dropped - 1 & 1:
                     stub.drop(tid, dropped)
-                deputy.signals.await_own(tid)
+                away.signals.await_own(tid)
                 state = tracing.signal_state(stub.pid, host)
                 waiting = state.pending | state.shared_pending
             except (Replaced, ProcessLookupError):
                 pass  # it has ended, and the guest hears of it
             except OSError as error:
                 self._give_up(error)
-        deputy.link.send(Control.MASKED, tid, pending=waiting)
+        away.link.send(Control.MASKED, tid, pending=waiting)
 
     def grow(self) -> None:
         """More signals wait here: those that wait for the guest come, while it stands still."""
-        deputy = self._deputy
-        assert deputy.link is not None
+        away = self._away
         try:
-            pending = freezing.freeze_guest(deputy, self._since)
+            pending = freezing.freeze_guest(away, self._since)
         except Replaced:
             return
         except LinkLost as lost:
-            deputy._lost(str(lost))
+            self._lost(str(lost))
             return
         except (FarhomeError, WireError, OSError) as error:
             if not isinstance(error, NotNow) or time.monotonic() - self._since > MOMENT_PATIENCE:
                 self._give_up(error)
             return
         try:
-            self._fetch(pending)
+            _fetch(away, pending)
         except (FarhomeError, OSError) as error:
             self._give_up(error)
-        self.forget()
-        freezing.thaw(deputy)
+        away.watch_next = 0
+        freezing.thaw(away)
 
     def _give_up(self, error: Exception) -> None:
-        log.warning("signals of process %d cannot wait here while it is away: %s", self._deputy.pid, error)
-        self.forget()
-        self._deputy.go_home_reason = "signalfd"
+        log.warning("signals of process %d cannot wait here while it is away: %s", self._away.pid, error)
+        self._away.watch_next = 0  # who asked asks again
+        self._away.go_home_reason = "signalfd"
 
-    def _fetch(self, pending: Pending) -> int:
-        """Returns which signals wait here from now on. Errors: FarhomeError, OSError."""
-        deputy = self._deputy
-        assert deputy.stub is not None and deputy.signals is not None and deputy.link is not None
-        stub, watched = deputy.stub, deputy.stub.watched | self._wanted
-        held = deputy.signals.give_up(watched)
-        waiting = settled(merged([one for one in pending if watched >> tracing.signal_number(one[1]) - 1 & 1] + held))
-        frozen = stub.stop()
+
+def adopt(away: Away, pending: Pending) -> Pending:
+    """The guest stands still and is about to hop: from there on the signals that are asked for wait here. Returns what is left for it of
+    what waits. Errors: FarhomeError, OSError."""
+    if not away.watch_next:
+        return pending
+    watched = _fetch(away, pending)
+    away.watch_next = 0
+    return [one for one in pending if not watched >> tracing.signal_number(one[1]) - 1 & 1]
+
+
+def _fetch(away: Away, pending: Pending) -> int:
+    """Returns which signals wait here from now on. Errors: FarhomeError, OSError."""
+    stub, watched = away.stub, away.stub.watched | away.watch_next
+    held = away.signals.give_up(watched)
+    waiting = settled(merged([one for one in pending if watched >> tracing.signal_number(one[1]) - 1 & 1] + held))
+    frozen = stub.stop()
+    try:
         try:
-            try:
-                put(frozen, waiting)
-            except OSError:
-                deputy.signals.hold_again(held)
-                with suppress(OSError):  # those that came before wait for the guest where it is
-                    put(frozen, [one for one in take(frozen, but=~watched) if one not in waiting])
-                raise
-            stub.watch(watched, deputy.link.blocked)
-        finally:
-            stub.resume_as_stub()
-        deputy.link.watched = watched
-        return watched
+            put(frozen, waiting)
+        except OSError:
+            away.signals.hold_again(held)
+            with suppress(OSError):  # those that came before wait for the guest where it is
+                put(frozen, [one for one in take(frozen, but=~watched) if one not in waiting])
+            raise
+        stub.watch(watched, away.link.blocked)
+    finally:
+        stub.resume_as_stub()
+    away.link.watched = watched
+    return watched
 
 
-__all__ = ["Signalfds", "told"]
+__all__ = ["Signalfds", "adopt", "told"]

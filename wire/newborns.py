@@ -21,8 +21,10 @@ class Newborn(Protocol):
     """A member of a tree."""
 
     server: LocalServer
-    finished: bool
-    """it has nothing more to do"""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has nothing more to do."""
 
 
 class Newborns:
