@@ -116,8 +116,8 @@ EXPLANATIONS = (
         r"timer_settime\(.* in thread [1-9]\d*",
         r"\d+ 0 !\d+,-2,\d+,[0-9a-f]+( \+.*)?",
         r"\d+ 0( \+.*)?",
-        "a timer whose time is over when it is set, and a tick for the process that another thread takes than the one that sets it: natively"
-        " that thread has it, as a rule, before the call ends (47 of 50 times), away tens of microseconds later: it comes with home's answer",
+        "a timer whose time is over when it is set, and a tick for the process that another thread takes: natively that has it, as a rule,"
+        " before the call ends (47 of 50 times), away tens of microseconds later, for it comes with home's answer",
         is_ours=True,
     ),
     Explanation(
