@@ -61,6 +61,10 @@ class Away:
         """The node where the guest is."""
         return self.link.target.node
 
+    def hops(self, link: GuestLink) -> None:
+        """The guest is on another node, to which that leads; the session goes on."""
+        self.link = self.signals.link = link
+
     def guest_died(self, number: int, used: list[int]) -> None:
         """The guest was killed by a signal of its own: the stub ends the same way. used: by it away (account.FIELDS)."""
         children.end(self.pid, used)

@@ -27,7 +27,6 @@ from deputy.preparation import Preparation, Target
 from deputy.process import Loop, Process
 from deputy.requests import Requests
 from deputy.returning import Returning
-from deputy.signalfds import Signalfds
 from deputy.signals import StubSignals
 from deputy.stub import Stub, say_on_terminal
 from deputy.trace import TraceFile
@@ -70,27 +69,12 @@ class Deputy:
         """Whether nothing is to be done any more."""
         return self.process.finished
 
-    @property
-    def link(self) -> GuestLink | None:
-        """That to the guest."""
-        return self.process.away.link if self.process.away is not None else None
-
-    @property
-    def signalfds(self) -> Signalfds:
-        """Of the process, which is away."""
-        assert self._requests is not None
-        return self._requests.signalfds
-
-    def ended(self, status: str) -> None:
-        """The stub has."""
-        self.process.ended(status)
-
     def _begin_away(self, stub: Stub, link: GuestLink, mappings: Mappings) -> Away:
         def answering(away: Away) -> Requests:
             self._requests = Requests(self.process, away, self, self._trace)
             return self._requests
 
-        return Away(stub, link, mappings, StubSignals(self, stub), self._selector, answering)
+        return Away(stub, link, mappings, StubSignals(stub, link, self.process.ended), self._selector, answering)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 

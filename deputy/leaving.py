@@ -278,7 +278,8 @@ def hop(process: Process, away: Away, preparation: Preparation, begun: float) ->
     with suppress(OSError, WireError):  # who does not hear it ends its copy when it hears nothing more
         source.send("discard")
     old.home.renew()
-    away.link = guest_link = GuestLink(old.home, preparation.target, process.options.link_timeout)
+    guest_link = GuestLink(old.home, preparation.target, process.options.link_timeout)
+    away.hops(guest_link)
     guest_link.start(connection)
     away.signals.let_go()
     process.is_followed(owed)

@@ -31,6 +31,7 @@ class Requests:
         self._own_proc = OwnProc(away, options.socket.parent.parent / "proc")
         self._direct = DirectFiles(away, options.files_port, options.deposits, process.loop.wake)
         self.signalfds = Signalfds(away, process.lost)
+        away.signals.holds = self.signalfds.holds
 
     @property
     def is_at_rest(self) -> bool:

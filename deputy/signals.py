@@ -11,9 +11,10 @@ import os
 import signal
 import struct
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from deputy.cuts import Cuts
+from deputy.guestlink import GuestLink
 from deputy.queues import Queues
 from deputy.stub import Stub, say_on_terminal
 from deputy.timers import Ticks
@@ -25,9 +26,6 @@ from kernel_helpers.process.syscalls import SYS
 from kernel_helpers.process.tracing import Cause, Stop
 from kernel_helpers.usage import account, children
 from wire.control import Control
-
-if TYPE_CHECKING:
-    from deputy.deputy import Deputy
 
 log = logging.getLogger("deputy")
 
@@ -54,9 +52,14 @@ _TERMINAL_MASK = sum(1 << (number - 1) for number in TERMINALS)
 class StubSignals:
     """Follows the threads of one stub."""
 
-    def __init__(self, deputy: Deputy, stub: Stub) -> None:
-        self._deputy = deputy
+    def __init__(self, stub: Stub, link: GuestLink, ended: Callable[[str], None]) -> None:
+        """ended: is called with how the stub has ended."""
         self._stub = stub
+        self._ended = ended
+        self.link = link
+        """to the guest, where it is now"""
+        self.holds: Callable[[int], bool] = lambda number: False
+        """whether the reply to a call of that number waits for signals (deputy/signalfds.py)"""
         self.stopped = False
         """the process is (SIGSTOP, job control), and its guest stands still"""
         self._own_stop: int | None = None
@@ -77,7 +80,7 @@ class StubSignals:
         self._look()
         for tid, target in self._stub.link.signallers():
             standing = self._stub.link.standing(tid)
-            if self._deputy.signalfds.holds(standing.number):
+            if self.holds(standing.number):
                 continue
             # The program goes on when it has sent itself a signal, or stopped a timer; at home it would have got what came by then.
             timer = _timer_of(standing)
@@ -155,7 +158,7 @@ class StubSignals:
         self._stub.thread_gone(stop.tid)
         if stop.tid == self._stub.pid or not self._stub.tids:
             status = f"killed by signal {stop.number}" if stop.cause is Cause.KILLED else f"exit {stop.number}"
-            self._deputy.ended(status)
+            self._ended(status)
         elif stop.cause is Cause.EXITED and by_itself:  # else another thread executes a program, and the guest is over
             self._tell(Control.THREAD_EXITED, tid=self._stub.program_tid(stop.tid))
 
@@ -358,9 +361,7 @@ class StubSignals:
         self._stub.reap(5.0)
 
     def _tell(self, control: Control, tid: int = 0, barrier: bool = False, **fields: object) -> None:
-        link = self._deputy.link
-        if link is not None:
-            link.send(control, tid, barrier, **fields)
+        self.link.send(control, tid, barrier, **fields)
 
 
 def _timer_of(standing: Standing) -> int | None:
