@@ -53,24 +53,6 @@ def test_files_that_are_named_exist(document: Path) -> None:
             assert (ROOT / word).exists(), f"{document.name} names {word}"
 
 
-def test_files_on_the_way_of_a_journey_exist() -> None:
-    """Below the folder that the journey names, or from the root."""
-    text = (ROOT / "docs" / "internals" / "journeys.md").read_text()
-    journeys = text.split("\n## ")[1:]
-    assert len(journeys) == 5
-    for journey in journeys:
-        words, block = journey.split("```")[:2]
-        below = re.findall(r"[Ff]iles (?:are those )?of `([\w/]+)`", words)
-        bases = [ROOT / folder for folder in ("", *below, "kernel_helpers/link", "remote", "deputy", "engine", "balancer")]
-        assert len(set(re.findall(r"[\w./]+\.(?:c|h|py)\b", block))) > 8
-        for line in block.splitlines():
-            beside = [*bases]
-            for word in re.findall(r"[\w./]+\.(?:c|h|py)\b", line):
-                found = [base / word for base in beside if (base / word).exists()]
-                assert found, f"{journey.partition(chr(10))[0]}: {word}"
-                beside = [found[0].parent, *bases]
-
-
 def test_every_room_is_in_the_architecture() -> None:
     shown = re.findall(r"^\| \[`(\w+)/`\]\(\.\./(\w+)/README\.md\) \|", ARCHITECTURE, re.MULTILINE)
     assert [room for room, _ in shown] == [link for _, link in shown]
