@@ -103,16 +103,22 @@ def test_a_readme_is_found_from_above(readme: Path) -> None:
     assert f"{readme.parent.name}/README.md" in (above.read_text() if above is not None else ARCHITECTURE)
 
 
-FOLDERS = sorted({path.parent for path in (ROOT / "kernel_helpers").rglob("*.c")})
+HELPERS = ROOT / "kernel_helpers"
+FOLDERS = sorted({path.parent for kind in ("*.c", "*.py") for path in HELPERS.rglob(kind)} - {HELPERS})
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_readme_names_what_is_in_each_folder_of_helpers(folder: Path) -> None:
-    """Its own, or that of the nearest folder above; and what a README names is there."""
+    """Its own, or that of the nearest folder above; and what a README names is there. A header has the name of its file of C."""
     readme = next(path / "README.md" for path in (folder, *folder.parents) if (path / "README.md").exists())
-    for word in re.findall(r"`([\w/]+\.(?:c|h|py|table))`", readme.read_text()):
-        assert list(readme.parent.rglob(word)) or (ROOT / "kernel_helpers" / word).exists(), word
-    assert readme.parent == folder or f"{folder.name}/" in readme.read_text()
+    named: set[Path] = set()
+    for word in re.findall(r"`([\w/]+\.(?:c|h|py|table|lds))`", readme.read_text()):
+        found = list(readme.parent.rglob(word))
+        assert found or (HELPERS / word).exists(), word
+        named |= {*found} if len(found) == 1 else {readme.parent / word}
+    there = {path for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py", "README.md") and path.is_file()}
+    for path in there:
+        assert path in named or (path.suffix == ".h" and path.with_suffix(".c") in named), path.name
     assert len([path for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py")]) <= 14
 
 
