@@ -1,0 +1,115 @@
+"""A move out by itself: steps that fail end it with one sentence for mosd, and the process goes on where it is."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from deputy.departure import Departure
+from deputy.mosd import Mosd
+from deputy.move import Move
+from deputy.options import Options
+from deputy.preparation import Preparation, Target
+from deputy.process import Loop, Process
+from engine.permission import ROOT
+from engine.precopy import Progress
+from wire import frames
+from wire.local import LocalServer
+
+pytestmark = pytest.mark.timeout(60)
+SECRET = b"s" * 32
+
+
+class Daemon:
+    """The node daemon's end of a deputy's socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.server = LocalServer(path, self.selector, lambda message: None)
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection.connect(str(path))
+        for key, _ in self.selector.select(10):
+            key.data()
+
+    def told(self) -> list[frames.Message]:
+        """What it has been told since it was asked last."""
+        self._connection.setblocking(False)
+        try:
+            return list(frames.Assembler().feed(self._connection.recv(65536)))
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        self.server.close()
+        self._connection.close()
+        self.selector.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path / "1.sock")
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        yield child
+        child.kill()
+
+
+def never(*_: object) -> NoReturn:
+    raise AssertionError("it is away")
+
+
+def moved(daemon: Daemon, pid: int, address: tuple[str, int], path: Path) -> Process:
+    """The process, when a move of it to that address is over."""
+    turn = threading.Event()
+    options = Options(pid, path / f"{pid}.sock", "n1", 20.0, "auto", path, ROOT)
+    process = Process(options, Mosd(daemon.server), Loop(daemon.selector, turn.set, threading.get_native_id()), never)
+    preparation = Preparation(pid, Target("n2", address, SECRET), "n1", "auto", owners=(ROOT,), link_timeout=20.0)
+    move: Move | None = Departure(process, preparation, 7).start()
+    while move is not None:
+        assert turn.wait(30)
+        turn.clear()
+        move = move.look()
+    return process
+
+
+def hang_up(listener: socket.socket) -> None:
+    listener.accept()[0].close()
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_target_that_does_not_speak_is_one_sentence(
+    daemon: Daemon, child: subprocess.Popen[bytes], tmp_path: Path, listens: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()[:2]
+        if listens:
+            threading.Thread(target=hang_up, args=(listener,), daemon=True).start()
+        else:
+            listener.close()
+        process = moved(daemon, child.pid, address, tmp_path)
+    (answer,) = daemon.told()
+    assert (answer["id"], answer["ok"], answer["where"]) == (7, False, "home")
+    assert str(answer["error"]).startswith("the move to n2 failed: ") and "\n" not in str(answer["error"])
+    assert process.finished and process.away is None
+    assert child.poll() is None
+
+
+def test_progress_and_a_broken_link_are_told_when_there_is_news(daemon: Daemon) -> None:
+    mosd = Mosd(daemon.server)
+    mosd.progress(Progress())
+    assert not daemon.told(), "nothing goes ahead"
+    for cut in (0.0, 2.5, 3.0, 0.0, 0.0):
+        mosd.cut(cut)
+    assert [message["cut"] for message in daemon.told()] == [2.5, 0.0]
