@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.store import LIMIT
 from remote import identity
-from remote.remote import Options
+from remote.options import Options
 from remote.tree import Tree
 from wire import channel, logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged

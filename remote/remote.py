@@ -6,20 +6,18 @@ import logging
 import selectors
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import postcopy
 from engine.precopy import Ahead
-from engine.store import LIMIT
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link.link import Event, Kind
 from kernel_helpers.stream.stream import Connection, holds
-from remote import arrival, departure, identity
+from remote import arrival, departure
 from remote.ahead import GoingAhead
 from remote.guest import Guest
 from remote.homefiles import HomeFiles
+from remote.options import Options
 from remote.reception import Reception
 from wire import channel
 from wire.channel import Channel
@@ -38,41 +36,6 @@ CUT_AFTER = 10.0
 """Seconds that the link may be broken before the guest stands still: computing for a home that may never ask for it takes from others."""
 LEASE = 15.0
 """Seconds that an expected guest may take to come."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How mosd started this remote. link_timeout in seconds."""
-
-    home: str
-    pid: int
-    socket: Path
-    secret: bytes
-    address: str
-    node: str
-    link_timeout: float
-    interception: str
-    cgroup: str
-    images: Path
-    cache: Path
-    pki: Path | None = None
-    """the node's certificates, if guests may read files of their homes directly"""
-    plain: bool = False
-    """whether what it says to other nodes need not be encrypted"""
-    direct_after: int = 16
-    """reads of a file that go home before"""
-    own_files: Path | None = None
-    """where this node's files are as others see them"""
-    ids: tuple[int, int] | None = identity.DEFAULT
-    """from which the ids of guests are, first and last; None: guests have those of home"""
-    root_counts: bool = False
-    """whether root of the home is root in these"""
-    announced: int = 0
-    """bytes of memory that the guest was said to have"""
-    lent_disk: int = LIMIT
-    """bytes of the disk that all files of homes may take"""
-    engines: frozenset[str] = frozenset({"pour", "criu"})
-    """by which the owner lets guests come"""
 
 
 class Remote:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.store import FileStore
-from remote.remote import Options, Remote
+from remote.options import Options
+from remote.remote import Remote
 from wire import tree
 
 if TYPE_CHECKING:
