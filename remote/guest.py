@@ -28,6 +28,7 @@ from kernel_helpers.process.tracing import Cause, Stop
 from kernel_helpers.usage import account
 from remote import freezing, halves
 from remote.births import Births
+from remote.delivery import Delivery
 from remote.direct import DirectFiles
 from remote.door import Door
 from remote.dying import Dying
@@ -100,6 +101,7 @@ class Guest:
         self.is_stopped = False
         self.door = Door(link, frozen)
         self.signals = GuestSignals(self)
+        self._delivery = Delivery(self)
         self.waits = Waits(self)
         self.unchanged = Unchanged(self, home_nodes)
         self.dying = Dying(self)
@@ -271,7 +273,7 @@ class Guest:
         elif self._direct.handle(event):
             pass
         elif event.kind == Kind.SUSPENDED:
-            self.signals.suspension(event.tid, event.code)
+            self._delivery.suspension(event.tid, event.code)
         elif event.kind == Kind.LETS_IN:
             self.signals.ask_back()
         elif event.kind == Kind.GO_HOME_CALL:
@@ -401,7 +403,7 @@ class Guest:
         elif stop.cause is Cause.SIGNAL:
             if self.is_stopped:
                 tracing.interrupt(stop.tid)  # this stop may have taken the place of the one that was asked for
-            self.signals.stop(stop)
+            self._delivery.stop(stop)
         elif stop.cause is Cause.CALL and not self.is_stopped:
             if self.trace is not None and self.trace.look(stop.tid):
                 tracing.interrupt(stop.tid)

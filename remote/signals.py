@@ -6,7 +6,6 @@ no other way lets one process queue another a signal that looks as if it came fr
 
 from __future__ import annotations
 
-import errno
 import signal
 import struct
 import time
@@ -18,10 +17,8 @@ from typing import TYPE_CHECKING
 from engine.pending import Pending
 from engine.ticks import overrun, timer_of
 from kernel_helpers.link.link import Event, Parked
-from kernel_helpers.process import inject, syscalls, tracing
-from kernel_helpers.process.syscalls import ERESTARTNOHAND, SYS, U64, signed
-from kernel_helpers.process.tracing import Cause, Stop
-from remote import halves
+from kernel_helpers.process import tracing
+from kernel_helpers.process.syscalls import SYS
 from wire.control import Control, pack, unpack
 
 if TYPE_CHECKING:
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
 
 INFOS_MOST = 100_000
 """More signals than a user may have waiting, by default."""
-DOOR_PATIENCE = 0.005
-"""Seconds for a call that was made to be taken."""
 HALT_PATIENCE = 0.1
 """Seconds for a thread to come to the stop that it was asked for."""
 LOOK_PERIOD, LOOK_AGAIN = 0.05, 2.0
@@ -63,8 +58,6 @@ class GuestSignals:
         self._next_info = 1
         self._looked = 0.0
         self._signalled: float | None = None
-        self._ended_by_stop: dict[int, int] = {}
-        """calls that home has given back from threads (ours), having ended with EINTR as the thread was stopped there"""
         self._preferred = 0
         """the thread (ours) that the kernel has given the last signal for the process, unless that blocked it"""
         self._continued: int | None = None
@@ -113,7 +106,7 @@ class GuestSignals:
         ends_stops = number == signal.SIGCONT and any(state.has(stop) for stop in tracing.STOPPING)
         self.note([(0, info)], waits=state.is_blocked(number))
         if state.is_ignored(number) and not state.is_blocked(number) and not ends_stops:
-            self._taken(info)
+            self.taken(info)
             return
         # One that we could queue as it is gets a cookie, too: its sender's pid would be lost, for we are outside of the guest's pid
         # namespace (signal.c, send_signal_locked).
@@ -189,11 +182,19 @@ class GuestSignals:
         for info, take in asked.values():
             take(info)
 
-    def _taken(self, info: bytes) -> None:
+    def taken(self, info: bytes) -> None:
         """A signal is not on its way to the guest any more: if it was a timer's, home may send the next."""
         timer = timer_of(info)
         if timer is not None and self._ticks.pop(timer, None) is not None:
             self._guest.link.send(Control.TAKEN, 0, pack(timer=timer))
+
+    def put_back(self, tid: int, info: bytes) -> None:
+        """The thread (ours) has been about to take a signal (claim()), and is to take it later. Errors: ProcessLookupError."""
+        timer = timer_of(info)
+        tick = self._ticks.get(timer) if timer is not None else None
+        self.queue(tracing.signal_number(info), info, tid)
+        if timer is not None and tick is not None:
+            self._ticks[timer] = tick  # it has been on its way since then
 
     def _look_for_ticks(self) -> None:
         """Ticks that are gone without having been taken: the program has come to ignore them."""
@@ -218,7 +219,7 @@ class GuestSignals:
         """The thread (ours), which stands in a stop, has taken a signal (claim()) out of its queue. take: is called with all that is to be
         told of it, now or, if it is a tick that has waited, when home has told the rest."""
         if not self._asks(tid, info, take):
-            self._taken(info)
+            self.taken(info)
             take(info)
 
     def _asks(self, tid: int, info: bytes, take: Callable[[bytes], None]) -> bool:
@@ -302,127 +303,11 @@ class GuestSignals:
         except ProcessLookupError:
             return False
 
-    def suspension(self, tid: int, code: int) -> None:
-        """Home has suspended a call: the thread restarts it by the kernel's own rules, or makes it again after a freeze."""
-        guest = self._guest
-        host = guest.host_tid(tid)
-        if host is None:
-            return
-        # The trap that INTERRUPT leaves makes sure that the thread passes through get_signal(): only there is a restart
-        # code turned into a restart; with nothing pending errno 512 would reach the program.
-        tracing.interrupt(host)
-        call = guest.link.parked().get(tid)
-        if call is not None and guest.waits.ends(host, call, code):
-            return
-        self._ended_by_stop.pop(host, None)
-        if call is not None and code == -errno.EINTR:
-            self._ended_by_stop[host] = call.number
-        # Calls that a handler ends with EINTR, and that go on when none runs (poll and sleeps: -516; epoll_wait: EINTR by
-        # the mere stop at home), behave like ERESTARTNOHAND.
-        code = code if code in syscalls.RESTART_CODES[:3] else syscalls.ERESTARTNOHAND
-        if call is not None:
-            guest.door.answered(host, call.number)
-        if guest.is_pausing:
-            guest.door.suspended(host, code)
-        guest.link.answer(tid, error=code)
-
-    def stop(self, stop: Stop) -> None:
-        """A signal-delivery-stop: the thread goes on, with the signal, or with its call first."""
-        guest, number, tid = self._guest, stop.number, stop.tid
-        info = tracing.signal_info(tid)
-        at_door = guest.door.rewind(tid)
-        true = self.claim(info)
-        if true != info:
-            tracing.set_signal_info(tid, true)
-        state = tracing.signal_state(guest.pid, tid)
-        if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
-            halves.end(guest, tid)
-            self.stop_at_home(number)
-            self._end_by_stop(tid)
-            guest.await_stop(tid)
-            tracing.proceed(tid)
-            return
-        if state.is_caught(number) and halves.end(guest, tid):
-            at_door = False
-        if at_door and state.is_caught(number) and not inject.comes_again(true):
-            self._let_in(tid, true)
-            return
-        if guest.dying.takes(stop, true, state):
-            return
-        if state.is_caught(number):
-            self.take(tid, true, lambda told: self._deliver(tid, number, told if told != true else b""))
-            return
-        self._taken(true)
-        self._deliver(tid, number)
-
-    def _let_in(self, tid: int, info: bytes) -> None:
-        """The thread, in a signal-delivery-stop before a call, makes that first: it can be one that the signal is to end, which comes to it
-        where it waits. Home's answer has to wait for that, for the call can be one after which the program counts on having had the signal
-        (timer_delete)."""
-        guest = self._guest
-        guest.link.hold()
-        try:
-            tracing.proceed(tid)
-            for taken in (info, *self._await_call(tid)):
-                timer = timer_of(taken)
-                tick = self._ticks.get(timer) if timer is not None else None
-                self.queue(tracing.signal_number(taken), taken, tid)
-                if timer is not None and tick is not None:
-                    self._ticks[timer] = tick  # it has been on its way since then
-        finally:
-            guest.link.release()
-
-    def _deliver(self, tid: int, number: int, info: bytes = b"") -> None:
-        """The thread, in a signal-delivery-stop, goes on with the signal. info: what else is told of it."""
-        guest = self._guest
-        if info:
-            tracing.set_signal_info(tid, info)
-        if tracing.signal_state(guest.pid, tid).is_caught(number):
-            guest.door.handled(tid)
-            guest.link.abandon(guest.program_tid(tid))
-        else:
-            guest.waits.leave(tid)
-            guest.note_use()  # it may end by that
-        tracing.proceed(tid, number)
-
-    def _end_by_stop(self, tid: int) -> None:
-        """The stop of a process ends some calls (epoll_wait and others) with EINTR, whether or not anything handles its signal."""
-        registers = tracing.registers(tid)
-        if (signed(registers.orig_rax), signed(registers.rax)) == (self._ended_by_stop.pop(tid, None), ERESTARTNOHAND):
-            registers.rax, registers.orig_rax = -errno.EINTR & U64, U64
-            tracing.set_registers(tid, registers)
-            self._guest.door.handled(tid)
-            self._guest.door.forget(tid)
-            self._guest.link.abandon(self._guest.program_tid(tid))
-
     def stop_at_home(self, number: int) -> None:
         """A stop signal meets its default action: the process stops at home, if it has not been continued since, and then here. STOPPED or
         CONTINUED tells."""
         continued = {} if self._continued is None else {"continued": self._continued}
         self._guest.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number, **continued))
-
-    def _await_call(self, host: int) -> list[bytes]:
-        """Until the call that a thread is about to make is on its way home, or a moment has passed. Returns the siginfo of further signals
-        that it handles and has taken before that call."""
-        guest, taken = self._guest, []
-        program = guest.program_tid(host)
-        end = time.monotonic() + DOOR_PATIENCE
-        while program not in guest.link.parked() and time.monotonic() < end:
-            for stop in tracing.poll([host]):
-                if (info := self._taken_before_call(stop)) is not None:
-                    taken.append(info)
-                    tracing.proceed(host)
-                else:
-                    guest.handle_stop(stop)
-            time.sleep(0.0001)  # no descriptor tells of it
-        return taken
-
-    def _taken_before_call(self, stop: Stop) -> bytes | None:
-        """The siginfo of a signal that the thread handles and has taken before its call, if that is what the stop is."""
-        if stop.cause is not Cause.SIGNAL or not tracing.signal_state(self._guest.pid, stop.tid).is_caught(stop.number):
-            return None
-        info = tracing.signal_info(stop.tid)
-        return self.claim(info) if not inject.comes_again(info) and self._guest.door.rewind(stop.tid) else None
 
 
 def _cookie(info: bytes) -> int:
