@@ -6,17 +6,14 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from engine import precopy
 from kernel_helpers.errors import FarhomeError, sentence
+from remote.guest import Guest
 from wire import channel
 from wire.channel import Channel
 from wire.frames import WireError
 from wire.logs import start_thread
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
 
 log = logging.getLogger("remote")
 
@@ -62,7 +59,7 @@ class GoingAhead:
 
     def _send(self) -> None:
         guest = self._guest
-        if guest.shares_memory or guest.goes_whole or self._is_closed:
+        if guest.tracee.shares_memory or guest.goes_whole or self._is_closed:
             return
         areas = precopy.areas_of(guest.pid)
         self.unwatched = bool(areas) and guest.userfaultfd < 0 and guest.can_be_watched

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from engine import criu, postcopy, precopy
 from engine.arrival import drop_capabilities, install_filter, install_own, install_watch, notifications_work, suspend_seccomp, wake
@@ -37,15 +37,13 @@ from kernel_helpers.process import many, tracing
 from kernel_helpers.process.seizing import Frozen, seize
 from kernel_helpers.stream.stream import Connection
 from remote import identity, rehearsal
-from remote.guest import Guest, end_traced
+from remote.guest import Guest, Loop, end_traced
 from remote.intercept_ptrace import FILTER_VERDICT, PtraceLink
 from remote.sandbox import Sandbox
 from wire.channel import Channel
 from wire.frames import Message, WireError
-from wire.patience import of_guest
-
-if TYPE_CHECKING:
-    from remote.remote import Remote
+from wire.local import LocalServer
+from wire.patience import Patience, of_guest
 
 log = logging.getLogger("remote")
 
@@ -63,6 +61,28 @@ LINK_PATIENCE = 0.25
 """Seconds that a link may come after the commit and still be there when the guest begins to run."""
 WORD_TIMEOUT = 5.0
 """Seconds that a message may take which has begun."""
+
+
+class Receiving(Loop, Protocol):
+    """What an arrival needs of the remote that its guest comes to (remote/remote.py)."""
+
+    patience: Patience
+    server: LocalServer
+
+    def next_caller(
+        self, timeout: float, unless: Sequence[Channel] = (), look: Callable[[], None] = lambda: None
+    ) -> tuple[Connection, str] | Channel:
+        """The next proven connection and its role; or that of `unless` which has something to say. look: is called when anything has
+        happened. Errors: TimeoutError, those of look()."""
+
+    def take_pages(self, taker: postcopy.Taker) -> None:
+        """Memory follows the guest that is about to run here."""
+
+    def settle(self, guest: Guest) -> None:
+        """The guest is here: its link is heard from now on."""
+
+    def attach(self, connection: Connection) -> None:
+        """A connection of role link is the guest's."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +105,7 @@ class _Poured:
     """what of that follows it"""
 
 
-def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
+def arrive(remote: Receiving, talk: Channel, left: Sandbox | None = None) -> None:
     """The whole conversation of role move that brings a guest. left: the sandbox of the guest that it replaces, which has ended.
     Errors: all of them mean that nothing has come."""
     try:
@@ -97,7 +117,7 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     pid = int(request["pid"])
     remote.patience.limit = of_guest(request.get("link_timeout"), remote.options.link_timeout)
     phases = Phases("arrival")
-    store = remote.tree.store
+    store = remote.store
     key = f"{remote.options.home}-{remote.options.pid}"
     directory = remote.options.images / f"in-{key}"
     if left is not None and left.identities is not None and not left.identities.covers(identity.checked(_ids(request))):
@@ -256,10 +276,10 @@ def arrive(remote: Remote, talk: Channel, left: Sandbox | None = None) -> None:
     remote.settle(guest)
     phases.done("commit")
     if taker is not None:
-        taker.start(remote.patience.limit, remote.tree.waker.wake)
+        taker.start(remote.patience.limit, remote.wake)
     if decision.link is not None:
         remote.attach(decision.link)
-    guest.is_stopped = decision.stopped
+    guest.tracee.is_stopped = decision.stopped
     for part in decision.parts:
         guest.link.expect_part(part)
     guest.run(decision.pending)
@@ -289,9 +309,9 @@ class Decision:
     """of those, what each thread (the program's id) blocks"""
 
 
-def await_decision(remote: Remote, talk: Channel, look: Callable[[], None] = lambda: None) -> Decision:
+def await_decision(remote: Receiving, talk: Channel, look: Callable[[], None] = lambda: None) -> Decision:
     """The process is ready here and stands still: nobody but its home knows whether it is to run (engine/commit.py). A conversation that
-    breaks says nothing about that; home may come back by another. look: see Remote.next_caller(). Errors: WireError, TimeoutError: it is
+    breaks says nothing about that; home may come back by another. look: see Receiving.next_caller(). Errors: WireError, TimeoutError: it is
     not, or home is silent."""
     state, link, talks = Candidate.READY, None, [talk]
     end = time.monotonic() + CALL_TIMEOUT
@@ -338,7 +358,7 @@ def _must_live(tids: Sequence[int]) -> None:
         raise FarhomeError("it was killed when it was ready")
 
 
-def _late_link(remote: Remote) -> Connection | None:
+def _late_link(remote: Receiving) -> Connection | None:
     """Home has connected it before it said commit, as a rule: then it comes in a moment. Without it the guest's first calls wait."""
     with suppress(TimeoutError):
         caller = remote.next_caller(LINK_PATIENCE)
@@ -360,7 +380,7 @@ def _word(talk: Channel) -> tuple[Word, Message]:
 
 
 def _sandbox(
-    remote: Remote, key: str, files: list[tuple[str, str]], clocks: tuple[int, int] | None, request: Message, images: Path
+    remote: Receiving, key: str, files: list[tuple[str, str]], clocks: tuple[int, int] | None, request: Message, images: Path
 ) -> Sandbox:
     """Errors: FarhomeError."""
     options = remote.options
@@ -456,7 +476,7 @@ def _pour(vessel: Vessel | None, cargo: _Poured, uid: int) -> tuple[Frozen, post
     return vessel.leave(), taker
 
 
-def _next(remote: Remote, talk: Channel, source: Channel) -> tuple[Channel, Message]:
+def _next(remote: Receiving, talk: Channel, source: Channel) -> tuple[Channel, Message]:
     """Who sends the process, and what is said next while it is awaited: late files, by the home, or what goes ahead of the process, or
     the process itself, by its source."""
     caller = remote.next_caller(IMAGES_TIMEOUT, unless=[talk] if source is talk else [talk, source])

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import secrets
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from engine.phases import Phases
 from kernel_helpers.errors import FarhomeError, sentence
@@ -24,13 +24,14 @@ from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
 from remote import birth
 from remote.birth import Wanted
-from remote.freezing import await_trap
+from remote.freezing import Freezing
+from remote.later import Later
+from remote.masks import Masks
 from remote.reception import Reception
+from remote.sandbox import Sandbox
+from remote.signals import GuestSignals
+from remote.tracee import Tracee
 from wire.control import Control, pack
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
-    from remote.remote import Remote
 
 log = logging.getLogger("remote")
 
@@ -51,30 +52,53 @@ class _Asked:
             self.reception.close()
 
 
-class Births:
-    """See the module. `awaited`: threads (host tids) that stand still until their child has let go of their memory."""
+@dataclass(frozen=True)
+class Child:
+    """A process that was born by the thread `maker` (ours), and has not run yet: its id at home, and where its deputy will connect."""
 
-    def __init__(self, guest: Guest, remote: Remote) -> None:
-        self._guest = guest
-        self._remote = remote
+    frozen: Frozen
+    link: AwayLink
+    number: int
+    maker: int
+    shares_memory: bool
+    reception: Reception
+    secret: bytes
+
+
+class Births:
+    """See the module. `awaited`: threads (host tids) that stand still until their child has let go of their memory. expect: where a
+    deputy will connect that has this secret; bear: has a child looked after, and run."""
+
+    def __init__(
+        self, tracee: Tracee, sandbox: Sandbox, later: Later, signals: GuestSignals, masks: Masks, freezing: Freezing,
+        expect: Callable[[bytes], Reception], bear: Callable[[Child], None],
+    ) -> None:  # fmt: skip
+        self._tracee = tracee
+        self._sandbox = sandbox
+        self._later = later
+        self._signals = signals
+        self._masks = masks
+        self._freezing = freezing
+        self._expect = expect
+        self._bear = bear
         self._asked: dict[int, _Asked] = {}
         self._impossible: set[int] = set()
         self.awaited: dict[int, tuple[int, Thread]] = {}
 
     def ask(self, event: Event) -> bool:
         """Whether the call that the guest's thread waits in makes what can be born here; home is asked for it then."""
-        guest, tid = self._guest, event.tid
-        host = guest.host_tid(tid)
-        if host is None or event.code not in birth.CALLS or not isinstance(guest.link, AwayLink):
+        tracee, tid = self._tracee, event.tid
+        host = tracee.host_tid(tid)
+        if host is None or event.code not in birth.CALLS or not isinstance(tracee.link, AwayLink):
             return False
-        if guest.later.keeps(event):  # a child would lack that memory, too
+        if self._later.keeps(event):  # a child would lack that memory, too
             return True
         if tid in self._impossible:  # home has one too many now; there everything is put in order
             self._impossible.discard(tid)
             return False
         try:
             wish = birth.wanted(host, event.code, struct.unpack("<6Q", event.data))
-            if wish is None or (wish.is_process and not wish.shares_memory and birth.shared_memory(guest.pid)):
+            if wish is None or (wish.is_process and not wish.shares_memory and birth.shared_memory(tracee.pid)):
                 return False
             self._ask(tid, wish)
         except OSError as error:
@@ -85,65 +109,65 @@ class Births:
     def _ask(self, tid: int, wish: Wanted) -> None:
         if not wish.is_process:
             self._asked[tid] = _Asked(wish)
-            self._guest.link.send(Control.NEW_THREAD, tid)
+            self._tracee.link.send(Control.NEW_THREAD, tid)
             return
         secret = secrets.token_bytes(SECRET)
-        reception = Reception(self._remote.options.address, secret, self._remote.tree.waker.wake)
+        reception = self._expect(secret)
         self._asked[tid] = _Asked(wish, reception, secret)
-        self._guest.link.send(
+        self._tracee.link.send(
             Control.NEW_PROCESS, tid, pack(port=reception.port, secret=secret, exit_signal=wish.exit_signal, shares=wish.shares_memory)
         )
 
     def born(self, tid: int, number: int, again: bool) -> None:
         """Home has what the call of `tid` is to make, by that id; or (0) has not, and the call is made again, or takes the guest home."""
-        guest, asked = self._guest, self._asked.pop(tid, None)
-        host, call = guest.host_tid(tid), guest.link.parked().get(tid)
+        tracee, asked = self._tracee, self._asked.pop(tid, None)
+        host, call = tracee.host_tid(tid), tracee.link.parked().get(tid)
         if asked is None or host is None or call is None or call.number not in birth.CALLS:
             if asked is not None:
                 asked.forget()
             return
         if not number and not again:
             asked.forget()
-            guest.go_home(tid, call.number)
+            tracee.go_home(tid, call.number)
             return
         taken: list[tuple[int, bytes]] = []
         has_begun = False
         phases = Phases("birth")
         try:
             tracing.interrupt(host)
-            guest.link.answer(tid, error=ERESTARTNOINTR)
+            tracee.link.answer(tid, error=ERESTARTNOINTR)
             if not number:
                 return  # what happens at its stop is what happens at any
-            taken = await_trap(guest, host)
-            parent = Thread(host, guest.pid)
+            taken = self._freezing.await_trap(host)
+            parent = Thread(host, tracee.pid)
             parent.capture()
             parent.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             phases.done("stop")
             try:
-                guest.sandbox.set_next_pid(number)
-                newborn = birth.bear(parent, asked.wish, number, guest.sandbox.first)
+                self._sandbox.set_next_pid(number)
+                newborn = birth.bear(parent, asked.wish, number, self._sandbox.first)
                 phases.done("call")
                 self._begin(newborn, number, asked, host)
                 has_begun = True
             except (FarhomeError, OSError, StopIteration) as error:
                 log.warning("nothing is born: %s", error)
-                guest.link.send(Control.UNBORN, tid, pack(thread=number))
+                tracee.link.send(Control.UNBORN, tid, pack(thread=number))
                 self._impossible.add(tid)
             else:
-                if guest.trace is not None:
-                    guest.trace.ended(host, number)
-            taken += [(host, guest.signals.claim(info)) for info in parent.take_in_hand()]
+                if tracee.trace is not None:
+                    tracee.trace.ended(host, number)
+            taken += [(host, self._signals.claim(info)) for info in parent.take_in_hand()]
             parent.restore()
-            parent.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
+            parent.set_options(tracing.PTRACE_O_EXITKILL | tracee.link.trace_options)
             if has_begun and asked.wish.is_awaited:
                 self.awaited[host] = (number, parent)
             else:
-                guest.follow(host)
+                tracee.follow(host)
                 parent.resume()
             phases.done("begin")
             phases.tell(log)
-            if guest.is_stopped:
-                for stopped in {host, guest.host_tid(number) or host}:
+            if tracee.is_stopped:
+                for stopped in {host, tracee.host_tid(number) or host}:
                     tracing.interrupt(stopped)
         except ProcessLookupError:
             log.debug("it ended in a birth")
@@ -151,43 +175,31 @@ class Births:
             if not has_begun:  # who calls for a child that there is not finds nobody, and knows it
                 asked.forget()
         for _, info in taken:
-            guest.signals.queue(tracing.signal_number(info), info, host)
+            self._signals.queue(tracing.signal_number(info), info, host)
 
     def _begin(self, newborn: Thread, number: int, asked: _Asked, maker: int) -> None:
         """The new task runs. Errors: OSError, FarhomeError: it has ended again."""
-        guest = self._guest
+        tracee = self._tracee
         try:
             if asked.reception is not None:
                 self._begin_process(newborn, number, asked.reception, asked, maker)
                 return
-            guest.add_thread(newborn, number)
-            guest.masks.inherit(guest.masks, maker, newborn.tid)
+            tracee.add_thread(newborn, number)
+            self._masks.inherit(self._masks, maker, newborn.tid)
         except (OSError, MemoryError) as error:
             with suppress(ProcessLookupError):
                 newborn.call(SYS.exit, 0)
             raise FarhomeError(f"the new task cannot be looked after: {sentence(error)}") from error
-        newborn.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
+        newborn.set_options(tracing.PTRACE_O_EXITKILL | tracee.link.trace_options)
         newborn.restore()
-        guest.follow(newborn.tid)
+        tracee.follow(newborn.tid)
         newborn.resume()
 
     def _begin_process(self, newborn: Thread, number: int, reception: Reception, asked: _Asked, maker: int) -> None:
-        guest, remote = self._guest, self._remote
-        assert isinstance(guest.link, AwayLink)
-        link = AwayLink(guest.link, newborn.pid, {newborn.tid: number})
-        try:
-            child = remote.tree.bear(remote, number, reception, asked.secret)
-        except BaseException:
-            link.close()
-            raise
+        assert isinstance(self._tracee.link, AwayLink)
+        link = AwayLink(self._tracee.link, newborn.pid, {newborn.tid: number})
         frozen = Frozen(newborn.pid, {newborn.tid: newborn})
-        born = guest.child(child, frozen, link, asked.wish.shares_memory)
-        born.masks.inherit(guest.masks, maker, newborn.tid)
-        child.patience.limit = remote.patience.limit
-        child.settle(born)
-        born.run()
-        remote.tree.newborns.add(child, {"event": "born", "pid": number})
-        log.info("guest %s:%d was born as %d", remote.options.home, number, newborn.pid)
+        self._bear(Child(frozen, link, number, maker, asked.wish.shares_memory, reception, asked.secret))
 
     def released_by(self, number: int) -> None:
         """A guest with that id has gone: its parent goes on if it has waited for that."""
@@ -195,9 +207,9 @@ class Births:
             if child == number:
                 del self.awaited[host]
                 with suppress(ProcessLookupError):
-                    self._guest.follow(host)
+                    self._tracee.follow(host)
                     parent.resume()
-                    if self._guest.is_stopped:
+                    if self._tracee.is_stopped:
                         tracing.interrupt(host)
 
     def close(self) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import time
-from typing import TYPE_CHECKING
 
 from kernel_helpers.process import inject, syscalls, tracing
 from kernel_helpers.process.syscalls import ERESTARTNOHAND, U64, signed
 from kernel_helpers.process.tracing import Cause, Stop
 from remote import halves
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
+from remote.door import Door
+from remote.dying import Dying
+from remote.signals import GuestSignals
+from remote.tracee import Stops, Tracee
+from remote.waits import Waits
 
 DOOR_PATIENCE = 0.005
 """Seconds for a call that was made to be taken."""
@@ -21,22 +22,27 @@ DOOR_PATIENCE = 0.005
 class Delivery:
     """Of the signals of one guest."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee, door: Door, signals: GuestSignals, waits: Waits, dying: Dying, stops: Stops) -> None:
+        self._tracee = tracee
+        self._door = door
+        self._signals = signals
+        self._waits = waits
+        self._dying = dying
+        self._stops = stops
         self._ended_by_stop: dict[int, int] = {}
         """calls that home has given back from threads (ours), having ended with EINTR as the thread was stopped there"""
 
     def suspension(self, tid: int, code: int) -> None:
         """Home has suspended a call: the thread restarts it by the kernel's own rules, or makes it again after a freeze."""
-        guest = self._guest
-        host = guest.host_tid(tid)
+        tracee = self._tracee
+        host = tracee.host_tid(tid)
         if host is None:
             return
         # The trap that INTERRUPT leaves makes sure that the thread passes through get_signal(): only there is a restart
         # code turned into a restart; with nothing pending errno 512 would reach the program.
         tracing.interrupt(host)
-        call = guest.link.parked().get(tid)
-        if call is not None and guest.waits.ends(host, call, code):
+        call = tracee.link.parked().get(tid)
+        if call is not None and self._waits.ends(host, call, code):
             return
         self._ended_by_stop.pop(host, None)
         if call is not None and code == -errno.EINTR:
@@ -45,64 +51,64 @@ class Delivery:
         # the mere stop at home), behave like ERESTARTNOHAND.
         code = code if code in syscalls.RESTART_CODES[:3] else syscalls.ERESTARTNOHAND
         if call is not None:
-            guest.door.answered(host, call.number)
-        if guest.is_pausing:
-            guest.door.suspended(host, code)
-        guest.link.answer(tid, error=code)
+            self._door.answered(host, call.number)
+        if tracee.is_pausing:
+            self._door.suspended(host, code)
+        tracee.link.answer(tid, error=code)
 
     def stop(self, stop: Stop) -> None:
         """A signal-delivery-stop: the thread goes on, with the signal, or with its call first."""
-        guest, number, tid = self._guest, stop.number, stop.tid
+        tracee, number, tid = self._tracee, stop.number, stop.tid
         info = tracing.signal_info(tid)
-        at_door = guest.door.rewind(tid)
-        true = self._guest.signals.claim(info)
+        at_door = self._door.rewind(tid)
+        true = self._signals.claim(info)
         if true != info:
             tracing.set_signal_info(tid, true)
-        state = tracing.signal_state(guest.pid, tid)
+        state = tracing.signal_state(tracee.pid, tid)
         if number in tracing.STOPPING and not state.is_caught(number) and not state.is_ignored(number):
-            halves.end(guest, tid)
-            self._guest.signals.stop_at_home(number)
+            halves.end(tracee, self._door, tid)
+            self._signals.stop_at_home(number)
             self._end_by_stop(tid)
-            guest.await_stop(tid)
+            tracee.await_stop(tid)
             tracing.proceed(tid)
             return
-        if state.is_caught(number) and halves.end(guest, tid):
+        if state.is_caught(number) and halves.end(tracee, self._door, tid):
             at_door = False
         if at_door and state.is_caught(number) and not inject.comes_again(true):
             self._let_in(tid, true)
             return
-        if guest.dying.takes(stop, true, state):
+        if self._dying.takes(stop, true, state):
             return
         if state.is_caught(number):
-            self._guest.signals.take(tid, true, lambda told: self._deliver(tid, number, told if told != true else b""))
+            self._signals.take(tid, true, lambda told: self._deliver(tid, number, told if told != true else b""))
             return
-        self._guest.signals.taken(true)
+        self._signals.taken(true)
         self._deliver(tid, number)
 
     def _let_in(self, tid: int, info: bytes) -> None:
         """The thread, in a signal-delivery-stop before a call, makes that first: it can be one that the signal is to end, which comes to it
         where it waits. Home's answer has to wait for that, for the call can be one after which the program counts on having had the signal
         (timer_delete)."""
-        guest = self._guest
-        guest.link.hold()
+        tracee = self._tracee
+        tracee.link.hold()
         try:
             tracing.proceed(tid)
             for taken in (info, *self._await_call(tid)):
-                self._guest.signals.put_back(tid, taken)
+                self._signals.put_back(tid, taken)
         finally:
-            guest.link.release()
+            tracee.link.release()
 
     def _deliver(self, tid: int, number: int, info: bytes = b"") -> None:
         """The thread, in a signal-delivery-stop, goes on with the signal. info: what else is told of it."""
-        guest = self._guest
+        tracee = self._tracee
         if info:
             tracing.set_signal_info(tid, info)
-        if tracing.signal_state(guest.pid, tid).is_caught(number):
-            guest.door.handled(tid)
-            guest.link.abandon(guest.program_tid(tid))
+        if tracing.signal_state(tracee.pid, tid).is_caught(number):
+            self._door.handled(tid)
+            tracee.link.abandon(tracee.program_tid(tid))
         else:
-            guest.waits.leave(tid)
-            guest.note_use()  # it may end by that
+            self._waits.leave(tid)
+            tracee.note_use()  # it may end by that
         tracing.proceed(tid, number)
 
     def _end_by_stop(self, tid: int) -> None:
@@ -111,32 +117,32 @@ class Delivery:
         if (signed(registers.orig_rax), signed(registers.rax)) == (self._ended_by_stop.pop(tid, None), ERESTARTNOHAND):
             registers.rax, registers.orig_rax = -errno.EINTR & U64, U64
             tracing.set_registers(tid, registers)
-            self._guest.door.handled(tid)
-            self._guest.door.forget(tid)
-            self._guest.link.abandon(self._guest.program_tid(tid))
+            self._door.handled(tid)
+            self._door.forget(tid)
+            self._tracee.link.abandon(self._tracee.program_tid(tid))
 
     def _await_call(self, host: int) -> list[bytes]:
         """Until the call that a thread is about to make is on its way home, or a moment has passed. Returns the siginfo of further signals
         that it handles and has taken before that call."""
-        guest, taken = self._guest, []
-        program = guest.program_tid(host)
+        tracee, taken = self._tracee, []
+        program = tracee.program_tid(host)
         end = time.monotonic() + DOOR_PATIENCE
-        while program not in guest.link.parked() and time.monotonic() < end:
+        while program not in tracee.link.parked() and time.monotonic() < end:
             for stop in tracing.poll([host]):
                 if (info := self._taken_before_call(stop)) is not None:
                     taken.append(info)
                     tracing.proceed(host)
                 else:
-                    guest.handle_stop(stop)
+                    self._stops.handle_stop(stop)
             time.sleep(0.0001)  # no descriptor tells of it
         return taken
 
     def _taken_before_call(self, stop: Stop) -> bytes | None:
         """The siginfo of a signal that the thread handles and has taken before its call, if that is what the stop is."""
-        if stop.cause is not Cause.SIGNAL or not tracing.signal_state(self._guest.pid, stop.tid).is_caught(stop.number):
+        if stop.cause is not Cause.SIGNAL or not tracing.signal_state(self._tracee.pid, stop.tid).is_caught(stop.number):
             return None
         info = tracing.signal_info(stop.tid)
-        return self._guest.signals.claim(info) if not inject.comes_again(info) and self._guest.door.rewind(stop.tid) else None
+        return self._signals.claim(info) if not inject.comes_again(info) and self._door.rewind(stop.tid) else None
 
 
 __all__ = ["Delivery"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from engine import criu, precopy
 from engine.address_space import read_mappings_quickly
@@ -21,38 +21,64 @@ from engine.hollow import hollow_spans, page_ranges, to_wire
 from engine.layout import Span
 from engine.marks import not_in_images
 from engine.phases import Phases
+from engine.precopy import Ahead
 from engine.vessel import obstacle
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.pages.pages import send_own_pages
 from remote import rehearsal
 from remote.guest import Guest
+from remote.options import Options
 from wire import channel, frames
 from wire.channel import Channel
 from wire.frames import WireError
-
-if TYPE_CHECKING:
-    from remote.remote import Remote
 
 log = logging.getLogger("remote")
 
 PAGES_TIMEOUT = 120.0
 """Seconds that the target may take to restore before it takes the first of the memory beside the images."""
 
+Target = tuple[tuple[str, int], bytes]
+"""Another node's address, and the secret that opens it."""
 
-def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
+
+class Leaving(Protocol):
+    """What a departure needs of the remote that its guest leaves (remote/remote.py)."""
+
+    options: Options
+
+    def ahead(self, talk: Channel) -> Ahead | None:
+        """What has gone ahead for that conversation."""
+
+    def stream(self, talk: Channel) -> Channel | None:
+        """The connection that it went by."""
+
+    def go_ahead(self, talk: Channel, target: Target | None, mode: str) -> None:
+        """Has memory of the guest go ahead of it, home or to another node, as `talk` has asked."""
+
+    def give_pages(self, pid: int, target: Target | None) -> None:
+        """Memory of the guest, which stands still, is to follow it."""
+
+    def gone(self, reason: str) -> None:
+        """The guest runs elsewhere."""
+
+    def replace(self, talk: Channel) -> None:
+        """The process executes another program, which comes in the place of the guest."""
+
+
+def serve(remote: Leaving, guest: Guest, talk: Channel) -> None:
     """Answers the deputy's next request about a frozen guest. Errors: WireError when the conversation is over."""
     message = frames.receive(talk.connection)
     operation = message.get("op")
     try:
-        if operation in ("capture", "watch", "approach", "prepare", "hop") and not guest.has_all_memory:
+        if operation in ("capture", "watch", "approach", "prepare", "hop") and not guest.tracee.has_all_memory:
             raise FarhomeError("memory of it still follows it")
         if operation == "capture":
-            assert guest.frozen is not None
+            assert guest.tracee.frozen is not None
             phases = Phases("departure")
-            context = guest.masks.without(capture(guest.frozen, objects=guest.objects, beneath=1))
+            context = guest.masks.without(capture(guest.tracee.frozen, objects=guest.objects, beneath=1))
             phases.done("capture")
             ahead = remote.ahead(talk) if message.get("ahead") else None
-            precopy.send_context(guest.frozen, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
+            precopy.send_context(guest.tracee.frozen, context, talk, ahead, spoilt=precopy.spans(message.get("spoilt", [])))
             if ahead is not None and ahead.owed:
                 remote.give_pages(guest.pid, None)
             phases.done("send")
@@ -85,16 +111,16 @@ def serve(remote: Remote, guest: Guest, talk: Channel) -> None:
         talk.send("refused", reason=sentence(error))
 
 
-def _directory(remote: Remote) -> Path:
+def _directory(remote: Leaving) -> Path:
     return Path(remote.options.images) / f"hop-{remote.options.home}-{remote.options.pid}"
 
 
-def clean_up(remote: Remote) -> None:
+def clean_up(remote: Leaving) -> None:
     """Takes away what a hop that did not come to pass has left."""
     shutil.rmtree(_directory(remote), ignore_errors=True)
 
 
-def _open(remote: Remote, guest: Guest) -> None:
+def _open(remote: Leaving, guest: Guest) -> None:
     """What can be done for a hop while the guest still runs. Errors: FarhomeError, OSError."""
     if guest.sandbox.is_open:  # a hop that did not come to pass
         guest.sandbox.close_for_criu()
@@ -103,16 +129,16 @@ def _open(remote: Remote, guest: Guest) -> None:
     guest.sandbox.open_for_criu(_directory(remote))
 
 
-def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -> None:
+def _hop(remote: Leaving, guest: Guest, message: frames.Message, talk: Channel) -> None:
     """Sends the frozen guest to another node, poured if that is asked for and can be, else as images."""
-    assert guest.frozen is not None
-    if guest.shares_memory:
+    assert guest.tracee.frozen is not None
+    if guest.tracee.shares_memory:
         raise FarhomeError("it has its parent's memory (vfork)")
     host, port = message["address"]
     phases = Phases("departure")
     context, owed = None, 0
     if message.get("engine") != "criu":
-        context = guest.masks.without(capture(guest.frozen, objects=guest.objects, beneath=1))
+        context = guest.masks.without(capture(guest.tracee.frozen, objects=guest.objects, beneath=1))
         phases.done("capture")
         reason = obstacle(context, str(message.get("kernel")))
         if reason is not None:
@@ -127,7 +153,7 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
         with stream.connection:
             if context is not None:
                 ahead = remote.ahead(talk)
-                size = precopy.send_context(guest.frozen, with_pending(context, []), stream, ahead)
+                size = precopy.send_context(guest.tracee.frozen, with_pending(context, []), stream, ahead)
                 owed = ahead.owed if ahead is not None else 0
             else:
                 stream.send("images", beside=to_wire(hollow))
@@ -145,18 +171,18 @@ def _hop(remote: Remote, guest: Guest, message: frames.Message, talk: Channel) -
             guest.sandbox.close_for_criu()
 
 
-def _dump(remote: Remote, guest: Guest, phases: Phases) -> list[Span]:
+def _dump(remote: Leaving, guest: Guest, phases: Phases) -> list[Span]:
     """Images of the guest in the directory; returns what of its memory is not in them."""
-    assert guest.frozen is not None
-    reason = not_in_images(guest.frozen, read_mappings_quickly(guest.pid))
+    assert guest.tracee.frozen is not None
+    reason = not_in_images(guest.tracee.frozen, read_mappings_quickly(guest.pid))
     if reason is not None:
         raise FarhomeError(reason)
     rehearsal.ensure(remote.options.images)
     if not guest.sandbox.is_open:
         _open(remote, guest)
     wiped = wiped_ranges(guest.pid)
-    hollow = hollow_spans(guest.frozen, wiped)
-    copy = fork_copy(guest.frozen, wiped, hollow)
+    hollow = hollow_spans(guest.tracee.frozen, wiped)
+    copy = fork_copy(guest.tracee.frozen, wiped, hollow)
     phases.done("copy")
     try:
         criu.dump(copy, _directory(remote), sandbox=guest.sandbox)

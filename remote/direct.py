@@ -30,15 +30,16 @@ from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link.link import READ, AwayLink, Event, Kind
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import ERESTARTNOINTR
+from remote.options import Options
 from remote.ownfiles import open_own
+from remote.tracee import Tracee
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.logs import start_thread
 
 if TYPE_CHECKING:
     from kernel_helpers.link.direct_files import Direct
-    from remote.guest import Guest
-    from remote.remote import Remote
+    from remote.homefiles import HomeFiles
 
 log = logging.getLogger("remote")
 
@@ -67,11 +68,16 @@ class _Asked:
 
 
 class DirectFiles:
-    """See the module."""
+    """See the module. uid: whose they are; home_files: gives those of home, whose server is at a port; wake: has the loop look()."""
 
-    def __init__(self, guest: Guest, remote: Remote) -> None:
-        self._guest = guest
-        self._remote = remote
+    def __init__(
+        self, tracee: Tracee, options: Options, uid: int, home_files: Callable[[int], HomeFiles], wake: Callable[[], None]
+    ) -> None:
+        self._tracee = tracee
+        self._options = options
+        self._uid = uid
+        self._home_files = home_files
+        self._wake = wake
         self._opened: queue.SimpleQueue[tuple[_Asked, int]] = queue.SimpleQueue()
         """what was opened for it, -1: nothing"""
         self._waiting: dict[tuple[int, int], list[_Waiting]] = {}
@@ -81,9 +87,9 @@ class DirectFiles:
         self._interrupted: set[int] = set()
         """those others (host tids)"""
         self._table: Direct | None = None
-        link = guest.link
-        if isinstance(link, AwayLink) and remote.options.pki is not None and is_possible():
-            self._table = link.allow_direct(remote.options.direct_after)
+        link = tracee.link
+        if isinstance(link, AwayLink) and options.pki is not None and is_possible():
+            self._table = link.allow_direct(options.direct_after)
 
     def handle(self, event: Event) -> bool:
         """Whether it was an event of ours."""
@@ -99,10 +105,10 @@ class DirectFiles:
                 waiting = self._waiting.setdefault((number, serial), [])
                 waiting.append(_Waiting(event.tid, event.code))
                 if len(waiting) == 1:
-                    self._guest.link.send(Control.POSITION, event.tid, pack(number=number, serial=serial))
+                    self._tracee.link.send(Control.POSITION, event.tid, pack(number=number, serial=serial))
             else:
                 about = pack(number=number, serial=serial, own=bool(own), placed=bool(placed))
-                self._guest.link.send(Control.READS, event.tid, about)
+                self._tracee.link.send(Control.READS, event.tid, about)
             return True
         try:
             fields = unpack(event.data)
@@ -112,8 +118,8 @@ class DirectFiles:
             elif fields.get("token"):
                 self._open_of_home(_Asked(number, serial, bool(fields.get("shared"))), int(fields["port"]), str(fields["token"]))
             elif fields.get("path"):
-                own, path, inode = self._remote.options.own_files, bytes(fields["path"]), int(fields["inode"])
-                uid, root_counts = self._guest.uid, self._remote.options.root_counts
+                own, path, inode = self._options.own_files, bytes(fields["path"]), int(fields["inode"])
+                uid, root_counts = self._uid, self._options.root_counts
                 self._open(_Asked(number, serial, bool(fields.get("shared"))), lambda: open_own(own, path, inode, uid, root_counts))
             else:
                 self._table.refuse(number, serial)
@@ -123,7 +129,7 @@ class DirectFiles:
 
     def _open_of_home(self, asked: _Asked, port: int, token: str) -> None:
         try:
-            files = self._remote.home_files(port)
+            files = self._home_files(port)
         except OSError as error:
             log.warning("no files of the home: %s", error)
             self._opened.put((asked, -1))
@@ -138,7 +144,7 @@ class DirectFiles:
                 log.info("a file is not read here: %s", error)
                 file = -1
             self._opened.put((asked, file))
-            self._remote.tree.waker.wake()
+            self._wake()
 
         start_thread("direct", work)
 
@@ -160,7 +166,7 @@ class DirectFiles:
 
     def _give(self, table: Direct, number: int, serial: int, position: int) -> None:
         waiting = [one for one in self._waiting.pop((number, serial), []) if self._waits(one)]
-        link = self._guest.link
+        link = self._tracee.link
         if not waiting:
             return
         assert isinstance(link, AwayLink)
@@ -176,19 +182,19 @@ class DirectFiles:
 
     def _again(self, tid: int) -> None:
         """The call is put back to before it, and made again: it is taken for what it means now."""
-        host = self._guest.host_tid(tid)
+        host = self._tracee.host_tid(tid)
         if host is not None:
             with suppress(ProcessLookupError):
                 tracing.interrupt(host)
-            self._guest.link.answer(tid, error=ERESTARTNOINTR)
+            self._tracee.link.answer(tid, error=ERESTARTNOINTR)
 
     # -- threads that read ------------------------------------------------------------------------------------------------
 
     def _interrupt_readers(self) -> None:
-        link = self._guest.link
+        link = self._tracee.link
         assert isinstance(link, AwayLink)
         for host in link.awaited():
-            if self._guest.stands(host):
+            if self._tracee.stands(host):
                 link.has_left(host)
             elif host not in self._interrupted:
                 self._interrupted.add(host)
@@ -199,12 +205,12 @@ class DirectFiles:
         """A thread (ours) has stopped: whatever it read by itself is over, or is made again."""
         if host in self._interrupted:
             self._interrupted.discard(host)
-            assert isinstance(self._guest.link, AwayLink)
-            self._guest.link.has_left(host)
+            assert isinstance(self._tracee.link, AwayLink)
+            self._tracee.link.has_left(host)
 
     def _go_on(self) -> None:
         """With calls that have waited for such threads."""
-        link = self._guest.link
+        link = self._tracee.link
         assert isinstance(link, AwayLink)
         if link.awaited():
             self._interrupt_readers()
@@ -216,7 +222,7 @@ class DirectFiles:
                 self._again(tid)
 
     def _waits(self, waiting: _Waiting) -> bool:
-        call = self._guest.link.parked().get(waiting.tid)
+        call = self._tracee.link.parked().get(waiting.tid)
         return call is not None and not call.sent and call.number == waiting.call
 
     def forget(self) -> None:

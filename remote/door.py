@@ -6,14 +6,10 @@ received, and answered with a restart code, is for the kernel to go on with, her
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernel_helpers.process import inject, syscalls, tracing
 from kernel_helpers.process.inject import Thread
 from kernel_helpers.process.seizing import Frozen
-
-if TYPE_CHECKING:
-    from remote.guest import GuestEnd
+from remote.tracee import GuestEnd
 
 
 class Door:

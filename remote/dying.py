@@ -4,14 +4,11 @@ nothing of it runs any more, and home decides whether it comes back to end there
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 from kernel_helpers.process import tracing
 from kernel_helpers.process.tracing import Cause, SignalState, Stop
+from remote.tracee import Tracee
 from wire.control import Control, pack
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
 
 DUMPING = frozenset({
     signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGXCPU,
@@ -23,8 +20,8 @@ DUMPING = frozenset({
 class Dying:
     """Of one guest. is_begun: none of its threads runs on, but into a stop."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee) -> None:
+        self._tracee = tracee
         self.is_begun = False
         self._held: set[int] = set()
 
@@ -35,10 +32,12 @@ class Dying:
         self._held.add(stop.tid)
         if not self.is_begun:
             self.is_begun = True
-            for tid in self._guest.threads:
+            for tid in self._tracee.threads:
                 if tid != stop.tid:
                     tracing.interrupt(tid)
-            self._guest.link.send(Control.DUMPS, self._guest.program_tid(stop.tid), pack(info=info, used=self._guest.link.account.whole()))
+            self._tracee.link.send(
+                Control.DUMPS, self._tracee.program_tid(stop.tid), pack(info=info, used=self._tracee.link.account.whole())
+            )
         return True
 
     def holds(self, stop: Stop) -> bool:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import errno
 import logging
 import struct
-from typing import TYPE_CHECKING
 
 from kernel_helpers.link.link import AwayLink, Event
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import SYS
+from remote.tracee import Tracee
 from wire.control import Control, pack
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
 
 log = logging.getLogger("remote")
 
@@ -27,25 +24,25 @@ CALLS = (SYS.execve, SYS.execveat)
 class Executions:
     """The calls of one guest."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee) -> None:
+        self._tracee = tracee
         self._waiting: list[Event] = []
 
     def takes(self, event: Event) -> bool:
         """Whether the call that is parked is to execute a program, and is made in this way."""
-        return event.code in CALLS and isinstance(self._guest.link, AwayLink) and event.tid != 0
+        return event.code in CALLS and isinstance(self._tracee.link, AwayLink) and event.tid != 0
 
     def begin(self, event: Event, waits: bool) -> None:
         """`waits`: for again(), the guest being about to stand still."""
         if waits:
             self._waiting.append(event)
             return
-        link, host = self._guest.link, self._guest.host_tid(event.tid)
+        link, host = self._tracee.link, self._tracee.host_tid(event.tid)
         if host is None:
             return
         assert isinstance(link, AwayLink)
         try:
-            state = tracing.signal_state(self._guest.pid, host)
+            state = tracing.signal_state(self._tracee.pid, host)
         except ProcessLookupError:
             return
         link.send(Control.EXECUTE, event.tid, pack(blocked=state.blocked, ignored=state.ignored), barrier=True)
@@ -54,12 +51,12 @@ class Executions:
         except OSError as error:
             if error.errno != errno.E2BIG:
                 raise
-            self._guest.go_home(event.tid, event.code)
+            self._tracee.go_home(event.tid, event.code)
 
     def again(self) -> list[Event]:
         """The calls that waited, if they still do: the move that the guest was to stand still for is off."""
         waiting, self._waiting = self._waiting, []
-        parked = self._guest.link.parked()
+        parked = self._tracee.link.parked()
         return [event for event in waiting if event.tid in parked and parked[event.tid].number == event.code]
 
     def forget(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from engine.capture import pending_signals
 from engine.pending import Pending, put_first
@@ -18,9 +18,13 @@ from kernel_helpers.process.inject import Thread
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS
 from kernel_helpers.process.tracing import Cause, Stop
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
+from remote import halves
+from remote.door import Door
+from remote.dying import Dying
+from remote.masks import Masks
+from remote.signals import GuestSignals
+from remote.tracee import Stops, Tracee
+from remote.waits import Waits
 
 log = logging.getLogger("remote")
 
@@ -30,114 +34,144 @@ PATIENCE = 5.0
 """Seconds for every thread to come to its stop."""
 
 
-def freeze(guest: Guest, is_over: bool = False) -> str:
-    """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing. is_over: for good, whatever
-    its calls are at."""
-    if guest.frozen is not None:
+class Freezing:
+    """Of one guest. has_others: whether another guest has its listener, too."""
+
+    def __init__(
+        self, tracee: Tracee, door: Door, signals: GuestSignals, waits: Waits, masks: Masks, dying: Dying, stops: Stops,
+        has_others: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._tracee = tracee
+        self._door = door
+        self._signals = signals
+        self._waits = waits
+        self._masks = masks
+        self._dying = dying
+        self._stops = stops
+        self._has_others = has_others
+
+    def freeze(self, is_over: bool = False) -> str:
+        """Brings every thread to a ptrace stop in plain user mode. Returns an error sentence, or nothing. is_over: for good, whatever
+        its calls are at."""
+        tracee = self._tracee
+        if tracee.frozen is not None:
+            return ""
+        parked = tracee.link.parked()
+        if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
+            return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
+        threads: dict[int, Thread] = {}
+        stopped: list[int] = []
+        halted = tracee.take_halted() | self._masks.take_waiting()
+        taken: list[tuple[int, bytes]] = []
+        told: dict[int, int | None] = {}
+        try:
+            self._signals.ask_no_more()
+            asked = [tid for tid in tracee.threads if tid not in halted]
+            many.interrupt(asked)
+            self._dying.let_freeze()
+            for tid in parked:
+                # Calls that only home makes, and whatever was suspended just now: back to before the call.
+                tracee.link.answer(tid, error=syscalls.ERESTARTNOINTR)
+            told |= zip(asked, many.reports(asked, many.SOON), strict=True)
+            for tid in list(tracee.threads):
+                status = told.pop(tid, None)
+                first = tracing.decode(tid, status) if status is not None else halted.pop(tid, None)
+                taken += self.await_trap(tid, first)
+                if tid in tracee.threads:  # else its exit was under way
+                    stopped.append(tid)
+            found = [Thread(tid, tracee.pid) for tid in stopped]
+            many.look(tracee.pid, found)
+            threads = {thread.tid: thread for thread in found}
+            frozen = Frozen(tracee.pid, threads)
+            self._waits.freeze(frozen)
+            self._door.settle(frozen)
+            self._put_back_masked(frozen, parked)
+            for wrong in many.set_options(found, lambda _: tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP).values():
+                raise wrong
+            put_first(frozen, [(tracee.program_tid(tid), info) for tid, info in taken])
+            tracee.frozen = frozen
+            if self._has_others():
+                tracee.link.unpause()  # they go on; this one stands in its stops
+        except (OSError, TimeoutError) as error:
+            log.warning("the guest did not freeze", exc_info=True)
+            for tid in stopped:
+                with suppress(OSError):
+                    thread = threads.get(tid)
+                    if thread is None:
+                        thread = Thread(tid, tracee.pid)
+                        thread.capture()
+                    thread.set_options(tracing.PTRACE_O_EXITKILL | tracee.link.trace_options)
+                    thread.restore()
+                    if tracee.is_stopped:
+                        tracing.interrupt(thread.tid)
+                    thread.resume()
+            for tid, status in told.items():
+                if status is not None and tid in tracee.threads:  # nobody else hears of it any more
+                    self._stops.handle_stop(tracing.decode(tid, status))
+            for stop in halted.values():
+                if stop.cause is Cause.OTHER:
+                    self._masks.again(stop.tid)
+                else:
+                    halves.halt(tracee, self._door, stop)
+            tracee.link.unpause()
+            return sentence(error) or "the guest did not freeze"
         return ""
-    parked = guest.link.parked()
-    if not is_over and (under_way := [call.number for call in parked.values() if call.sent]):
-        return f"home has not answered {NAMES.get(under_way[0], under_way[0])}"
-    threads: dict[int, Thread] = {}
-    stopped: list[int] = []
-    halted = guest.take_halted() | guest.masks.take_waiting()
-    taken: list[tuple[int, bytes]] = []
-    told: dict[int, int | None] = {}
-    try:
-        guest.signals.ask_no_more()
-        asked = [tid for tid in guest.threads if tid not in halted]
-        many.interrupt(asked)
-        guest.dying.let_freeze()
-        for tid in parked:
-            # Calls that only home makes, and whatever was suspended just now: back to before the call.
-            guest.link.answer(tid, error=syscalls.ERESTARTNOINTR)
-        told |= zip(asked, many.reports(asked, many.SOON), strict=True)
-        for tid in list(guest.threads):
-            status = told.pop(tid, None)
-            first = tracing.decode(tid, status) if status is not None else halted.pop(tid, None)
-            taken += await_trap(guest, tid, first)
-            if tid in guest.threads:  # else its exit was under way
-                stopped.append(tid)
-        found = [Thread(tid, guest.pid) for tid in stopped]
-        many.look(guest.pid, found)
-        threads = {thread.tid: thread for thread in found}
-        frozen = Frozen(guest.pid, threads)
-        guest.waits.freeze(frozen)
-        guest.door.settle(frozen)
-        _put_back_masked(guest, frozen, parked)
-        for wrong in many.set_options(found, lambda _: tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP).values():
-            raise wrong
-        put_first(frozen, [(guest.program_tid(tid), info) for tid, info in taken])
-        guest.frozen = frozen
-        if guest.remote.tree.has_others(guest.remote):
-            guest.link.unpause()  # they go on; this one stands in its stops
-    except (OSError, TimeoutError) as error:
-        log.warning("the guest did not freeze", exc_info=True)
-        for tid in stopped:
-            with suppress(OSError):
-                thread = threads.get(tid)
-                if thread is None:
-                    thread = Thread(tid, guest.pid)
-                    thread.capture()
-                thread.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
-                thread.restore()
-                if guest.is_stopped:
-                    tracing.interrupt(thread.tid)
-                thread.resume()
-        for tid, status in told.items():
-            if status is not None and tid in guest.threads:  # nobody else hears of it any more
-                guest.handle_stop(tracing.decode(tid, status))
-        for stop in halted.values():
-            if stop.cause is Cause.OTHER:
-                guest.masks.again(stop.tid)
-            else:
-                guest.halt(stop)
-        guest.link.unpause()
-        return sentence(error) or "the guest did not freeze"
-    return ""
 
+    def _put_back_masked(self, frozen: Frozen, parked: dict[int, Parked]) -> None:
+        tracee = self._tracee
+        note_masks(frozen)
+        for tid, thread in frozen.threads.items():
+            call = parked.get(tracee.program_tid(tid))
+            if call is not None and call.sigmask is not None and call.number != SYS.rt_sigtimedwait:
+                thread.mask_in_force = call.sigmask
+            syscalls.put_back(thread.registers, thread.signal_mask, thread.mask_in_force)
 
-def _put_back_masked(guest: Guest, frozen: Frozen, parked: dict[int, Parked]) -> None:
-    note_masks(frozen)
-    for tid, thread in frozen.threads.items():
-        call = parked.get(guest.program_tid(tid))
-        if call is not None and call.sigmask is not None and call.number != SYS.rt_sigtimedwait:
-            thread.mask_in_force = call.sigmask
-        syscalls.put_back(thread.registers, thread.signal_mask, thread.mask_in_force)
+    def await_trap(self, tid: int, first: Stop | None = None) -> list[tuple[int, bytes]]:
+        """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo). first: the stop that the
+        thread is in, the process being stopped."""
+        tracee = self._tracee
+        taken: list[tuple[int, bytes]] = []
+        end, tries = time.monotonic() + PATIENCE, 0
+        while time.monotonic() < end:
+            stops, first = [first] if first is not None else tracing.poll([tid]), None
+            if not stops:  # no descriptor tells of a ptrace stop; it comes in microseconds, as a rule
+                time.sleep(0.0001 if tries >= YIELDS else 0)
+                tries += 1
+                continue
+            stop = stops[0]
+            if stop.cause is Cause.TRAP:
+                return taken
+            if stop.cause in (Cause.EXITED, Cause.KILLED):
+                self._stops.thread_gone(stop)
+                if tid == tracee.pid or not tracee.threads:
+                    raise ProcessLookupError(3, "the guest has ended")
+                return taken
+            if stop.cause is Cause.SIGNAL:
+                self._door.rewind_unless_suspended(tid)
+                info = tracing.signal_info(tid)
+                if not inject.comes_again(info):
+                    taken.append((tid, self._signals.true_info(info)))
+            elif stop.cause is Cause.CALL:
+                if tracee.trace is not None:
+                    tracee.trace.look(tid)
+            elif stop.cause is Cause.OTHER:
+                _rewind_from_entry(tid)
+            tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
+            tracing.proceed(tid)
+        raise TimeoutError(f"thread {tid} of the guest does not stop")
 
-
-def await_trap(guest: Guest, tid: int, first: Stop | None = None) -> list[tuple[int, bytes]]:
-    """Waits for the stop that INTERRUPT brings; signals about to be delivered are taken: (tid, siginfo). first: the stop that the thread is
-    in, the process being stopped."""
-    taken: list[tuple[int, bytes]] = []
-    end, tries = time.monotonic() + PATIENCE, 0
-    while time.monotonic() < end:
-        stops, first = [first] if first is not None else tracing.poll([tid]), None
-        if not stops:  # no descriptor tells of a ptrace stop; it comes in microseconds, as a rule
-            time.sleep(0.0001 if tries >= YIELDS else 0)
-            tries += 1
-            continue
-        stop = stops[0]
-        if stop.cause is Cause.TRAP:
-            return taken
-        if stop.cause in (Cause.EXITED, Cause.KILLED):
-            guest.thread_gone(stop)
-            if tid == guest.pid or not guest.threads:
-                raise ProcessLookupError(3, "the guest has ended")
-            return taken
-        if stop.cause is Cause.SIGNAL:
-            guest.door.rewind_unless_suspended(tid)
-            info = tracing.signal_info(tid)
-            if not inject.comes_again(info):
-                taken.append((tid, guest.signals.true_info(info)))
-        elif stop.cause is Cause.CALL:
-            if guest.trace is not None:
-                guest.trace.look(tid)
-        elif stop.cause is Cause.OTHER:
-            _rewind_from_entry(tid)
-        tracing.interrupt(tid)  # every stop takes the place of the one that was asked for
-        tracing.proceed(tid)
-    raise TimeoutError(f"thread {tid} of the guest does not stop")
+    def pending(self) -> Pending:
+        """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo). SIGSTOP and SIGTRAP do not wait in the
+        kernel's queues, since they are not blocked while calls are made in a thread (inject.c): the thread has them in hand. They come
+        first: a SIGCONT that waits is younger than a stop in hand, or the kernel would have dropped it."""
+        tracee = self._tracee
+        assert tracee.frozen is not None
+        threads = tracee.frozen.threads
+        found = [(tid, info) for tid, thread in threads.items() for info in thread.in_hand]
+        found += [(0, info) for info in pending_signals(tracee.pid, True)]
+        waited_for = many.waited_for(list(threads.values()))
+        found += [(tid, info) for tid, waits in zip(threads, waited_for, strict=True) if waits for info in pending_signals(tid, False)]
+        return [(tracee.program_tid(tid) if tid else 0, self._signals.true_info(info)) for tid, info in found]
 
 
 def _rewind_from_entry(tid: int) -> None:
@@ -148,17 +182,4 @@ def _rewind_from_entry(tid: int) -> None:
     tracing.set_registers(tid, registers)
 
 
-def pending(guest: Guest) -> Pending:
-    """What waits for the frozen guest: (tid as the program sees it, 0 for the process; siginfo). SIGSTOP and SIGTRAP do not wait in the
-    kernel's queues, since they are not blocked while calls are made in a thread (inject.c): the thread has them in hand. They come first: a
-    SIGCONT that waits is younger than a stop in hand, or the kernel would have dropped it."""
-    assert guest.frozen is not None
-    threads = guest.frozen.threads
-    found = [(tid, info) for tid, thread in threads.items() for info in thread.in_hand]
-    found += [(0, info) for info in pending_signals(guest.pid, True)]
-    waited_for = many.waited_for(list(threads.values()))
-    found += [(tid, info) for tid, waits in zip(threads, waited_for, strict=True) if waits for info in pending_signals(tid, False)]
-    return [(guest.program_tid(tid) if tid else 0, guest.signals.true_info(info)) for tid, info in found]
-
-
-__all__ = ["await_trap", "freeze", "pending"]
+__all__ = ["Freezing"]

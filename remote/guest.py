@@ -11,74 +11,96 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from engine import precopy
 from engine.arrival import seccomp_suspended
 from engine.pending import Pending, put
 from engine.postcopy import Taker
-from kernel_helpers.calls.numbers import NAMES
+from engine.store import FileStore
 from kernel_helpers.errors import FarhomeError, sentence
-from kernel_helpers.inspection import tasks
 from kernel_helpers.link.link import AwayLink, Event, Kind
 from kernel_helpers.process import many, tracing
-from kernel_helpers.process.inject import Thread
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.tracing import Cause, Stop
 from kernel_helpers.usage import account
-from remote import freezing, halves
-from remote.births import Births
+from remote import halves
+from remote.births import Births, Child
 from remote.delivery import Delivery
 from remote.direct import DirectFiles
 from remote.door import Door
 from remote.dying import Dying
 from remote.execution import Executions
-from remote.intercept_ptrace import PtraceLink
+from remote.freezing import Freezing
+from remote.homefiles import HomeFiles
 from remote.later import Later
 from remote.mapping import Mappings
 from remote.marks import Marks
 from remote.masks import Masks
+from remote.options import Options
 from remote.proc import OwnProc
+from remote.reception import Reception
+from remote.sandbox import Sandbox
 from remote.signals import GuestSignals
+from remote.tracee import GuestEnd, Tracee
 from remote.unchanged import Unchanged
 from remote.waits import Waits
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
 from wire.waking import ready
 
-if TYPE_CHECKING:
-    from remote.remote import Remote
-    from remote.sandbox import Sandbox
-    from remote.trace import Trace
-
 log = logging.getLogger("remote")
 
-GuestEnd = AwayLink | PtraceLink
-"""The two interceptors."""
 REAP_PATIENCE = 5.0
 """Seconds for the threads of a killed guest to end."""
 
 
+class Loop(Protocol):
+    """What a guest needs of what serves it in each turn (remote/remote.py)."""
+
+    options: Options
+    finished: bool
+
+    @property
+    def store(self) -> FileStore:
+        """Files of its home."""
+
+    def home_files(self, port: int) -> HomeFiles:
+        """Files of the home, whose server is at that port. Errors: OSError."""
+
+    def wake(self) -> None:
+        """Has a turn come at once; callable from any thread."""
+
+    def has_others(self) -> bool:
+        """Whether a guest is here besides this one."""
+
+    def finish(self, reason: str) -> None:
+        """Ends this remote at the end of this turn, and the guest with it."""
+
+    def keep_pages(self) -> None:
+        """It does not move after all."""
+
+    def released(self) -> None:
+        """The guest has let go of its memory: its parent goes on if it has waited for that."""
+
+    def bear(self, parent: Guest, child: Child) -> None:
+        """A child of the guest runs from here on, served by the same program. Errors: OSError."""
+
+
 class Guest:
-    """frozen is the process as long as every thread stands still for a move, else None."""
+    """See the module. tracee: what its tracer knows of it."""
 
     def __init__(
-        self, remote: Remote, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1,
+        self, loop: Loop, frozen: Frozen, sandbox: Sandbox, link: GuestEnd, uid: int, command: str, userfaultfd: int = -1,
         taker: Taker | None = None, home_nodes: str = "", is_counted: bool = False,
     ) -> None:  # fmt: skip
-        self.remote = remote
-        self.pid = frozen.pid
+        self._loop = loop
+        self.tracee = tracee = Tracee(frozen, link, loop.options.pid, has_all_memory=taker is None)
+        self.pid = tracee.pid
         self.sandbox = sandbox
         self.link = link
-        self.later = Later(self)
-        self.births = Births(self, remote)
-        self.own_proc = OwnProc(self)
-        self.trace: Trace | None = None
-        """who tells the guest's calls, if its user wants to see them"""
         self.objects: dict[str, str] = {}
         """by identity: what its memory that it alone has mapped shared is called (engine/alone.py)"""
-        self.shares_memory = False
-        """with its parent, which waits until it has ended or called exec"""
         self.uid = uid
         self.home_nodes = home_nodes
         """which nodes of memory its home has, as the kernel there tells them"""
@@ -90,33 +112,30 @@ class Guest:
         self.can_be_watched = not self.goes_whole
         self._taker = taker
         """of memory that follows it"""
-        self.frozen: Frozen | None = frozen
-        self.threads: dict[int, Thread] = dict(frozen.threads)
-        self._programs = tasks.inner_tids(frozen.pid, list(frozen.threads))
-        self._tids = {program: host for host, program in self._programs.items()}
-        self._halted: dict[int, Stop] = {}
-        """threads (ours) that stay in a stop, the process being stopped"""
-        self._undecided: set[int] = set()
-        """threads (ours) that are to stand still: they have met a stop signal, and home has not said yet whether it stops the process"""
-        self.is_stopped = False
-        self.door = Door(link, frozen)
-        self.signals = GuestSignals(self)
-        self._delivery = Delivery(self)
-        self.waits = Waits(self)
-        self.unchanged = Unchanged(self, home_nodes)
-        self.dying = Dying(self)
-        self._is_pausing = False
         self._quiet: Event | None = None
         """what asks for a standstill, until all threads know of their ticks what only home knows"""
-        self._mappings = Mappings(self, remote.tree.store)
-        self.marks = Marks(self)
-        self.masks = Masks(self)
-        self._executions = Executions(self)
-        self._direct = DirectFiles(self, remote)
+        self._later = Later(tracee, self.handle)
+        self._door = Door(link, frozen)
+        self._signals = GuestSignals(tracee)
+        self.waits = Waits(tracee, self._door, self._signals, self)
+        self._dying = Dying(tracee)
+        self._delivery = Delivery(tracee, self._door, self._signals, self.waits, self._dying, self)
+        self.masks = Masks(tracee, self._signals)
+        self._freezing = Freezing(tracee, self._door, self._signals, self.waits, self.masks, self._dying, self, loop.has_others)
+        self.births = Births(
+            tracee, sandbox, self._later, self._signals, self.masks, self._freezing,
+            lambda secret: Reception(loop.options.address, secret, loop.wake), lambda child: loop.bear(self, child),
+        )  # fmt: skip
+        self.marks = Marks(tracee, self._later)
+        self._unchanged = Unchanged(tracee, self.marks, home_nodes)
+        self._own_proc = OwnProc(tracee)
+        self._mappings = Mappings(tracee, sandbox, loop.store)
+        self._executions = Executions(tracee)
+        self._direct = DirectFiles(tracee, loop.options, uid, loop.home_files, loop.wake)
+        self._answering = (self._unchanged, self.births, self._mappings, self._own_proc, self.marks, self.masks)
+        """who is asked about a call that the link does not make, one after the other"""
         self._cpu_before = _cpu_seconds(self.pid)
         self._cpu_in_all: float | None = None
-        self._used: list[int] = []
-        """here and before, when that was last looked at"""
         if not is_counted:
             link.account.begin()
 
@@ -124,12 +143,12 @@ class Guest:
 
     def run(self, pending: Pending | None = None) -> None:
         """Lets the frozen guest go, for the first time (with the signals that waited for it where it was) or after thaw()."""
-        assert self.frozen is not None
+        assert self.tracee.frozen is not None
         if pending:
-            with seccomp_suspended(self.frozen):
-                put(self.frozen, pending)
-            self.signals.note(pending)
-        frozen, self.frozen = self.frozen, None
+            with seccomp_suspended(self.tracee.frozen):
+                put(self.tracee.frozen, pending)
+            self._signals.note(pending)
+        frozen, self.tracee.frozen = self.tracee.frozen, None
         in_hand = [(tid, info) for tid, thread in frozen.threads.items() for info in thread.take_in_hand()]
         options = tracing.PTRACE_O_EXITKILL | self.link.trace_options
         for error in many.set_options(list(frozen.threads.values()), lambda _: options).values():
@@ -141,38 +160,35 @@ class Guest:
         for tid, info in in_hand:  # what no mask kept out of the calls above
             number = tracing.signal_number(info)
             if number in tracing.STOPPING:
-                self.signals.stop_at_home(number)
-                self.await_stop(tid)
+                self._signals.stop_at_home(number)
+                self.tracee.await_stop(tid)
             else:
-                self.signals.queue(number, self.signals.claim(info), tid)
-        if self.is_stopped:  # they come to that stop before any instruction of their own
-            many.interrupt([tid for tid in frozen.threads if tid not in self._undecided])
-        if self.trace is not None:
+                self._signals.queue(number, self._signals.claim(info), tid)
+        if self.tracee.is_stopped:  # they come to that stop before any instruction of their own
+            many.interrupt([tid for tid in frozen.threads if tid not in self.tracee.undecided])
+        if self.tracee.trace is not None:
             for tid in frozen.threads:
-                self.follow(tid)
+                self.tracee.follow(tid)
         for error in many.resume(list(frozen.threads.values())).values():
             raise error
 
     @property
-    def has_all_memory(self) -> bool:
-        """Whether nothing follows it any more."""
-        return self._taker is None
-
-    @property
     def is_at_rest(self) -> bool:
         """Whether it runs, and its stops and its link tell of all that is to be done for it."""
-        return self.frozen is None and self.trace is None and self.has_all_memory and self.signals.is_at_rest and self._direct.is_at_rest
+        tracee = self.tracee
+        is_quiet = tracee.frozen is None and tracee.trace is None and tracee.has_all_memory
+        return is_quiet and self._signals.is_at_rest and self._direct.is_at_rest
 
     def take_rest(self) -> None:
         """Looks whether all memory is here."""
         if self._taker is None or not self._taker.is_over:
             return
         if self._taker.failure:
-            self.remote.finish(self._taker.failure)
+            self._loop.finish(self._taker.failure)
             return
-        self._taker = None
+        self._taker, self.tracee.has_all_memory = None, True
         self.link.send(Control.ALL_HERE)
-        self.later.go_on()
+        self._later.go_on()
 
     def show_calls(self) -> None:
         """Its user wants to see its calls. Before it runs."""
@@ -182,12 +198,7 @@ class Guest:
             self.link.send(Control.TRACED, 0, pack(lines=lines, held=held), held)
 
         self.link.trace_options |= tracing.PTRACE_O_TRACESYSGOOD
-        self.trace = Trace(self.remote.options.node, self.program_tid, send)
-
-    def follow(self, host: int) -> None:
-        """A thread (ours) is about to run that may have to be followed, from its first call on."""
-        if self.trace is not None:
-            self.trace.follow(host)
+        self.tracee.trace = Trace(self._loop.options.node, self.tracee.program_tid, send)
 
     def reads_here(self) -> int:
         """Bytes that it has read by calls of its own here, without home."""
@@ -206,10 +217,6 @@ class Guest:
     def cpu_seconds(self) -> float:
         """Seconds of cpu that it has used since it came."""
         return self._cpu_in_all if self._cpu_in_all is not None else max(0.0, _cpu_seconds(self.pid) - self._cpu_before)
-
-    def note_use(self) -> None:
-        """Looks how much it has used: it may be about to end."""
-        self._used = self.link.account.whole()
 
     def destroy(self) -> None:
         """Ends the guest and everything that was made for it."""
@@ -231,21 +238,22 @@ class Guest:
         return self.sandbox
 
     def _kill(self) -> None:
-        if self.threads:
+        if self.tracee.threads:
             self._cpu_in_all = self.cpu_seconds()
-            for tid in self.threads:
+            for tid in self.tracee.threads:
                 tracing.unfollow(tid)
-            end_traced(self.pid, list(self.threads))
-            self.threads.clear()
+            end_traced(self.pid, list(self.tracee.threads))
+            self.tracee.threads.clear()
 
-    def child(self, remote: Remote, frozen: Frozen, link: AwayLink, shares_memory: bool) -> Guest:
+    def child(self, loop: Loop, born: Child) -> Guest:
         """A process that was born of this guest, and has not run yet."""
         self.sandbox.join()
-        child = Guest(remote, frozen, self.sandbox, link, self.uid, self.command, home_nodes=self.home_nodes)
-        child.shares_memory, child.waits.may_go_on = shares_memory, self.waits.may_go_on
+        child = Guest(loop, born.frozen, self.sandbox, born.link, self.uid, self.command, home_nodes=self.home_nodes)
+        child.tracee.shares_memory, child.waits.may_go_on = born.shares_memory, self.waits.may_go_on
         child.marks.home_has_guards, child.marks.home_lets_lock = self.marks.home_has_guards, self.marks.home_lets_lock
-        if self.trace is not None:
+        if self.tracee.trace is not None:
             child.show_calls()
+        child.masks.inherit(self.masks, born.maker, born.frozen.pid)
         return child
 
     def expel(self, reason: str) -> None:
@@ -258,7 +266,7 @@ class Guest:
         """One event of the link."""
         if event.kind == Control.SIGNAL:
             try:
-                self.signals.deliver(event)
+                self._signals.deliver(event)
             except ProcessLookupError:
                 log.debug("a signal came too late")
             finally:
@@ -275,19 +283,19 @@ class Guest:
         elif event.kind == Kind.SUSPENDED:
             self._delivery.suspension(event.tid, event.code)
         elif event.kind == Kind.LETS_IN:
-            self.signals.ask_back()
+            self._signals.ask_back()
         elif event.kind == Kind.GO_HOME_CALL:
             if self._executions.takes(event):
-                self._executions.begin(event, waits=self._is_pausing)
-            elif not any(room.ask(event) for room in (self.unchanged, self.births, self._mappings, self.own_proc, self.marks, self.masks)):
-                self.go_home(event.tid, event.code)
+                self._executions.begin(event, waits=self.tracee.is_pausing)
+            elif not any(room.ask(event) for room in self._answering):
+                self.tracee.go_home(event.tid, event.code)
         elif event.kind == Control.PAUSE:
-            self._is_pausing = True
-            self.door.begin_pause()
+            self.tracee.is_pausing = True
+            self._door.begin_pause()
             self.link.pause()
             self.link.send(Control.PAUSED)
         elif event.kind == Control.QUIET:
-            if self.signals.is_asking:
+            if self._signals.is_asking:
                 self._quiet = event  # home answers, as long as it waits for FROZEN
             else:
                 self._stand_still(event)
@@ -296,16 +304,16 @@ class Guest:
         elif event.kind == Control.EXECUTED:
             self._over()
         elif event.kind == Control.STOPPED:
-            self.is_stopped = True
-            self._undecided.clear()
-            for tid in self.threads if self.frozen is None else ():
-                if not self.stands(tid):
+            self.tracee.is_stopped = True
+            self.tracee.undecided.clear()
+            for tid in self.tracee.threads if self.tracee.frozen is None else ():
+                if not self.tracee.stands(tid):
                     tracing.interrupt(tid)
         elif event.kind == Control.CONTINUED:
-            self.is_stopped = False
-            self._undecided.clear()
-            self.signals.look_again()
-            for tid in self.take_halted():
+            self.tracee.is_stopped = False
+            self.tracee.undecided.clear()
+            self._signals.look_again()
+            for tid in self.tracee.take_halted():
                 self._go_on(tid)
         elif event.kind in (Control.MAPPED, Control.CONTENT):
             self._mappings.handle(event)
@@ -313,11 +321,11 @@ class Guest:
             born = unpack(event.data)
             self.births.born(event.tid, int(born["thread"]), bool(born["again"]))
         elif event.kind == Control.SNAPSHOT:
-            self.own_proc.answered(event)
+            self._own_proc.answered(event)
         elif event.kind == Control.MASKED:
             self.masks.masked(event)
         elif event.kind == Control.OVERRUNS:
-            self.signals.overruns(event.tid, int(unpack(event.data)["overruns"]))
+            self._signals.overruns(event.tid, int(unpack(event.data)["overruns"]))
             quiet, self._quiet = self._quiet, None
             if quiet is not None:
                 self.handle(quiet)
@@ -326,90 +334,45 @@ class Guest:
         else:
             log.debug("event %s ignored", event.kind)
 
-    def go_home(self, tid: int, number: int, reason: str = "") -> None:
-        """Asks home to take the guest back, for a thread's call that only home can make."""
-        if self.trace is not None:
-            self.trace.takes_home(self._tids.get(tid, 0))
-            self.trace.flush()
-        self.link.send(Control.GO_HOME, tid, pack(number=number, name=reason or NAMES.get(number, str(number))))
-
-    @property
-    def program_pid(self) -> int:
-        """Its id as the program itself sees it."""
-        return self.remote.options.pid
-
-    @property
-    def is_pausing(self) -> bool:
-        """Whether a move is about to begin: no call goes home any more."""
-        return self._is_pausing
-
-    def stands(self, host: int) -> bool:
-        """Whether a thread (ours) is in a stop, the process being stopped."""
-        return host in self._halted
-
-    def await_stop(self, host: int) -> None:
-        """A thread (ours) in a stop, about to go on, has met a stop signal: it stands still until home has said what comes of it."""
-        self._undecided.add(host)
-        tracing.interrupt(host)
-
-    def halt(self, stop: Stop) -> None:
-        """A thread (ours) stays in this stop until the process is continued."""
-        halves.end(self, stop.tid)
-        self._halted[stop.tid] = stop
-
-    def take_halted(self) -> dict[int, Stop]:
-        """Those that stay so, by whom it is asked from here on."""
-        halted, self._halted = self._halted, {}
-        return halted
-
-    def host_tid(self, tid: int) -> int | None:
-        """A thread's id as this process sees it."""
-        return self._tids.get(tid)
-
-    def add_thread(self, newborn: Thread, tid: int) -> None:
-        """A thread that was born here, before it runs. Errors: OSError, MemoryError."""
-        assert isinstance(self.link, AwayLink)
-        self.threads[newborn.tid], self._tids[tid], self._programs[newborn.tid] = newborn, newborn.tid, tid
-        self.link.add_thread(newborn.tid, tid)
-
     def _carry(self, told: dict[str, Any]) -> None:
         """What it has used before it came here, and may still use. Errors: ValueError, OSError."""
         used = account.check(told.get("used"))
         self.link.account.carry(used)
         self._direct.carry(told.get("own"))
         before = sum(total for tid, total, *_ in used if tid == account.WHOLE)
-        self.signals.is_limited = account.limit_guest(self.pid, told.get("limit"), before)
+        self._signals.is_limited = account.limit_guest(self.pid, told.get("limit"), before)
 
     # -- stops of the guest -----------------------------------------------------------------------------------------------
 
     def poll(self) -> None:
         """Handles whatever has happened to the guest's threads."""
-        if self.frozen is not None:
+        if self.tracee.frozen is not None:
             return
-        for stop in tracing.poll([tid for tid in self.threads if tid not in self._halted]):
+        for stop in self.tracee.poll():
             self.handle_stop(stop)
-        self.signals.look()
+        self._signals.look()
         self._direct.look()
-        if self.trace is not None:
-            self.trace.flush()
+        if self.tracee.trace is not None:
+            self.tracee.trace.flush()
 
     def handle_stop(self, stop: Stop) -> None:
         """A thread has stopped, or ended."""
+        tracee = self.tracee
         self._direct.stopped(stop.tid)
-        if self.link.stopped(stop) or self.masks.stopped(stop) or self.dying.holds(stop):
+        if self.link.stopped(stop) or self.masks.stopped(stop) or self._dying.holds(stop):
             return
         if stop.cause in (Cause.EXITED, Cause.KILLED):
             self.thread_gone(stop)
         elif stop.cause is Cause.SIGNAL:
-            if self.is_stopped:
+            if tracee.is_stopped:
                 tracing.interrupt(stop.tid)  # this stop may have taken the place of the one that was asked for
             self._delivery.stop(stop)
-        elif stop.cause is Cause.CALL and not self.is_stopped:
-            if self.trace is not None and self.trace.look(stop.tid):
+        elif stop.cause is Cause.CALL and not tracee.is_stopped:
+            if tracee.trace is not None and tracee.trace.look(stop.tid):
                 tracing.interrupt(stop.tid)
             tracing.proceed(stop.tid)
-        elif self.is_stopped or stop.tid in self._undecided:
-            self.halt(stop)
+        elif tracee.is_stopped or stop.tid in tracee.undecided:
+            halves.halt(tracee, self._door, stop)
         else:
             self._go_on(stop.tid)
 
@@ -417,60 +380,54 @@ class Guest:
         """A thread in a stop that tells nothing more."""
         if self.waits.settle(tid):
             return
-        if self.door.has_answered(tid) and not self.signals.is_due(tid):
-            self.door.forget(tid)
+        if self._door.has_answered(tid) and not self._signals.is_due(tid):
+            self._door.forget(tid)
         self.waits.leave(tid)
         tracing.proceed(tid)
 
     def thread_gone(self, stop: Stop) -> None:
         """A thread has ended."""
-        self.threads.pop(stop.tid, None)
-        self.signals.forget(stop.tid)
-        if self.trace is not None:
-            self.trace.forget(stop.tid)
-        is_last, program = stop.tid == self.pid or not self.threads, self.program_tid(stop.tid)
+        self.tracee.threads.pop(stop.tid, None)
+        self._signals.forget(stop.tid)
+        if self.tracee.trace is not None:
+            self.tracee.trace.forget(stop.tid)
+        is_last, program = stop.tid == self.pid or not self.tracee.threads, self.tracee.program_tid(stop.tid)
         if not is_last and stop.cause is Cause.KILLED and stop.number == signal.SIGSYS and not ends_by(self.pid, signal.SIGSYS):
             # By its own seccomp filter, and it alone (SECCOMP_RET_KILL_THREAD): it has made no call to end.
             self.link.send(Control.UNBORN, 0, pack(thread=program))
-        if isinstance(self.link, AwayLink):
-            self.link.remove_thread(stop.tid, program)
-            self._tids.pop(self._programs.pop(stop.tid, 0), None)
-        if is_last and stop.cause is Cause.KILLED and not self.remote.finished:
+        self.tracee.forget_thread(stop.tid)
+        if is_last and stop.cause is Cause.KILLED and not self._loop.finished:
             log.info("guest %d was killed by signal %d", self.pid, stop.number)
-            self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core, used=self._used))
+            self.link.send(Control.GUEST_DIED, 0, pack(number=stop.number, core=stop.core, used=self.tracee.used))
             self.link.flush(1.0)
-
-    def program_tid(self, host: int) -> int:
-        """A thread's id as the program itself sees it, 0 if there is none."""
-        return self._programs.get(host, 0)
 
     # -- standing still -----------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
         """From now on its writes can be noted. While it stands still. Nothing comes of it where the kernel cannot."""
-        assert self.frozen is not None
+        assert self.tracee.frozen is not None
         if self.userfaultfd < 0 and self.can_be_watched:
-            self.userfaultfd = precopy.userfaultfd_or_none(self.frozen)
+            self.userfaultfd = precopy.userfaultfd_or_none(self.tracee.frozen)
             self.can_be_watched = self.userfaultfd >= 0
 
     def _over(self) -> None:
         """The process executes another program at home: what waits for it, and what it has used, is told, and nothing of it runs any
         more. Who waits for its memory (vfork) goes on."""
-        self._is_pausing = True
+        self.tracee.is_pausing = True
         self.link.pause()
-        error = freezing.freeze(self, is_over=True)
-        pending = [] if error else freezing.pending(self)
+        error = self._freezing.freeze(is_over=True)
+        pending = [] if error else self._freezing.pending()
         ignored = tracing.signal_state(self.pid, self.pid).ignored
         self.link.send(Control.OVER, 0, pack(pending=pending, used=self.link.account.used(), ignored=ignored))
         self._kill()
-        self.remote.tree.released(self.remote)
+        self._loop.released()
 
     def _stand_still(self, event: Event) -> None:
         """QUIET: every thread comes to a standstill, and home is told what waits for it."""
         again = bool(self.births.awaited)
-        error = "it waits for a child that has its memory (vfork)" if again else freezing.freeze(self)
+        error = "it waits for a child that has its memory (vfork)" if again else self._freezing.freeze()
         blocked, error = ([], error) if error or not unpack(event.data).get("watch") else self._prepare_to_watch()
-        pending, used = ([], []) if error else (freezing.pending(self), self.link.account.used())
+        pending, used = ([], []) if error else (self._freezing.pending(), self.link.account.used())
         positions = [] if error else self._direct.positions()
         self.link.send(
             Control.FROZEN, 0,
@@ -479,18 +436,18 @@ class Guest:
 
     def _prepare_to_watch(self) -> tuple[list[list[int]], str]:
         """What its threads block, or why that cannot be told."""
-        assert self.frozen is not None
+        assert self.tracee.frozen is not None
         try:
-            return self.masks.prepare(self.frozen), ""
+            return self.masks.prepare(self.tracee.frozen), ""
         except (FarhomeError, OSError) as error:
             log.warning("masks of the guest cannot be watched", exc_info=True)
             return [], sentence(error)
 
     def thaw(self, watched: int = 0) -> None:
         """The move is off: the guest runs on, and takes calls again. watched: if not 0, what waits at home from now on."""
-        self._is_pausing, self._quiet = False, None
-        self.remote.keep_pages()
-        if self.frozen is None:
+        self.tracee.is_pausing, self._quiet = False, None
+        self._loop.keep_pages()
+        if self.tracee.frozen is None:
             self.waits.thaw()
             self.link.unpause()
             for event in self._executions.again():
@@ -499,7 +456,7 @@ class Guest:
         self._executions.forget()
         self._direct.forget()
         if watched:
-            self.masks.take(self.frozen, watched)
+            self.masks.take(self.tracee.frozen, watched)
         self.run()
         self.link.unpause()
 

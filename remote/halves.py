@@ -6,31 +6,35 @@ its result. So it does here, and home is told before it hears of any other call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine import rests
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import U64
+from kernel_helpers.process.tracing import Stop
+from remote.door import Door
+from remote.tracee import Tracee
 
-if TYPE_CHECKING:
-    from remote.guest import Guest
 
-
-def end(guest: Guest, tid: int) -> bool:
+def end(tracee: Tracee, door: Door, tid: int) -> bool:
     """Ends the half-done call of a thread (ours) in a stop. Returns whether there was one. Errors: ProcessLookupError."""
-    program = guest.program_tid(tid)
-    part = guest.link.part(program)
-    registers = rests.behind(guest.pid, tracing.registers(tid), part.number) if part is not None else None
+    program = tracee.program_tid(tid)
+    part = tracee.link.part(program)
+    registers = rests.behind(tracee.pid, tracing.registers(tid), part.number) if part is not None else None
     if part is None or registers is None:
         return False
     registers.rax, registers.orig_rax = part.done, U64
     tracing.set_registers(tid, registers)
-    guest.door.handled(tid)
-    guest.door.forget(tid)
-    guest.link.abandon(program)
-    if guest.trace is not None:
-        guest.trace.ended(tid, part.done)
+    door.handled(tid)
+    door.forget(tid)
+    tracee.link.abandon(program)
+    if tracee.trace is not None:
+        tracee.trace.ended(tid, part.done)
     return True
 
 
-__all__ = ["end"]
+def halt(tracee: Tracee, door: Door, stop: Stop) -> None:
+    """A thread (ours) stays in this stop until the process is continued. Errors: ProcessLookupError."""
+    end(tracee, door, stop.tid)
+    tracee.halt(stop)
+
+
+__all__ = ["end", "halt"]

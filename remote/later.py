@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from kernel_helpers.link.link import Event
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
+from remote.tracee import Tracee
 
 
 class Later:
-    """Of one guest."""
+    """Of one guest. handle: takes an event of the link as if it had just come."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee, handle: Callable[[Event], None]) -> None:
+        self._tracee = tracee
+        self._handle = handle
         self._events: list[Event] = []
 
     def keeps(self, event: Event) -> bool:
         """Whether the call waits: some memory follows the guest still."""
-        if self._guest.has_all_memory:
+        if self._tracee.has_all_memory:
             return False
         self._events.append(event)
         return True
@@ -28,9 +27,9 @@ class Later:
         """All memory is here: with what has waited for that, if it waits still."""
         events, self._events = self._events, []
         for event in events:
-            call = self._guest.link.parked().get(event.tid)
+            call = self._tracee.link.parked().get(event.tid)
             if call is not None and call.number == event.code:
-                self._guest.handle(event)
+                self._handle(event)
 
 
 __all__ = ["Later"]

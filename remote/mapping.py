@@ -18,7 +18,7 @@ import os
 import resource
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from engine.files import MappedFile, hashes
 from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
@@ -27,11 +27,10 @@ from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link.link import AwayLink, Event
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
+from remote.sandbox import Sandbox
+from remote.tracee import Tracee
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
 
 log = logging.getLogger("remote")
 
@@ -65,8 +64,9 @@ class _Fetch:
 class Mappings:
     """The files of one guest."""
 
-    def __init__(self, guest: Guest, store: FileStore) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee, sandbox: Sandbox, store: FileStore) -> None:
+        self._tracee = tracee
+        self._sandbox = sandbox
         self._store = store
         self._asked: dict[int, _Asked] = {}
         self._numbers = 0
@@ -76,7 +76,7 @@ class Mappings:
 
     def ask(self, event: Event) -> bool:
         """Whether a call that waits is one to map a file that may be mapped here; home has been asked then."""
-        if event.code != SYS.mmap or not isinstance(self._guest.link, AwayLink) or self._guest.shares_memory:
+        if event.code != SYS.mmap or not isinstance(self._tracee.link, AwayLink) or self._tracee.shares_memory:
             return False
         arguments = struct.unpack("<6Q", event.data)
         protection, flags = arguments[2], arguments[3]
@@ -85,7 +85,7 @@ class Mappings:
             return False
         self._numbers += 1
         self._asked[event.tid] = _Asked(self._numbers, arguments[4] & 0xFFFF_FFFF)
-        self._guest.link.send(Control.MAP, event.tid, pack(number=self._numbers, arguments=arguments))
+        self._tracee.link.send(Control.MAP, event.tid, pack(number=self._numbers, arguments=arguments))
         return True
 
     def handle(self, event: Event) -> None:
@@ -114,7 +114,7 @@ class Mappings:
     def _waits(self, tid: int, number: int) -> _Asked | None:
         """What the thread has asked, if it still waits for the answer to that."""
         asked = self._asked.get(tid)
-        call = self._guest.link.parked().get(tid)
+        call = self._tracee.link.parked().get(tid)
         if asked is None or asked.number != number or call is None or call.number != SYS.mmap:
             return None
         return asked
@@ -122,11 +122,11 @@ class Mappings:
     def _answer(self, tid: int, number: int, error: int = 0) -> None:
         if self._waits(tid, number):
             del self._asked[tid]
-            self._guest.link.answer(tid, error=error, proceed=not error)
+            self._tracee.link.answer(tid, error=error, proceed=not error)
 
     def _again(self, tid: int, number: int) -> None:
         """The call is put back to before it; what happens at its stop is what happens at any."""
-        host = self._guest.host_tid(tid)
+        host = self._tracee.host_tid(tid)
         if host is not None and self._waits(tid, number):
             tracing.interrupt(host)
             self._answer(tid, number, error=ERESTARTNOINTR)
@@ -134,7 +134,7 @@ class Mappings:
     def _home(self, tid: int, number: int, reason: str) -> None:
         if self._waits(tid, number):
             del self._asked[tid]
-            self._guest.go_home(tid, SYS.mmap, reason)
+            self._tracee.go_home(tid, SYS.mmap, reason)
 
     # -- files ----------------------------------------------------------------------------------------------------------
 
@@ -157,15 +157,14 @@ class Mappings:
 
     def _open(self, file: MappedFile) -> BinaryIO | None:
         """The file as the guest sees it; None: it has to come from home. Errors: FarhomeError, OSError."""
-        sandbox = self._guest.sandbox
-        opened = sandbox.open_file(file.path)
+        opened = self._sandbox.open_file(file.path)
         if opened is None:
             local = self._store.find(file)
             if local is None:
                 return None
-            sandbox.show_file(file.path, local)
+            self._sandbox.show_file(file.path, local)
             self._store.settle()
-            opened = sandbox.open_file(file.path)
+            opened = self._sandbox.open_file(file.path)
             if opened is None:
                 raise FarhomeError("it does not show")
         try:
@@ -184,14 +183,14 @@ class Mappings:
 
     def _give(self, tid: int, descriptor: int, number: int) -> None:
         """Errors: OSError."""
-        link = self._guest.link
+        link = self._tracee.link
         assert isinstance(link, AwayLink)
         try:
             link.give_descriptor(tid, descriptor, number)
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
-            resource.prlimit(self._guest.pid, resource.RLIMIT_NOFILE, (number + 1, number + 1))  # home's limit is what counts
+            resource.prlimit(self._tracee.pid, resource.RLIMIT_NOFILE, (number + 1, number + 1))  # home's limit is what counts
             link.give_descriptor(tid, descriptor, number)
 
     # -- content --------------------------------------------------------------------------------------------------------
@@ -210,7 +209,7 @@ class Mappings:
 
     def _ask_for_more(self, fetch: _Fetch) -> None:
         if fetch.asked < fetch.file.size:
-            self._guest.link.send(Control.FETCH, 0, pack(path=os.fsencode(fetch.file.path), offset=fetch.asked))
+            self._tracee.link.send(Control.FETCH, 0, pack(path=os.fsencode(fetch.file.path), offset=fetch.asked))
             fetch.asked += min(_CHUNK, fetch.file.size - fetch.asked)
 
     def _arrived(self, path: str, offset: int, data: bytes) -> None:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import errno
 import struct
-from typing import TYPE_CHECKING
 
 from engine.mappings import PAGE
 from engine.marks import MCL_FUTURE, lock_limit, locked_bytes, mapped_bytes
 from kernel_helpers.link.link import Event
 from kernel_helpers.pages.pages import GUARD_INSTALL, GUARD_REMOVE, knows_guards
 from kernel_helpers.process.syscalls import SYS, U64
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
+from remote.later import Later
+from remote.tracee import Tracee
 
 _INT = 0xFFFF_FFFF
 
@@ -25,8 +23,9 @@ _INT = 0xFFFF_FFFF
 class Marks:
     """Of one guest. home_has_guards: its home's kernel knows them; home_lets_lock: bytes that it may lock there, 0: only home knows."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee, later: Later) -> None:
+        self._tracee = tracee
+        self._later = later
         self.home_has_guards = True
         self.home_lets_lock = U64
 
@@ -42,29 +41,29 @@ class Marks:
         if struct.unpack_from("<6Q", event.data)[2] & _INT not in (GUARD_INSTALL, GUARD_REMOVE):
             return False
         if not self.home_has_guards:
-            self._guest.link.answer(event.tid, error=-errno.EINVAL)
+            self._tracee.link.answer(event.tid, error=-errno.EINVAL)
         elif not knows_guards():
             return False
-        elif not self._guest.later.keeps(event):
-            self._guest.link.answer(event.tid, proceed=True)
+        elif not self._later.keeps(event):
+            self._tracee.link.answer(event.tid, proceed=True)
         return True
 
     def _locks(self, event: Event) -> bool:
         try:
-            may = lock_limit(self._guest.pid)
+            may = lock_limit(self._tracee.pid)
             if not self.home_lets_lock or (may < self.home_lets_lock and self._wanted(event) > may):
                 return False
         except OSError:
             return False
-        self._guest.link.answer(event.tid, proceed=True)
+        self._tracee.link.answer(event.tid, proceed=True)
         return True
 
     def _wanted(self, event: Event) -> int:
         """Bytes that would be locked. Errors: OSError."""
         first, size = (int(argument) for argument in struct.unpack_from("<2Q", event.data))
         if event.code == SYS.mlockall:
-            return U64 if first & MCL_FUTURE else mapped_bytes(self._guest.pid)
-        return locked_bytes(self._guest.pid) + -(-(first % PAGE + size) // PAGE) * PAGE
+            return U64 if first & MCL_FUTURE else mapped_bytes(self._tracee.pid)
+        return locked_bytes(self._tracee.pid) + -(-(first % PAGE + size) // PAGE) * PAGE
 
 
 __all__ = ["Marks"]

@@ -31,12 +31,13 @@ from kernel_helpers.link.link import AwayLink, Event
 from kernel_helpers.process import inject, syscalls, tracing
 from kernel_helpers.process.syscalls import SYS, U64, Registers, signed
 from kernel_helpers.process.tracing import PTRACE_O_TRACESECCOMP, Cause, Stop
+from remote.signals import GuestSignals
+from remote.tracee import Tracee
 from wire.control import Control, pack, unpack
 
 if TYPE_CHECKING:
     from engine.context import Context
     from kernel_helpers.process.seizing import Frozen
-    from remote.guest import Guest
 
 _BLOCK, _UNBLOCK, _SETMASK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK), int(signal.SIG_SETMASK)
 _DFL, _IGN, _SIGNALS = 0, 1, 64
@@ -48,8 +49,9 @@ _FRAMES_MASK = 296
 class Masks:
     """Of one guest; threads are named by their ids as this process sees them. watched: signals that wait at home where they are blocked."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee, signals: GuestSignals) -> None:
+        self._tracee = tracee
+        self._signals = signals
         self.watched = 0
         self._told: dict[int, int] = {}
         """what home's thread blocks of them"""
@@ -66,31 +68,31 @@ class Masks:
 
     def ask(self, event: Event) -> bool:
         """Whether the call that the guest's thread waits in makes a signalfd, or changes one; it is taken care of then."""
-        guest, host = self._guest, self._guest.host_tid(event.tid)
-        if host is None or row_of(event.code).class_ is not Class.WATCH or not isinstance(guest.link, AwayLink):
+        tracee, host = self._tracee, self._tracee.host_tid(event.tid)
+        if host is None or row_of(event.code).class_ is not Class.WATCH or not isinstance(tracee.link, AwayLink):
             return False
-        if guest.is_pausing:  # nothing more goes home now; the call is made again when it may
+        if tracee.is_pausing:  # nothing more goes home now; the call is made again when it may
             tracing.interrupt(host)
-            return guest.link.answer(event.tid, error=syscalls.ERESTARTNOINTR)
+            return tracee.link.answer(event.tid, error=syscalls.ERESTARTNOINTR)
         arguments = struct.unpack("<6Q", event.data)
         wanted = self._set_at(arguments[1], arguments[2]) or 0
         if wanted & ~self.watched:
-            guest.link.send(Control.WATCH, event.tid, pack(mask=wanted))
+            tracee.link.send(Control.WATCH, event.tid, pack(mask=wanted))
             return True
         try:
-            return guest.link.forward(event.tid, event.code, arguments)
+            return tracee.link.forward(event.tid, event.code, arguments)
         except OSError:
             return False
 
     def prepare(self, frozen: Frozen) -> list[list[int]]:
         """More is about to be watched. Returns what each thread (the program's id) blocks. Errors: OSError, FarhomeError."""
-        if not isinstance(self._guest.link, AwayLink):
+        if not isinstance(self._tracee.link, AwayLink):
             raise FarhomeError("the interceptor ptrace cannot follow what it blocks")
         if not self._is_whole:
             self.follow()  # some threads have the filter, should it fail
             install_watch(frozen)
             self._is_whole = True
-        return [[self._guest.program_tid(tid), thread.signal_mask] for tid, thread in frozen.threads.items()]
+        return [[self._tracee.program_tid(tid), thread.signal_mask] for tid, thread in frozen.threads.items()]
 
     def take(self, frozen: Frozen, watched: int) -> None:
         """Home has what waited of these signals, and blocks them as the guest does. Errors: OSError."""
@@ -100,7 +102,7 @@ class Masks:
             frozen.write(address, struct.pack("<QQQ", self.watched, 0, 0))
             for thread in frozen.threads.values():
                 while thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8) > 0:
-                    self._guest.signals.claim(frozen.read(address + 24, inject.SIGINFO_SIZE))
+                    self._signals.claim(frozen.read(address + 24, inject.SIGINFO_SIZE))
 
     # -- who watches
 
@@ -115,14 +117,14 @@ class Masks:
     def follow(self) -> None:
         """The guest has the filter, and has to run with the option for it."""
         self._is_filtered = True
-        self._guest.link.trace_options |= PTRACE_O_TRACESECCOMP
+        self._tracee.link.trace_options |= PTRACE_O_TRACESECCOMP
 
     def begin(self, watched: int, blocked: dict[int, int]) -> None:
         """The guest has come with that; its threads are named by the program's ids."""
         self._is_whole = True
         self._watch(watched)
         for tid, mask in blocked.items():
-            host = self._guest.host_tid(tid)
+            host = self._tracee.host_tid(tid)
             if host is not None:
                 self._told[host] = mask & self.watched
                 self._unsure.add(host)
@@ -138,8 +140,8 @@ class Masks:
 
     def _watch(self, watched: int) -> None:
         self.watched = watched & U64 & ~UNCATCHABLE
-        if isinstance(self._guest.link, AwayLink):
-            self._guest.link.watch(self.watched)
+        if isinstance(self._tracee.link, AwayLink):
+            self._tracee.link.watch(self.watched)
 
     # -- calls
 
@@ -158,20 +160,20 @@ class Masks:
             wanted = self._wanted(tid, registers)
             if wanted is None:
                 tracing.proceed(tid)
-            elif self._guest.is_stopped:
+            elif self._tracee.is_stopped:
                 self.again(tid)
             else:
                 self._told[tid], self._waiting[tid] = wanted, stop
                 self._unsure.discard(tid)
                 dropped = registers.rdi if signed(registers.orig_rax) == SYS.rt_sigaction else 0
-                self._guest.link.send(Control.MASK, self._guest.program_tid(tid), pack(mask=wanted, dropped=dropped))
+                self._tracee.link.send(Control.MASK, self._tracee.program_tid(tid), pack(mask=wanted, dropped=dropped))
         except (PtraceError, ProcessLookupError):
             pass  # it has been killed
         return True
 
     def masked(self, event: Event) -> None:
         """Home's thread blocks what it was told."""
-        host = self._guest.host_tid(event.tid)
+        host = self._tracee.host_tid(event.tid)
         if host is None or self._waiting.pop(host, None) is None:
             return
         try:
@@ -200,7 +202,7 @@ class Masks:
         self._go_on(tid)
 
     def _go_on(self, tid: int) -> None:
-        if self._guest.is_stopped:
+        if self._tracee.is_stopped:
             tracing.interrupt(tid)
         tracing.proceed(tid)
 
@@ -225,7 +227,7 @@ class Masks:
 
     def _drops(self, registers: Registers) -> bool:
         """Whether signals that wait at home are dropped by an rt_sigaction(2), for they are ignored from then on."""
-        number, handler = registers.rdi, inject.read_memory(self._guest.pid, registers.rsi, 8) if registers.rsi else None
+        number, handler = registers.rdi, inject.read_memory(self._tracee.pid, registers.rsi, 8) if registers.rsi else None
         if handler is None or registers.r10 != _SET.size or not 0 < number <= _SIGNALS or not self.watched >> number - 1 & 1:
             return False
         return handler == _SET.pack(_IGN) or (handler == _SET.pack(_DFL) and number in tracing.IGNORED_BY_DEFAULT)
@@ -234,14 +236,14 @@ class Masks:
         """A set of signals in the guest's memory; None: it is none."""
         if size != _SET.size or not address:
             return None
-        data = inject.read_memory(self._guest.pid, address, _SET.size)
+        data = inject.read_memory(self._tracee.pid, address, _SET.size)
         return None if data is None else int(_SET.unpack(data)[0]) & ~UNCATCHABLE
 
     def _tell_pending(self, tid: int, registers: Registers, at_home: int) -> None:
-        guest = self._guest
-        state = tracing.signal_state(guest.pid, tid)
+        tracee = self._tracee
+        state = tracing.signal_state(tracee.pid, tid)
         told = _SET.pack((at_home & self.watched | state.pending | state.shared_pending) & state.blocked)[: registers.rsi]
-        fails = inject.functions().inject_write(guest.pid, registers.rdi, told, len(told)) != len(told)
+        fails = inject.functions().inject_write(tracee.pid, registers.rdi, told, len(told)) != len(told)
         registers.rax, registers.orig_rax = -errno.EFAULT & U64 if fails else 0, U64
         tracing.set_registers(tid, registers)
         self._go_on(tid)

@@ -16,7 +16,6 @@ import re
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.link.link import CONTROL_LIMIT, Event
@@ -25,11 +24,9 @@ from kernel_helpers.process import tracing
 from kernel_helpers.process.inject import read_memory
 from kernel_helpers.process.syscalls import ERESTARTNOINTR, SYS
 from remote.intercept_ptrace import OPENS
+from remote.tracee import Tracee
 from wire.control import Control, pack, unpack
 from wire.frames import WireError
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
 
 log = logging.getLogger("remote")
 
@@ -59,15 +56,15 @@ class _Asked:
 class OwnProc:
     """What one guest asks about itself."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee) -> None:
+        self._tracee = tracee
         self._asked: dict[int, _Asked] = {}
         self._numbers = 0
 
     def ask(self, event: Event) -> bool:
         """Whether the call that the guest's thread waits in opens such a file; it is taken care of then."""
-        guest, tid = self._guest, event.tid
-        host = guest.host_tid(tid)
+        tracee, tid = self._tracee, event.tid
+        host = tracee.host_tid(tid)
         if host is None or event.code not in OPENS or len(event.data) != 48:
             return False
         arguments = struct.unpack("<6Q", event.data)
@@ -76,7 +73,7 @@ class OwnProc:
             return False  # too much for a frame, or gone: as with any call that cannot be sent
         shown = path.decode(errors="replace")
         found = _PATH.fullmatch(path)
-        if not may_be_own(path, lambda number: guest.host_tid(number) is not None):
+        if not may_be_own(path, lambda number: tracee.host_tid(number) is not None):
             return False
         if path.startswith(b"/") and found is None:
             self._go_home(tid, event.code, shown)  # memory by its mappings, say
@@ -85,23 +82,23 @@ class OwnProc:
         self._asked[tid] = _Asked(self._numbers, event.code, arguments, shown)
         if found is None:
             at = _directory(event.code, arguments)
-            guest.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, relative=path, at=at))
+            tracee.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, relative=path, at=at))
             return True
         who, task, name = found.group(1), found.group(2), found.group(3).decode()
         thread = int(task) if task else tid if who == b"thread-self" else 0
-        is_other = who.isdigit() and int(who) != guest.program_pid and guest.host_tid(int(who)) is not None
+        is_other = who.isdigit() and int(who) != tracee.program_pid and tracee.host_tid(int(who)) is not None
         is_named = is_other and not task and name != "stat"
         if is_named:  # by a thread's id: what is told of that thread alone, but for `stat`, is the same
             thread = int(who)
         if (
             name not in TOLD
             or not _is_harmless(host, event.code, arguments)
-            or (who not in (b"self", b"thread-self", b"%d" % guest.program_pid) and not is_named)
-            or (thread and guest.host_tid(thread) is None)
+            or (who not in (b"self", b"thread-self", b"%d" % tracee.program_pid) and not is_named)
+            or (thread and tracee.host_tid(thread) is None)
         ):
             self._go_home(tid, event.code, shown)
             return True
-        place = f"/proc/{guest.pid}/task/{guest.host_tid(thread)}/{name}" if thread else f"/proc/{guest.pid}/{name}"
+        place = f"/proc/{tracee.pid}/task/{tracee.host_tid(thread)}/{name}" if thread else f"/proc/{tracee.pid}/{name}"
         try:
             with open(place, "rb") as file:
                 text = zlib.compress(file.read(), 1)
@@ -111,22 +108,22 @@ class OwnProc:
         if not text or len(text) > _ROOM:
             self._go_home(tid, event.code, shown)
             return True
-        used = guest.link.account.used()
-        guest.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, name=name, thread=thread, text=text, used=used))
+        used = tracee.link.account.used()
+        tracee.link.send(Control.OWN_PROC, tid, pack(number=self._numbers, name=name, thread=thread, text=text, used=used))
         return True
 
     def answered(self, event: Event) -> None:
         """Home has made the file, or says what is to be done. Errors: WireError."""
-        guest, tid, fields = self._guest, event.tid, unpack(event.data)
-        asked, call, host = self._asked.get(tid), guest.link.parked().get(tid), guest.host_tid(tid)
+        tracee, tid, fields = self._tracee, event.tid, unpack(event.data)
+        asked, call, host = self._asked.get(tid), tracee.link.parked().get(tid), tracee.host_tid(tid)
         if asked is None or asked.number != fields.get("number"):
             return
         del self._asked[tid]
         if host is None or call is None or call.sent or call.number != asked.code:
             return  # put back meanwhile, for a move: it is asked again where the guest is then
-        if guest.is_pausing:  # nothing more goes home now; the call is made again when it may
+        if tracee.is_pausing:  # nothing more goes home now; the call is made again when it may
             tracing.interrupt(host)
-            guest.link.answer(tid, error=ERESTARTNOINTR)
+            tracee.link.answer(tid, error=ERESTARTNOINTR)
             return
         try:
             path = bytes(fields["path"])
@@ -138,14 +135,14 @@ class OwnProc:
     def _forward(self, tid: int, code: int, arguments: tuple[int, ...], path: bytes | None = None) -> bool:
         """Whether the open is on its way home."""
         try:
-            return self._guest.link.forward(tid, code, arguments, path)
+            return self._tracee.link.forward(tid, code, arguments, path)
         except (OSError, MemoryError) as error:
             log.info("an open cannot be sent: %s", error)
             return False
 
     def _go_home(self, tid: int, number: int, shown: str) -> None:
         self._asked.pop(tid, None)
-        self._guest.go_home(tid, number, f"{NAMES.get(number, number)} of {shown}")
+        self._tracee.go_home(tid, number, f"{NAMES.get(number, number)} of {shown}")
 
 
 def _directory(number: int, arguments: tuple[int, ...]) -> int:

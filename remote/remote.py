@@ -6,15 +6,17 @@ import logging
 import selectors
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from engine import postcopy
 from engine.precopy import Ahead
+from engine.store import FileStore
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link.link import Event, Kind
 from kernel_helpers.stream.stream import Connection, holds
 from remote import arrival, departure
 from remote.ahead import GoingAhead
+from remote.births import Child
 from remote.guest import Guest
 from remote.homefiles import HomeFiles
 from remote.options import Options
@@ -25,10 +27,8 @@ from wire.control import Control
 from wire.frames import Message, WireError
 from wire.local import LocalServer
 from wire.patience import Patience, Silence, of_guest
+from wire.tree import Tree
 from wire.waking import ready
-
-if TYPE_CHECKING:
-    from remote.tree import Tree
 
 log = logging.getLogger("remote")
 
@@ -38,12 +38,21 @@ LEASE = 15.0
 """Seconds that an expected guest may take to come."""
 
 
+@dataclass
+class Shared:
+    """What the guests of one program have together: files of their home, and where they read such directly, as soon as one wants to."""
+
+    store: FileStore
+    home_files: HomeFiles | None = None
+
+
 class Remote:
     """See the module. `reception`: where the guest's home connects, if that is known already."""
 
-    def __init__(self, options: Options, tree: Tree, reception: Reception | None = None) -> None:
+    def __init__(self, options: Options, tree: Tree[Remote], shared: Shared, reception: Reception | None = None) -> None:
         self.options = options
-        self.tree = tree
+        self._tree = tree
+        self.shared = shared
         self.guest: Guest | None = None
         self.finished = False
         self.reason = ""
@@ -75,8 +84,8 @@ class Remote:
     def end(self) -> None:
         """Takes away all that was made for the guest, which has gone or goes now."""
         try:
-            if self.tree.home_files is not None and not self.tree.has_others(self):
-                self.tree.home_files.hang_up()  # a thread of the guest may wait for them
+            if self.shared.home_files is not None and not self.has_others():
+                self.shared.home_files.hang_up()  # a thread of the guest may wait for them
             if self.guest is not None:
                 self.selector.unregister(self.guest.link.event_fd)
                 self.guest.destroy()
@@ -255,12 +264,12 @@ class Remote:
 
     def home_files(self, port: int) -> HomeFiles:
         """Files of the home, whose server is at that port. Errors: OSError."""
-        options, tree = self.options, self.tree
+        options, shared = self.options, self.shared
         assert options.pki is not None
-        if tree.home_files is None:
+        if shared.home_files is None:
             room = options.socket.parent.parent / "direct"
-            tree.home_files = HomeFiles(options.home, self._home_address, port, options.pki, options.plain, room)
-        return tree.home_files
+            shared.home_files = HomeFiles(options.home, self._home_address, port, options.pki, options.plain, room)
+        return shared.home_files
 
     def _move(self, talk: Channel) -> None:
         if self.guest is None:
@@ -348,6 +357,44 @@ class Remote:
             log.warning("the new program does not come: %s", error, exc_info=not isinstance(error, WireError))
             talk.close()
             self.finish(f"its new program could not arrive: {sentence(error)}")
+
+    # -- its tree -------------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> FileStore:
+        """Files of its home."""
+        return self.shared.store
+
+    def wake(self) -> None:
+        """Has a turn of the loop come at once; callable from any thread."""
+        self._waker.wake()
+
+    def has_others(self) -> bool:
+        """Whether a guest is here besides this one."""
+        return any(other is not self for other in self._tree.members)
+
+    def released(self) -> None:
+        """The guest has let go of its memory: its parent goes on if it has waited for that."""
+        for other in self._tree.members:
+            if other is not self and other.guest is not None:
+                other.guest.births.released_by(self.options.pid)
+
+    def bear(self, parent: Guest, child: Child) -> None:
+        """A child of the guest runs from here on, with a remote of its own. Errors: OSError."""
+        path = self.options.socket.with_name(f"{self.options.home}-{child.number}.sock")
+        try:
+            options = replace(self.options, pid=child.number, socket=path, secret=child.secret)
+            remote = Remote(options, self._tree, self.shared, child.reception)
+            self._tree.members.append(remote)
+        except BaseException:
+            child.link.close()
+            raise
+        born = parent.child(remote, child)
+        remote.patience.limit = self.patience.limit
+        remote.settle(born)
+        born.run()
+        self._tree.newborns.add(remote, {"event": "born", "pid": child.number})
+        log.info("guest %s:%d was born as %d", self.options.home, child.number, born.pid)
 
     # -- mosd -----------------------------------------------------------------------------------------------------------
 

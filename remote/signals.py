@@ -12,17 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from engine.pending import Pending
 from engine.ticks import overrun, timer_of
 from kernel_helpers.link.link import Event, Parked
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import SYS
+from remote.tracee import Tracee
 from wire.control import Control, pack, unpack
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
 
 INFOS_MOST = 100_000
 """More signals than a user may have waiting, by default."""
@@ -51,8 +48,8 @@ class _Tick:
 class GuestSignals:
     """See the module. is_limited: the node's kernel may send SIGXCPU by itself."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee) -> None:
+        self._tracee = tracee
         self.is_limited = False
         self._infos: dict[int, bytes] = {}
         self._next_info = 1
@@ -70,30 +67,30 @@ class GuestSignals:
     def deliver(self, event: Event) -> None:
         """A signal of home. Errors: ProcessLookupError."""
         fields = unpack(event.data)
-        host = self._guest.host_tid(event.tid) if event.tid else None
+        host = self._tracee.host_tid(event.tid) if event.tid else None
         self._continued = int(fields["continued"]) if "continued" in fields else self._continued
         try:
             if host is not None or not event.tid:
-                wanted_by = self._guest.host_tid(int(fields.get("wanted_by", 0)))
+                wanted_by = self._tracee.host_tid(int(fields.get("wanted_by", 0)))
                 self.queue(int(fields["number"]), bytes(fields["info"]), host, wanted_by)
         finally:
             if fields.get("asks"):
-                self._guest.link.send(Control.BLOCKS, 0, pack(masks=list(self._masks().items()), ignored=self._ignored()))
+                self._tracee.link.send(Control.BLOCKS, 0, pack(masks=list(self._masks().items()), ignored=self._ignored()))
 
     def _masks(self) -> dict[int, int]:
         """What threads (the program's ids) block that are in a call."""
         masks = {}
-        for tid in self._guest.link.parked():
-            host = self._guest.host_tid(tid)
+        for tid in self._tracee.link.parked():
+            host = self._tracee.host_tid(tid)
             if host is not None:
                 with suppress(ProcessLookupError):
-                    masks[tid] = tracing.signal_state(self._guest.pid, host).blocked
+                    masks[tid] = tracing.signal_state(self._tracee.pid, host).blocked
         return masks
 
     def _ignored(self) -> int:
         """What the guest ignores, by default as well (a mask)."""
         try:
-            state = tracing.signal_state(self._guest.pid, self._guest.pid)
+            state = tracing.signal_state(self._tracee.pid, self._tracee.pid)
         except ProcessLookupError:
             return 0
         return state.ignored | sum(1 << number - 1 for number in tracing.IGNORED_BY_DEFAULT if state.is_ignored(number))
@@ -101,7 +98,7 @@ class GuestSignals:
     def queue(self, number: int, info: bytes, host: int | None, wanted_by: int | None = None) -> None:
         """Queues a signal to a thread (None: to the process, of which the kernel prefers the thread `wanted_by`, or the first). Errors:
         ProcessLookupError."""
-        pid = self._guest.pid
+        pid = self._tracee.pid
         state = tracing.signal_state(pid, host or wanted_by or pid)
         ends_stops = number == signal.SIGCONT and any(state.has(stop) for stop in tracing.STOPPING)
         self.note([(0, info)], waits=state.is_blocked(number))
@@ -132,23 +129,23 @@ class GuestSignals:
         stands in a stop of ours, as who has borne a child does until it has begun, or has let go of the memory that they share. The
         kernel, which prefers the thread for what is sent to the process, gives that to another all the same if something else waits for the
         thread, or it stands: at home neither would be so. Not if the call has a mask of its own, or may be the last."""
-        guest = self._guest
-        if len(guest.threads) < 2 or host not in guest.threads:
+        tracee = self._tracee
+        if len(tracee.threads) < 2 or host not in tracee.threads:
             return False
-        call = guest.link.parked().get(guest.program_tid(host))
+        call = tracee.link.parked().get(tracee.program_tid(host))
         if call is None:
-            return stands and not guest.is_stopped
+            return stands and not tracee.is_stopped
         return call.sigmask is None and call.number not in (SYS.exit, SYS.exit_group)
 
     def _halts(self, host: int) -> bool:
         """Brings a thread (ours), of several, to a stop. Whether it stands. SIGCONT wakes all threads of a traced process (signal.c,
         prepare_signal): who comes first would take it, and not whom the kernel prefers."""
-        guest, end = self._guest, time.monotonic() + HALT_PATIENCE
-        if len(guest.threads) < 2 or host not in guest.threads or guest.is_stopped or guest.program_tid(host) in guest.link.parked():
+        tracee, end = self._tracee, time.monotonic() + HALT_PATIENCE
+        if len(tracee.threads) < 2 or host not in tracee.threads or tracee.is_stopped or tracee.program_tid(host) in tracee.link.parked():
             return False
         tracing.interrupt(host)
-        while time.monotonic() < end and guest.program_tid(host) not in guest.link.parked():
-            if tracing.signal_state(guest.pid, host).stands:
+        while time.monotonic() < end and tracee.program_tid(host) not in tracee.link.parked():
+            if tracing.signal_state(tracee.pid, host).stands:
                 return True
             time.sleep(0.0001)  # no descriptor tells of it
         return False
@@ -162,7 +159,7 @@ class GuestSignals:
 
     def overruns(self, tid: int, times: int) -> None:
         """The thread (the program's id) that is about to take a tick: how often its timer has expired since."""
-        host = self._guest.host_tid(tid)
+        host = self._tracee.host_tid(tid)
         if host in self._asked:
             info, take = self._asked.pop(host)
             take(overrun(info, times))
@@ -186,7 +183,7 @@ class GuestSignals:
         """A signal is not on its way to the guest any more: if it was a timer's, home may send the next."""
         timer = timer_of(info)
         if timer is not None and self._ticks.pop(timer, None) is not None:
-            self._guest.link.send(Control.TAKEN, 0, pack(timer=timer))
+            self._tracee.link.send(Control.TAKEN, 0, pack(timer=timer))
 
     def put_back(self, tid: int, info: bytes) -> None:
         """The thread (ours) has been about to take a signal (claim()), and is to take it later. Errors: ProcessLookupError."""
@@ -199,13 +196,13 @@ class GuestSignals:
     def _look_for_ticks(self) -> None:
         """Ticks that are gone without having been taken: the program has come to ignore them."""
         states = []
-        for tid in self._guest.threads:
+        for tid in self._tracee.threads:
             with suppress(ProcessLookupError):
-                states.append(tracing.signal_state(self._guest.pid, tid))
+                states.append(tracing.signal_state(self._tracee.pid, tid))
         for timer, tick in list(self._ticks.items()):
             if states and not any(state.has(tick.number) for state in states):
                 del self._ticks[timer]
-                self._guest.link.send(Control.TAKEN, 0, pack(timer=timer))
+                self._tracee.link.send(Control.TAKEN, 0, pack(timer=timer))
 
     def true_info(self, info: bytes) -> bytes:
         """What home's kernel said of a signal that was queued with a cookie."""
@@ -229,7 +226,7 @@ class GuestSignals:
             return False
         self._ticks.pop(timer or 0, None)
         self._asked[tid] = (info, take)
-        self._guest.link.send(Control.TAKEN, self._guest.program_tid(tid), pack(timer=timer, late=True))
+        self._tracee.link.send(Control.TAKEN, self._tracee.program_tid(tid), pack(timer=timer, late=True))
         return True
 
     def look_again(self) -> None:
@@ -257,40 +254,40 @@ class GuestSignals:
     def _waits(self) -> bool:
         """Whether a signal waits for a thread that lets it in: where nobody gets a processor, a call can be on its way home for long before
         it can be asked back. Who is stopped takes none; what the mask of a call keeps out does so until that ends."""
-        guest = self._guest
-        masked = {guest.host_tid(tid) for tid, call in guest.link.parked().items() if call.sigmask is not None}
-        return not guest.is_stopped and any(self.is_due(host) for host in list(guest.threads) if host not in masked)
+        tracee = self._tracee
+        masked = {tracee.host_tid(tid) for tid, call in tracee.link.parked().items() if call.sigmask is not None}
+        return not tracee.is_stopped and any(self.is_due(host) for host in list(tracee.threads) if host not in masked)
 
     def ask_back(self) -> None:
         """Threads inside a forwarded call cannot take a signal (WAIT_KILLABLE_RECV): their calls are asked back."""
         self._looked = time.monotonic()
-        guest = self._guest
-        parked = {host: (tid, call) for tid, call in guest.link.parked().items() if (host := guest.host_tid(tid)) is not None}
+        tracee = self._tracee
+        parked = {host: (tid, call) for tid, call in tracee.link.parked().items() if (host := tracee.host_tid(tid)) is not None}
         is_withheld = False
         preferred = self._takes_from_process(parked)
         for host, (tid, call) in parked.items():
             with suppress(ProcessLookupError):
-                state = tracing.signal_state(guest.pid, host)
+                state = tracing.signal_state(tracee.pid, host)
                 if preferred and host != preferred:
                     state = replace(state, shared_pending=0)
                 has_own_mask = call.sigmask is not None and call.number != SYS.rt_sigtimedwait
                 if (call.sigmask is not None and state.let_in(call.sigmask)) or (not has_own_mask and state.deliverable()):
-                    guest.link.send(Control.CANCEL, tid)
+                    tracee.link.send(Control.CANCEL, tid)
                 elif call.sigmask is not None and has_own_mask:
                     is_withheld |= state.withheld(call.sigmask)
         if is_withheld:  # the kernel may have given the signal to that thread, which it would not have had it known the mask
-            for host in guest.threads:
-                if host not in parked and not guest.stands(host) and self.is_due(host):
+            for host in tracee.threads:
+                if host not in parked and not tracee.stands(host) and self.is_due(host):
                     tracing.interrupt(host)
 
     def _takes_from_process(self, parked: Mapping[int, tuple[int, Parked]]) -> int:
         """The thread (ours) that takes what waits for the process next, the kernel having preferred it; 0: any may. Who else is asked back
         from a call could be quicker."""
-        guest, host = self._guest, self._preferred
-        if host not in guest.threads or (host in parked and parked[host][1].number in (SYS.exit, SYS.exit_group)):
+        tracee, host = self._tracee, self._preferred
+        if host not in tracee.threads or (host in parked and parked[host][1].number in (SYS.exit, SYS.exit_group)):
             return 0  # the first thread may have ended long before the others
         try:
-            state = tracing.signal_state(guest.pid, host)
+            state = tracing.signal_state(tracee.pid, host)
         except ProcessLookupError:
             return 0
         mask = parked[host][1].sigmask if host in parked else None
@@ -299,7 +296,7 @@ class GuestSignals:
     def is_due(self, tid: int) -> bool:
         """Whether a signal waits for a thread (as this process sees it) that it does not block."""
         try:
-            return tracing.signal_state(self._guest.pid, tid).deliverable()
+            return tracing.signal_state(self._tracee.pid, tid).deliverable()
         except ProcessLookupError:
             return False
 
@@ -307,7 +304,7 @@ class GuestSignals:
         """A stop signal meets its default action: the process stops at home, if it has not been continued since, and then here. STOPPED or
         CONTINUED tells."""
         continued = {} if self._continued is None else {"continued": self._continued}
-        self._guest.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number, **continued))
+        self._tracee.link.send(Control.STOP_BY_DEFAULT, 0, pack(number=number, **continued))
 
 
 def _cookie(info: bytes) -> int:

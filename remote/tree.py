@@ -6,18 +6,11 @@ A process hands its filter on to its children, and with it their one listener: s
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engine.store import FileStore
 from remote.options import Options
-from remote.remote import Remote
+from remote.remote import Remote, Shared
 from wire import tree
-
-if TYPE_CHECKING:
-    from remote.homefiles import HomeFiles
-    from remote.reception import Reception
 
 log = logging.getLogger("remote")
 
@@ -27,40 +20,20 @@ class Tree(tree.Tree[Remote]):
 
     def __init__(self, options: Options) -> None:
         super().__init__(log)
-        self.home_files: HomeFiles | None = None
-        """where they read files of their home directly, as soon as one wants to"""
-        self.store = FileStore(options.cache, options.lent_disk)
-        """files of their home"""
-        self.first = Remote(options, self)
-        self.members.append(self.first)
+        self._shared = Shared(FileStore(options.cache, options.lent_disk))
+        self._first = Remote(options, self, self._shared)
+        self.members.append(self._first)
 
     def run(self) -> int:
         """Until the last guest has gone. Returns 1 when none ever came."""
         try:
             self.live()
         finally:
-            self.store.close()
-            if self.home_files is not None:
-                self.home_files.close()
-        return 0 if self.first.guest is not None else 1
+            self._shared.store.close()
+            if self._shared.home_files is not None:
+                self._shared.home_files.close()
+        return 0 if self._first.guest is not None else 1
 
     def left(self, member: Remote) -> None:
         """Its guest has gone, and its memory with it."""
-        self.released(member)
-
-    def released(self, one: Remote) -> None:
-        """The guest of that one has let go of its memory: its parent goes on if it has waited for that."""
-        for other in self.members:
-            if other is not one and other.guest is not None:
-                other.guest.births.released_by(one.options.pid)
-
-    def bear(self, parent: Remote, pid: int, reception: Reception, secret: bytes) -> Remote:
-        """The remote of a child that `parent`'s guest is about to have, whose home connects at `reception`."""
-        path = Path(parent.options.socket).with_name(f"{parent.options.home}-{pid}.sock")
-        child = Remote(replace(parent.options, pid=pid, socket=path, secret=secret), self, reception)
-        self.members.append(child)
-        return child
-
-    def has_others(self, than: Remote) -> bool:
-        """Whether a guest is here besides that one."""
-        return any(remote is not than for remote in self.members)
+        member.released()

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kernel_helpers.link.link import Parked
 from kernel_helpers.process import inject, tracing
@@ -36,9 +35,9 @@ from kernel_helpers.process.syscalls import (
     signed,
 )  # fmt: skip
 from kernel_helpers.process.tracing import Cause
-
-if TYPE_CHECKING:
-    from remote.guest import Guest
+from remote.door import Door
+from remote.signals import GuestSignals
+from remote.tracee import Stops, Tracee
 
 log = logging.getLogger("remote")
 
@@ -58,8 +57,11 @@ class _Wait:
 class Waits:
     """Of one guest; threads are named by their ids as this process sees them."""
 
-    def __init__(self, guest: Guest) -> None:
-        self._guest = guest
+    def __init__(self, tracee: Tracee, door: Door, signals: GuestSignals, stops: Stops) -> None:
+        self._tracee = tracee
+        self._door = door
+        self._signals = signals
+        self._stops = stops
         self.may_go_on = True
         """by restart_syscall(2), from which its own seccomp filters may keep the kernel"""
         self._given_back: dict[int, _Wait] = {}
@@ -71,17 +73,17 @@ class Waits:
         is taken care of; else it is to be answered with ERESTARTNOHAND, and settle() comes."""
         if call.sigmask is None:
             return False
-        guest, value = self._guest, code if code == -errno.EAGAIN else 0
-        if not guest.is_pausing:
+        tracee, value = self._tracee, code if code == -errno.EAGAIN else 0
+        if not tracee.is_pausing:
             self._given_back[tid] = _Wait(call.number, call.sigmask, value)
             return False
-        program = guest.program_tid(tid)
+        program = tracee.program_tid(tid)
         try:
-            state = tracing.signal_state(guest.pid, tid)
+            state = tracing.signal_state(tracee.pid, tid)
         except ProcessLookupError:
             return True
         if value and not state.let_in(call.sigmask):
-            return guest.link.answer(program, error=value)  # another thread was quicker
+            return tracee.link.answer(program, error=value)  # another thread was quicker
         # Out of its call it would take a signal that the call keeps from it. One whose time has passed finds what waits, made again.
         if value or (call.sigmask & ~state.blocked if call.number != SYS.rt_sigtimedwait else ~call.sigmask & ~state.blocked & U64):
             self._kept.add(program)
@@ -92,10 +94,10 @@ class Waits:
         """The move is off before the guest stood still."""
         kept, self._kept = self._kept, set()
         for program in kept:
-            host = self._guest.host_tid(program)
-            if host is not None and program in self._guest.link.parked():
+            host = self._tracee.host_tid(program)
+            if host is not None and program in self._tracee.link.parked():
                 tracing.interrupt(host)
-                self._guest.link.answer(program, error=ERESTARTNOINTR)
+                self._tracee.link.answer(program, error=ERESTARTNOINTR)
 
     def freeze(self, frozen: Frozen) -> None:
         """The guest stands still for a move: such calls are made again, but for those whose time has passed and that would find nothing."""
@@ -105,7 +107,7 @@ class Waits:
             thread = frozen.threads.get(tid)
             if thread is None or not wait.value or not _stands_in(thread.registers, wait.number):
                 continue
-            if not tracing.signal_state(self._guest.pid, tid).let_in(wait.mask):
+            if not tracing.signal_state(self._tracee.pid, tid).let_in(wait.mask):
                 thread.registers.rax, thread.registers.orig_rax = wait.value & U64, U64
 
     def leave(self, tid: int) -> None:
@@ -136,24 +138,24 @@ class Waits:
                 return False
             if wait.number == SYS.rt_sigtimedwait:
                 return self._take(tid, wait)
-            if tracing.signal_state(self._guest.pid, tid).let_in(wait.mask):
+            if tracing.signal_state(self._tracee.pid, tid).let_in(wait.mask):
                 self._put_under(tid, registers, wait.mask)
             else:
                 normalise_restart(registers)  # nor does a signal end it now that it does not let in
                 tracing.set_registers(tid, registers)
-                self._guest.door.forget(tid)
+                self._door.forget(tid)
         except ProcessLookupError:
             return True
         except OSError as error:
             log.warning("only home can go on with call %d: %s", wait.number, error)
-            self._guest.go_home(self._guest.program_tid(tid), wait.number)
+            self._tracee.go_home(self._tracee.program_tid(tid), wait.number)
         return False
 
     # -- a mask
 
     def _put_under(self, tid: int, registers: Registers, mask: int) -> None:
         """Errors: ProcessLookupError; OSError; TimeoutError."""
-        usual = tracing.PTRACE_O_EXITKILL | self._guest.link.trace_options
+        usual = tracing.PTRACE_O_EXITKILL | self._tracee.link.trace_options
         own = tracing.signal_mask(tid)
         with self._scratch(registers, struct.pack("<Q", mask)) as address:
             suspending = registers.copy()
@@ -178,7 +180,7 @@ class Waits:
                 if stop.cause in causes:
                     return
                 if stop.cause in (Cause.EXITED, Cause.KILLED):
-                    self._guest.thread_gone(stop)
+                    self._stops.thread_gone(stop)
                     raise ProcessLookupError(errno.ESRCH, f"thread {tid} ended")
                 tracing.run_to_call(tid)
             time.sleep(0.00005)  # no descriptor tells of a ptrace stop
@@ -188,42 +190,42 @@ class Waits:
 
     def _take(self, tid: int, wait: _Wait) -> bool:
         """Errors: ProcessLookupError; OSError; TimeoutError."""
-        guest = self._guest
-        thread = Thread(tid, guest.pid)
+        tracee = self._tracee
+        thread = Thread(tid, tracee.pid)
         thread.capture()
         thread.instruction = thread.registers.rip - 2
         with self._scratch(thread.registers, struct.pack("<QQQ", wait.mask ^ U64, 0, 0) + bytes(SIGINFO_SIZE)) as address:
             thread.set_options(tracing.PTRACE_O_EXITKILL | tracing.PTRACE_O_SUSPEND_SECCOMP)
             number = thread.call(SYS.rt_sigtimedwait, address, address + 24, address + 8, 8)
-            info = inject.read_memory(guest.pid, address + 24, SIGINFO_SIZE) or bytes(SIGINFO_SIZE)
+            info = inject.read_memory(tracee.pid, address + 24, SIGINFO_SIZE) or bytes(SIGINFO_SIZE)
         value = number if number > 0 else wait.value
         if value:
             thread.registers.rax, thread.registers.orig_rax = value & U64, U64
-            guest.door.forget(tid)
-            guest.link.abandon(guest.program_tid(tid))
+            self._door.forget(tid)
+            tracee.link.abandon(tracee.program_tid(tid))
         thread.park()
-        thread.set_options(tracing.PTRACE_O_EXITKILL | guest.link.trace_options)
+        thread.set_options(tracing.PTRACE_O_EXITKILL | tracee.link.trace_options)
         for kept in thread.take_in_hand():  # those that no mask keeps out
-            guest.signals.queue(tracing.signal_number(kept), guest.signals.claim(kept), tid)
+            self._signals.queue(tracing.signal_number(kept), self._signals.claim(kept), tid)
 
         def take(told: bytes) -> None:
             where = thread.registers.rsi
-            if where and inject.functions().inject_write(guest.pid, where, told, len(told)) != len(told):
+            if where and inject.functions().inject_write(tracee.pid, where, told, len(told)) != len(told):
                 thread.registers.rax = -errno.EFAULT & U64
                 tracing.set_registers(tid, thread.registers)
-            if guest.trace is not None:
-                guest.trace.ended(tid, signed(thread.registers.rax))
+            if tracee.trace is not None:
+                tracee.trace.ended(tid, signed(thread.registers.rax))
             tracing.proceed(tid)
 
         if number <= 0:
             return False
-        guest.signals.take(tid, guest.signals.claim(info), take)
+        self._signals.take(tid, self._signals.claim(info), take)
         return True
 
     @contextmanager
     def _scratch(self, registers: Registers, data: bytes) -> Iterator[int]:
         """Memory of the guest below what its thread has on its stack, with `data`; what was there comes back. Errors: OSError."""
-        pid = self._guest.pid
+        pid = self._tracee.pid
         address = (registers.rsp - RED_ZONE - len(data)) & ~63
         saved = inject.read_memory(pid, address, len(data))
         if saved is None or inject.functions().inject_write(pid, address, data, len(data)) != len(data):

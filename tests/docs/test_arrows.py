@@ -58,7 +58,7 @@ def test_a_circle_is_found() -> None:
     assert not circles({"a": {"b", "c"}, "b": {"c"}, "c": set()})
 
 
-KNOTS = {"remote", "kernel_helpers/process"}
+KNOTS = {"kernel_helpers/process"}
 """Folders whose files import each other in circles still: none is to be added, and who opens one takes it out."""
 
 
