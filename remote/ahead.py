@@ -34,7 +34,7 @@ class GoingAhead:
         """there is something that could go, but writes to it cannot be noted: watch() has to come first"""
         self.failed = False
         """nobody is there to talk to any more"""
-        self._guest = guest
+        self.guest = guest
         self._target = target
         self._is_closed = False
 
@@ -49,7 +49,7 @@ class GoingAhead:
                 progress = self.ahead.progress if self.ahead is not None else precopy.Progress()
                 self.talk.send("ready", sent=progress.sent, seconds=progress.seconds, unwatched=self.unwatched)
             except (FarhomeError, WireError, OSError) as error:
-                log.info("nothing goes ahead of guest %d: %s", self._guest.pid, error)
+                log.info("nothing goes ahead of guest %d: %s", self.guest.pid, error)
                 self.talk.send("refused", reason=sentence(error))
         except (OSError, WireError):
             self.failed = True
@@ -58,7 +58,7 @@ class GoingAhead:
             done()
 
     def _send(self) -> None:
-        guest = self._guest
+        guest = self.guest
         if guest.tracee.shares_memory or guest.goes_whole or self._is_closed:
             return
         areas = precopy.areas_of(guest.pid)

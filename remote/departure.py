@@ -42,7 +42,7 @@ Target = tuple[tuple[str, int], bytes]
 
 
 class Leaving(Protocol):
-    """What a departure needs of the remote that its guest leaves (remote/remote.py)."""
+    """What a departure needs of those who talk about it (remote/conversations.py)."""
 
     options: Options
 
@@ -52,7 +52,7 @@ class Leaving(Protocol):
     def stream(self, talk: Channel) -> Channel | None:
         """The connection that it went by."""
 
-    def go_ahead(self, talk: Channel, target: Target | None, mode: str) -> None:
+    def go_ahead(self, guest: Guest, talk: Channel, target: Target | None, mode: str) -> None:
         """Has memory of the guest go ahead of it, home or to another node, as `talk` has asked."""
 
     def give_pages(self, pid: int, target: Target | None) -> None:
@@ -87,15 +87,15 @@ def serve(remote: Leaving, guest: Guest, talk: Channel) -> None:
             guest.watch()
             talk.send("ready")
         elif operation == "approach":
-            remote.go_ahead(talk, None, str(message.get("memory", "auto")))
+            remote.go_ahead(guest, talk, None, str(message.get("memory", "auto")))
         elif operation == "prepare":
             if message.get("engine") == "criu":
-                _open(remote, guest)
+                _open(remote.options, guest)
             if message.get("engine") == "criu" or "address" not in message:
                 talk.send("ready")
             else:
                 host, port = message["address"]
-                remote.go_ahead(talk, ((str(host), int(port)), bytes(message["secret"])), str(message.get("memory", "auto")))
+                remote.go_ahead(guest, talk, ((str(host), int(port)), bytes(message["secret"])), str(message.get("memory", "auto")))
         elif operation == "hop":
             _hop(remote, guest, message, talk)
         elif operation == "commit":
@@ -111,22 +111,22 @@ def serve(remote: Leaving, guest: Guest, talk: Channel) -> None:
         talk.send("refused", reason=sentence(error))
 
 
-def _directory(remote: Leaving) -> Path:
-    return Path(remote.options.images) / f"hop-{remote.options.home}-{remote.options.pid}"
+def _directory(options: Options) -> Path:
+    return Path(options.images) / f"hop-{options.home}-{options.pid}"
 
 
-def clean_up(remote: Leaving) -> None:
+def clean_up(options: Options) -> None:
     """Takes away what a hop that did not come to pass has left."""
-    shutil.rmtree(_directory(remote), ignore_errors=True)
+    shutil.rmtree(_directory(options), ignore_errors=True)
 
 
-def _open(remote: Leaving, guest: Guest) -> None:
+def _open(options: Options, guest: Guest) -> None:
     """What can be done for a hop while the guest still runs. Errors: FarhomeError, OSError."""
     if guest.sandbox.is_open:  # a hop that did not come to pass
         guest.sandbox.close_for_criu()
-    shutil.rmtree(_directory(remote), ignore_errors=True)
-    _directory(remote).mkdir(parents=True, mode=0o700)
-    guest.sandbox.open_for_criu(_directory(remote))
+    shutil.rmtree(_directory(options), ignore_errors=True)
+    _directory(options).mkdir(parents=True, mode=0o700)
+    guest.sandbox.open_for_criu(_directory(options))
 
 
 def _hop(remote: Leaving, guest: Guest, message: frames.Message, talk: Channel) -> None:
@@ -148,7 +148,7 @@ def _hop(remote: Leaving, guest: Guest, message: frames.Message, talk: Channel) 
             context = None
     try:
         if context is None:
-            hollow = _dump(remote, guest, phases)
+            hollow = _dump(remote.options, guest, phases)
         stream = remote.stream(talk) or Channel(channel.connect((str(host), int(port)), "imgs", bytes(message["secret"]), timeout=60.0))
         with stream.connection:
             if context is not None:
@@ -157,7 +157,7 @@ def _hop(remote: Leaving, guest: Guest, message: frames.Message, talk: Channel) 
                 owed = ahead.owed if ahead is not None else 0
             else:
                 stream.send("images", beside=to_wire(hollow))
-                size = stream.send_directory(_directory(remote))
+                size = stream.send_directory(_directory(remote.options))
                 size += send_own_pages(guest.pid, page_ranges(hollow), stream.connection, PAGES_TIMEOUT).bytes
             stream.expect("received")
         if owed:
@@ -166,26 +166,26 @@ def _hop(remote: Leaving, guest: Guest, message: frames.Message, talk: Channel) 
         phases.tell(log)
         talk.send("sent", bytes=size, engine="criu" if context is None else "pour", owed=owed)
     finally:
-        shutil.rmtree(_directory(remote), ignore_errors=True)
+        shutil.rmtree(_directory(remote.options), ignore_errors=True)
         if guest.sandbox.is_open:
             guest.sandbox.close_for_criu()
 
 
-def _dump(remote: Leaving, guest: Guest, phases: Phases) -> list[Span]:
+def _dump(options: Options, guest: Guest, phases: Phases) -> list[Span]:
     """Images of the guest in the directory; returns what of its memory is not in them."""
     assert guest.tracee.frozen is not None
     reason = not_in_images(guest.tracee.frozen, read_mappings_quickly(guest.pid))
     if reason is not None:
         raise FarhomeError(reason)
-    rehearsal.ensure(remote.options.images)
+    rehearsal.ensure(options.images)
     if not guest.sandbox.is_open:
-        _open(remote, guest)
+        _open(options, guest)
     wiped = wiped_ranges(guest.pid)
     hollow = hollow_spans(guest.tracee.frozen, wiped)
     copy = fork_copy(guest.tracee.frozen, wiped, hollow)
     phases.done("copy")
     try:
-        criu.dump(copy, _directory(remote), sandbox=guest.sandbox)
+        criu.dump(copy, _directory(options), sandbox=guest.sandbox)
     finally:
         phases.done("dump")
         copy.discard()

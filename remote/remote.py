@@ -9,19 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engine import postcopy
-from engine.precopy import Ahead
 from engine.store import FileStore
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link.link import Event, Kind
 from kernel_helpers.stream.stream import Connection, holds
 from remote import arrival, departure
-from remote.ahead import GoingAhead
 from remote.births import Child
+from remote.conversations import Conversations
 from remote.guest import Guest
 from remote.homefiles import HomeFiles
 from remote.options import Options
 from remote.reception import Reception
-from wire import channel
 from wire.channel import Channel
 from wire.control import Control
 from wire.frames import Message, WireError
@@ -63,14 +61,6 @@ class Remote:
         self._is_cut = False
         """mosd has been told that home is not heard"""
         self._connected = False
-        self._talks: set[Connection] = set()
-        """The conversations about moves."""
-        self._going: GoingAhead | None = None
-        """memory that goes ahead of the guest, for one of them"""
-        self._giver: postcopy.Giver | None = None
-        """who gives memory of the guest that is to follow it, or does already"""
-        self._moved_on = ""
-        """why the guest runs here no more, while memory of it is here still"""
         self._since = time.time()
         self._home_address = ""
         self._cpu_before = 0.0
@@ -78,6 +68,7 @@ class Remote:
         self.selector = tree.selector
         self._waker = tree.waker
         self._reception = reception or Reception(options.address, options.secret, tree.waker.wake)
+        self._moves = Conversations(self, tree.selector, self._reception)
         self.server = LocalServer(options.socket, self.selector, self._on_message)
         self.server.greet({"event": "listening", "port": self._reception.port})
 
@@ -90,13 +81,8 @@ class Remote:
                 self.selector.unregister(self.guest.link.event_fd)
                 self.guest.destroy()
         finally:
-            departure.clean_up(self)
-            self.keep_pages()
-            if self._going is not None:
-                self._going.close()
-            for connection in self._talks:
-                self._unregister(connection)
-                connection.close()
+            departure.clean_up(self.options)
+            self._moves.close()
             self.server.tell({"event": "gone", "reason": self.reason})
             self.server.close()
             self._reception.close()
@@ -106,32 +92,30 @@ class Remote:
         """Ends this remote at the end of this turn, and the guest with it."""
         if not self.finished:
             self.finished, self.reason = True, reason
-            self._tell_moving(True)
+            self.tell_moving(True)
 
-    def _tell_moving(self, moving: bool) -> None:
+    def tell_moving(self, moving: bool) -> None:
         """Tells mosd whether the guest has to do something for its home: who stands still for the owner's sake must be let go then."""
         self.server.tell({"event": "moving", "moving": moving})
 
     @property
     def is_at_rest(self) -> bool:
         """Whether the guest runs, and nobody moves it."""
-        moves = self._talks or self._going or self._giver or self._moved_on
-        return self.guest is not None and self.guest.is_at_rest and self._connected and not self.finished and not moves
+        is_quiet = not self.finished and self._moves.are_quiet
+        return self.guest is not None and self.guest.is_at_rest and self._connected and is_quiet
 
     def tick(self) -> None:
         """Once in each turn of the loop."""
         self._serve_callers()
-        self._went_ahead()
+        self._moves.look()
         guest = self.guest
         if guest is None:
             if time.monotonic() - self._heard > LEASE:
                 self.finish("it never came")
             return
-        if self._moved_on:
-            assert self._giver is not None
+        if self._moves.has_moved_on:
             guest.link.events()  # they mean nothing any more; what is not taken would have the loop spin
-            if self._giver.is_over:
-                self.finish(self._moved_on)
+            self._moves.finish_if_all_has_gone()
             return
         guest.take_rest()
         for event in guest.link.events():
@@ -146,8 +130,7 @@ class Remote:
                 self._on_control(event, guest)
         if not self.finished:
             guest.poll()
-        gives = self._giver is not None and not self._giver.is_over
-        if self._connected or gives:
+        if self._connected or self._moves.gives_pages:
             self.patience.begin(time.monotonic())
         elif self.patience.is_over(time.monotonic()):
             reason = f"its home {self.options.home} has not been heard for {self.patience.limit:.0f} s"
@@ -165,32 +148,9 @@ class Remote:
         """Memory follows the guest that is about to run here."""
         self._reception.take_pages = taker.attach
 
-    def give_pages(self, pid: int, target: tuple[tuple[str, int], bytes] | None) -> None:
-        """Memory of the guest, which stands still, is to follow it: to another node's address, or to who calls."""
-
-        def connect() -> Connection:
-            assert target is not None
-            return channel.connect(target[0], "page", target[1], timeout=postcopy.PROGRESS_TIMEOUT)
-
-        self.keep_pages()
-        self._giver = postcopy.Giver(pid, self.patience.limit, connect if target is not None else None)
-        if target is None:
-            self._reception.take_pages = self._giver.attach
-        self._giver.start(self._waker.wake)
-
     def keep_pages(self) -> None:
         """It does not move after all."""
-        if self._giver is not None:
-            self._giver.close()
-            self._giver = None
-            self._reception.take_pages = None
-
-    def gone(self, reason: str) -> None:
-        """The guest runs elsewhere. This remote ends when what is to follow it has gone, too."""
-        if self._giver is None:
-            self.finish(reason)
-        else:
-            self._moved_on = reason
+        self._moves.keep_pages()
 
     def settle(self, guest: Guest) -> None:
         """The guest is here: its link is heard from now on."""
@@ -275,78 +235,14 @@ class Remote:
         if self.guest is None:
             arrival.arrive(self, talk)
             return
-        self._talks.add(talk.connection)
-        self._tell_moving(True)
-        self._hear(self.guest, talk)
-
-    def _hear(self, guest: Guest, talk: Channel) -> None:
-        self.selector.register(talk.connection, selectors.EVENT_READ, lambda: self._serve(guest, talk))
-
-    def go_ahead(self, talk: Channel, target: tuple[tuple[str, int], bytes] | None, mode: str) -> None:
-        """Has memory of the guest go ahead of it (mode: of precopy.MODES), as `talk` has asked: home, or to another node's address. Until
-        that is over, nobody else talks there."""
-        assert self.guest is not None
-        if self._going is not None:
-            self._going.close()
-        self.selector.unregister(talk.connection)
-        self._going = GoingAhead(self.guest, talk, target, mode)
-        self._tell_moving(False)  # meanwhile the guest need do nothing for it, and what stands still is not written again
-        self._going.start(self._waker.wake)
-
-    def _went_ahead(self) -> None:
-        going, guest = self._going, self.guest
-        if going is None or guest is None or not going.is_over or self._is_heard(going.talk.connection):
-            return
-        if going.failed:
-            self._forget(going.talk)
-            going.talk.close()
-        elif going.talk.connection in self._talks:
-            self._tell_moving(True)
-            self._hear(guest, going.talk)
-
-    def _is_heard(self, connection: Connection) -> bool:
-        return connection.fileno() >= 0 and connection.fileno() in self.selector.get_map()
-
-    def _unregister(self, connection: Connection) -> None:
-        if self._is_heard(connection):
-            self.selector.unregister(connection)
-
-    def ahead(self, talk: Channel) -> Ahead | None:
-        """What has gone ahead for that conversation."""
-        return self._going.ahead if self._going is not None and self._going.talk is talk and self._going.is_over else None
-
-    def stream(self, talk: Channel) -> Channel | None:
-        """The connection that it went by."""
-        return self._going.stream if self._going is not None and self._going.talk is talk and self._going.is_over else None
-
-    def _serve(self, guest: Guest, talk: Channel) -> None:
-        try:
-            departure.serve(self, guest, talk)
-            while self._is_heard(talk.connection) and holds(talk.connection):  # the selector does not see that
-                departure.serve(self, guest, talk)
-        except (OSError, WireError) as error:
-            log.debug("a move's conversation is over: %s", error)
-            self._forget(talk)
-            talk.close()
-
-    def _forget(self, talk: Channel) -> None:
-        if self._going is not None and self._going.talk is talk:
-            self._going.close()
-            self._going = None
-        self._unregister(talk.connection)
-        self._talks.discard(talk.connection)
-        if not self._talks and not self.finished:
-            self._tell_moving(False)
+        self._moves.begin(self.guest, talk)
 
     def replace(self, talk: Channel) -> None:
         """The process executes another program: the guest is over, and what the process is now comes in its place. If it does not
         come after all, this remote ends."""
         guest, self.guest = self.guest, None
         assert guest is not None
-        if self._going is not None:
-            self._going.close()
-            self._going = None
-        self._forget(talk)
+        self._moves.leave(talk)
         self.selector.unregister(guest.link.event_fd)
         self._connected, self._heard = False, time.monotonic()
         sandbox = guest.end()
@@ -403,7 +299,7 @@ class Remote:
         answer: Message = {"id": number, "ok": True}
         if operation == "status":
             cpu = self._cpu_before + (self.guest.cpu_seconds() if self.guest else 0.0)
-            runs = self.guest is not None and not self._moved_on
+            runs = self.guest is not None and not self._moves.has_moved_on
             answer |= {
                 "home": self.options.home, "pid": self.options.pid, "since": self._since, "running": runs,
                 "user": self.guest.uid if self.guest else None, "memory": self.guest.memory() if self.guest else 0,
@@ -413,7 +309,7 @@ class Remote:
         elif operation == "expel":
             if self.guest is None:
                 self.finish("expelled before it came")
-            elif not self._moved_on:
+            elif not self._moves.has_moved_on:
                 self.guest.expel(str(message.get("reason", "expelled")))
         elif operation == "cancel":
             if self.guest is None:
