@@ -100,7 +100,7 @@ void history_mark(struct history *history, uint64_t start, uint64_t end)
 	}
 }
 
-void history_begin_last(struct history *history, uint64_t start, uint64_t end)
+void history_look(struct history *history, uint64_t start, uint64_t end)
 {
 	for (size_t i = find(history, start), first, last; part(history, i, start, end, &first, &last); i++) {
 		const struct area *area = &history->areas[i];

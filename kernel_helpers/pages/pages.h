@@ -84,13 +84,14 @@ struct history {
 	size_t count;
 	struct area {
 		uint64_t start, end;
-		uint64_t *sent, *gone; /* gone: sent, and not seen since forget_nothing() */
+		uint64_t *sent, *gone; /* gone: sent, and not seen when that was last looked for */
 	} areas[];
 };
 /* Whether the page was sent; the area that it is in is tried first, and kept, in *hint. */
 bool history_has(const struct history *history, uint64_t page, size_t *hint);
 void history_mark(struct history *history, uint64_t start, uint64_t end);
-void history_begin_last(struct history *history, uint64_t start, uint64_t end);
+/* What was sent counts as gone until it is seen. */
+void history_look(struct history *history, uint64_t start, uint64_t end);
 void history_seen(struct history *history, uint64_t start, uint64_t end);
 /* How many pages of [start, end) were sent. */
 size_t history_pages(const struct history *history, uint64_t start, uint64_t end);

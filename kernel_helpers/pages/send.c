@@ -168,8 +168,6 @@ static int collect(void *context, uint64_t start, uint64_t end, bool written)
 {
 	struct sender *sender = context;
 
-	if (sender->scan == SCAN_TELL)
-		history_seen(sender->history, start, end);
 	if (sender->scan == SCAN_DENSE || sender->scan == SCAN_DENSE_TAKE) {
 		/* What is no page may be among them; a few that were sent and are gone go as zeros. */
 		bool known = (end - start) / PAGE == history_pages(sender->history, start, end);
@@ -179,6 +177,8 @@ static int collect(void *context, uint64_t start, uint64_t end, bool written)
 		if (guards)
 			return guards < 0 ? guards : look_again(sender, start, end);
 	}
+	if (sender->history)
+		history_seen(sender->history, start, end);
 	while (written && start < end) {
 		if (sender->bytes == BATCH_BYTES) {
 			int result = flush(sender);
@@ -231,18 +231,15 @@ static int tell_gone(struct sender *sender, uint64_t start, uint64_t end)
 	return result ? result : send_gone(sender);
 }
 
-/* Of what may be pages of a dense part, those that are; what was sent and is none any more is gone. */
+/* Of what may be pages of a dense part, those that are; what was sent and is none any more is gone. In a round, too: the scan has taken what
+ * is no page as well, and does not find it again. */
 static int look_again(struct sender *sender, uint64_t start, uint64_t end)
 {
 	enum scan scan = sender->scan;
-	int result;
 
-	if (scan == SCAN_DENSE)
-		history_begin_last(sender->history, start, end);
+	history_look(sender->history, start, end);
 	sender->scan = scan == SCAN_DENSE ? SCAN_TELL : SCAN_OWN;
-	result = walk_pages(sender->pagemap, sender->scan, start, end, collect, sender);
-	if (!result && scan == SCAN_DENSE)
-		result = tell_gone(sender, start, end);
+	int result = walk_pages(sender->pagemap, sender->scan, start, end, collect, sender);
 	sender->scan = scan;
 	return result;
 }
@@ -257,12 +254,11 @@ static int send_written(struct sender *sender, const struct page_range *range, b
 		next = history_dense(sender->history, at, range->end, &dense);
 		if (dense) {
 			sender->scan = last ? SCAN_DENSE : SCAN_DENSE_TAKE;
-			result = walk_pages(sender->pagemap, sender->scan, at, next, collect, sender);
-			continue;
+		} else {
+			sender->scan = last ? SCAN_TELL : SCAN_TAKE;
+			if (last)
+				history_look(sender->history, at, next);
 		}
-		sender->scan = last ? SCAN_TELL : SCAN_TAKE;
-		if (last)
-			history_begin_last(sender->history, at, next);
 		result = walk_pages(sender->pagemap, sender->scan, at, next, collect, sender);
 		if (!result && last)
 			result = tell_gone(sender, at, next);

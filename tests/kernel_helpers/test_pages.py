@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -25,6 +25,8 @@ from kernel_helpers.pages.pages import (
     own_bytes,
     receive_own_pages,
     send_own_pages,
+    watch,
+    watch_begin,
 )  # fmt: skip
 
 ADDRESS, SIZE = 0x2000_0000_0000, 128 << 20
@@ -102,6 +104,89 @@ def test_content_is_packed_where_the_network_is_slower_than_that(packs: bool, pi
     history.close()
     assert (carried[0] < SIZE // 2) is packs, carried
     assert carried[0] < SIZE + (1 << 20)
+
+
+FREED = [(256, 384), (600, 608), (700, 716)]
+"""Pages of a small area: many, few, and as many as are looked at one by one."""
+
+
+@contextmanager
+def watched(size: int) -> Iterator[Callable[[str, int, int], int]]:
+    """A process that has so many bytes at ADDRESS, all written, and is watched; it does to pages [first, end) what it is asked to."""
+    ours, its = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _libc.mmap(ADDRESS, size, 3, 0x100022, -1, 0)
+            userfaultfd = _libc.syscall(323, os.O_CLOEXEC | 1)
+            watch_begin(userfaultfd)
+            watch(userfaultfd, (ADDRESS, ADDRESS + size))
+            ctypes.memset(ADDRESS, 7, size)
+            its.send(b"x")
+            while word := its.recv(100).decode().split():
+                address, length = ADDRESS + int(word[1]) * mmap.PAGESIZE, (int(word[2]) - int(word[1])) * mmap.PAGESIZE
+                if word[0] == "write":
+                    ctypes.memset(address, 9, length)
+                elif word[0] == "read":  # the kernel's page of zeros is there then
+                    assert not any(ctypes.string_at(address, length))
+                else:
+                    _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), {"free": 4, "guard": 102, "unguard": 103}[word[0]])
+                its.send(b"x")
+        finally:
+            os._exit(1)
+
+    def ask(what: str, first: int, end: int) -> int:
+        ours.send(f"{what} {first} {end}".encode()) if what else None
+        assert ours.recv(1) == b"x"
+        return pid
+
+    try:
+        ours.settimeout(20)
+        yield ask
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        ours.close()
+        its.close()
+
+
+@pytest.mark.parametrize("what", ["free", pytest.param("guard", marks=pytest.mark.skipif(not knows_guards(), reason="no guards"))])
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_what_a_process_gives_up_between_rounds_is_gone(what: str, is_read: bool, rounds: int) -> None:
+    """And what it writes there again is what it has written."""
+    size = 4 << 20
+    ranges = [PageRange(ADDRESS, ADDRESS + size, written=True)]
+    history = History([(ADDRESS, ADDRESS + size)])
+    near, far = socket.socketpair()
+    with watched(size) as ask, process(b"") as target, near, far:
+        source = ask("", 0, 0)
+
+        def send(last: bool) -> tuple[tuple[int, int], ...]:
+            sender = threading.Thread(target=send_own_pages, args=(source, ranges, near.fileno(), 30.0, history, last))
+            sender.start()
+            gone = receive_own_pages(target, [PageRange(ADDRESS, ADDRESS + size)], far.fileno(), 30.0).gone
+            sender.join(30)
+            return gone
+
+        send(last=False)
+        for first, end in FREED:
+            ask(what, first, end)
+            if what == "guard":
+                ask("unguard", first, end)
+            if is_read:
+                ask("read", first, end)
+        for _ in range(1, rounds):
+            send(last=False)
+        ask("write", 300, 310)
+        expected = bytearray(content_of(source)[:size])
+        gone = send(last=True)
+        found = bytearray(content_of(target)[:size])
+        for start, end in gone:
+            found[start - ADDRESS : end - ADDRESS] = bytes(end - start)
+        assert found == expected
+        assert not any(end > ADDRESS + 300 * mmap.PAGESIZE and start < ADDRESS + 310 * mmap.PAGESIZE for start, end in gone)
+    history.close()
 
 
 def frame(magic: bytes, *runs: tuple[int, int], content: bytes = b"", size: int | None = None) -> bytes:

@@ -88,7 +88,11 @@ static void look(size_t times)
 	for (size_t i = 0; i < times; i++) {
 		size_t page = chosen(pages + FILE_PAGES);
 		if (is_wrong(page)) {
-			printf("page %zu is wrong, state %d\n", page, states[page]);
+			printf("page %zu is wrong, state %d: ", page, states[page]);
+			if (sigsetjmp(back, 1))
+				puts("a guard");
+			else
+				printf("it holds %zu and %d\n", *(volatile size_t *)at(page), at(page)[PAGE - 1]);
 			exit(2);
 		}
 	}
