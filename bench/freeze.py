@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 
 from bench.nodes import INSIDE, bench_lab, build, checked, rounds, wait_until
 from bench.result import BenchFailed, Result
-from engine.criu import tool
+from engine.criu.criu import tool
 
 if TYPE_CHECKING:
     from lab import Lab, Node

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from deputy.stub import Stub
-from engine.arrival import install_filter
+from engine.pour.arrival import install_filter
 from kernel_helpers.calls.filter import RET_NOTIFY, program
 from kernel_helpers.calls.table import Class, row_of
 from kernel_helpers.common.pacing import unpaced

@@ -12,11 +12,11 @@ from typing import Any
 from checkpoint.directory import Opened
 from checkpoint.errors import BadCheckpoint
 from checkpoint.record import CAPABILITIES, Record, Region
-from engine import images
-from engine.capture import limits_in_force
-from engine.context import ADDRESS_NAMES, SIGNALS, BadContext, Context, Identity, MemoryLayout, Rseq, ThreadContext
-from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, SPECIAL, Mapping
-from engine.processor import own_processor
+from engine.context.capture import limits_in_force
+from engine.context.context import ADDRESS_NAMES, SIGNALS, BadContext, Context, Identity, MemoryLayout, Rseq, ThreadContext
+from engine.criu import images
+from engine.leaving.processor import own_processor
+from engine.mappings.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, PROT_READ, SPECIAL, Mapping
 from kernel_helpers.common import library
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.pages.pages import PageRange, PageTotals

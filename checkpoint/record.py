@@ -1,6 +1,6 @@
 """What a checkpoint holds besides CRIU's images: `farhome.json`.
 
-The images are those of a copy without descriptors (engine/forkcopy.py). What such a copy does not have, or CRIU's images do not tell,
+The images are those of a copy without descriptors (engine/criu/forkcopy.py). What such a copy does not have, or CRIU's images do not tell,
 is here. All of it comes from outside when it is read: the directory is the user's.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from checkpoint.errors import BadCheckpoint
-from engine.context import SIGINFO_BYTES, SIGNALS
-from engine.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, SPECIAL
+from engine.context.context import SIGINFO_BYTES, SIGNALS
+from engine.mappings.mappings import CARRIED_FLAGS, HIGHEST_ADDRESS, SPECIAL
 
 NAME = "farhome.json"
 VERSION = 1
@@ -87,7 +87,7 @@ class Region:
 @dataclass(frozen=True)
 class Record:
     """See the module. uids, gids: real, effective, saved; limits: soft, hard, by number; timers: interval and what is left, in
-    microseconds; pending: tid (0: the process) and siginfo_t in hexadecimal digits; kernel: what engine.vessel.kernel_pages tells;
+    microseconds; pending: tid (0: the process) and siginfo_t in hexadecimal digits; kernel: what engine.pour.vessel.kernel_pages tells;
     kernel_code: SHA-256 of the vdso; mapped: program and all mapped files; time: seconds since the epoch."""
 
     pid: int

@@ -6,7 +6,7 @@
                                                                     root only: becomes the user of the checkpoint
                                                                     executes the program; stopped at its first instruction
                                                                     working directory, umask, open files, by calls of its own
-                                                                    emptied, and filled from the images (engine/vessel.py)
+                                                                    emptied, and filled from the images (engine/pour/vessel.py)
                                                                     files that have grown are cut back; it runs
 
 Whatever is in the checkpoint may be forged: what the child opens, executes or sets it does itself, with the rights of its user.
@@ -35,12 +35,12 @@ from checkpoint.errors import RestartRefused
 from checkpoint.record import CAPABILITIES, MOST, NAME, File, Record
 from checkpoint.reopen import Reopened, check_unchanged
 from checkpoint.rights import User, rights_of, status, user_of
-from engine.context import Context
-from engine.forkcopy import CLONE_OF_THREAD, WALL, clone_task
-from engine.mappings import read_places
+from engine.context.context import Context
+from engine.criu.forkcopy import CLONE_OF_THREAD, WALL, clone_task
+from engine.mappings.mappings import read_places
 from engine.phases import Phases
-from engine.refill import set_memory_layout
-from engine.vessel import Vessel
+from engine.pour.refill import set_memory_layout
+from engine.pour.vessel import Vessel
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.process.inject import PTRACE_O_EXITKILL, PTRACE_O_TRACEEXEC, Thread, check
 from kernel_helpers.process.seizing import RED_ZONE, Frozen, find_instruction, seize

@@ -28,20 +28,22 @@ from checkpoint.directory import NewCheckpoint
 from checkpoint.errors import CheckpointRefused
 from checkpoint.record import CAPABILITIES, LIMITS, NAME, TIMERS, File, OpenFile, Record, Region
 from checkpoint.rights import User, rights_of, status, user_of
-from engine import criu, refusal, rests, standstill, writing
-from engine.address_space import exceptional, read_mappings_quickly
-from engine.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
-from engine.confinement import IN_IMAGES, is_confined
-from engine.finishing import Rests
-from engine.forkcopy import fork_copy, wiped_ranges
-from engine.mappings import Mapping
-from engine.marks import not_in_images
-from engine.peculiar import by_asking
-from engine.permission import Owner, may_leave
+from engine.calls import rests, standstill, writing
+from engine.calls.finishing import Rests
+from engine.calls.restarts import shorten, timed_waits, waiting_places
+from engine.context.capture import NO_LIMIT, inner_tid, kernel_code, pending_signals
+from engine.context.confinement import IN_IMAGES, is_confined
+from engine.context.marks import not_in_images
+from engine.criu import criu
+from engine.criu.forkcopy import fork_copy, wiped_ranges
+from engine.leaving import refusal
+from engine.leaving.peculiar import by_asking
+from engine.leaving.permission import Owner, may_leave
+from engine.leaving.private import private_directories
+from engine.mappings.address_space import exceptional, read_mappings_quickly
+from engine.mappings.mappings import Mapping
 from engine.phases import Phases
-from engine.private import private_directories
-from engine.restarts import shorten, timed_waits, waiting_places
-from engine.vessel import kernel_pages
+from engine.pour.vessel import kernel_pages
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.process.journal import Journal
 from kernel_helpers.process.seizing import Frozen
@@ -200,7 +202,7 @@ def _reasons(pid: int) -> Iterator[str]:
 
 
 def _waits_for_memory(pid: int) -> bool:
-    """Whether pages of it are still to come, from wherever it was (engine/postcopy.py): a copy would have zeros there."""
+    """Whether pages of it are still to come, from wherever it was (engine/pour/postcopy.py): a copy would have zeros there."""
     with open(f"/proc/{pid}/smaps", "rb") as smaps:
         return any(line.startswith(b"VmFlags:") and b" um" in line for line in smaps)
 

@@ -108,7 +108,7 @@ def _examine(path: str, finding: Finding, left: int) -> None:
 
 
 def _rights(path: str, status: os.stat_result, who: str, finding: Finding) -> None:
-    """What has more rights than its user leaves by no way (engine/permission.py). (A script never has.)"""
+    """What has more rights than its user leaves by no way (engine/leaving/permission.py). (A script never has.)"""
     if os.statvfs(path).f_flag & os.ST_NOSUID:
         return
     found = []

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from deputy.options import Options
 from deputy.tree import Tree
-from engine.permission import Owner
-from engine.precopy import MODES
+from engine.leaving.permission import Owner
+from engine.pour.precopy import MODES
 from wire import channel, logs
 from wire.resources import allow_many_descriptors, let_memory_be_merged
 

@@ -19,9 +19,9 @@ from deputy.guestlink import LinkLost
 from deputy.pledge import Pledge
 from deputy.stub import Stub
 from deputy.traced import Replaced
-from engine import postcopy, precopy
-from engine.layout import Span, merge, subtract_all
-from engine.mappings import PAGE
+from engine.mappings.layout import Span, merge, subtract_all
+from engine.mappings.mappings import PAGE
+from engine.pour import postcopy, precopy
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.stream.stream import Connection

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 
-from engine.permission import Owner, may_leave
+from engine.leaving.permission import Owner, may_leave
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.process import tracing
 from kernel_helpers.process.inject import Thread

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine import rests
+from engine.calls import rests
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import U64, signed
 

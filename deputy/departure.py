@@ -21,7 +21,7 @@ from deputy.preparation import Preparation
 from deputy.report import Report
 from deputy.trace import STDERR, TraceFile
 from deputy.traced import Replaced
-from engine.precopy import Ahead, Progress
+from engine.pour.precopy import Ahead, Progress
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from kernel_helpers.errors import sentence as sentence_of
 from kernel_helpers.process.seizing import Frozen

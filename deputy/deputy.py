@@ -30,7 +30,7 @@ from deputy.returning import Returning
 from deputy.signals import StubSignals
 from deputy.stub import Stub, say_on_terminal
 from deputy.trace import TraceFile
-from engine.permission import Owner
+from engine.leaving.permission import Owner
 from kernel_helpers.usage import children
 from wire.frames import Message
 from wire.local import LocalServer

@@ -28,10 +28,10 @@ from deputy.guestlink import Announced, GuestLink, LinkLost
 from deputy.move import Move, Wanted
 from deputy.preparation import Preparation
 from deputy.report import Report
-from engine.pending import Pending, put, take
-from engine.permission import may_leave
+from engine.leaving.permission import may_leave
 from engine.phases import Phases
-from engine.precopy import Progress
+from engine.pour.precopy import Progress
+from engine.signals.pending import Pending, put, take
 from kernel_helpers.calls.numbers import NUMBERS
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.process import tracing

@@ -6,10 +6,10 @@ import errno
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
-from engine.files import anonymous_spans, is_free, named_mappings, spans
-from engine.layout import Span, merge, subtract, subtract_all
-from engine.mappings import PAGE
-from engine.remains import BASES, GRID
+from engine.files.files import anonymous_spans, is_free, named_mappings, spans
+from engine.leaving.remains import BASES, GRID
+from engine.mappings.layout import Span, merge, subtract, subtract_all
+from engine.mappings.mappings import PAGE
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process.inject import Thread
 from kernel_helpers.process.syscalls import SYS

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from deputy import direct
 from deputy.traced import Replaced
-from engine import writing
-from engine.pending import Pending
+from engine.calls import writing
+from engine.signals.pending import Pending
 from kernel_helpers.errors import FarhomeError
 from wire import steps
 from wire.control import Control

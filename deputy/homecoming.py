@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from deputy import freezing
 from deputy.guestlink import LinkLost
 from deputy.report import Report
-from engine import alone, precopy, rests
-from engine.address_space import Maps
-from engine.confinement import chains, lets_sleeps_go_on
-from engine.context import Context, ThreadContext, with_pending
-from engine.pending import Pending, put, settled, take
+from engine.calls import rests
+from engine.calls.restarts import SLEEPS, make_again
+from engine.context.confinement import chains, lets_sleeps_go_on
+from engine.context.context import Context, ThreadContext, with_pending
+from engine.mappings.address_space import Maps
+from engine.memory import alone
 from engine.phases import Phases
-from engine.refill import RefillFailed, refill
-from engine.restarts import SLEEPS, make_again
-from engine.ticks import merged
+from engine.pour import precopy
+from engine.pour.refill import RefillFailed, refill
+from engine.signals.pending import Pending, put, settled, take
+from engine.signals.ticks import merged
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process import syscalls
 from kernel_helpers.process.seizing import Frozen

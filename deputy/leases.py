@@ -14,8 +14,8 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 
-from engine.files import FileMapping, by_mapping
-from engine.written import can_be_written, is_file
+from engine.files.files import FileMapping, by_mapping
+from engine.memory.written import can_be_written, is_file
 from kernel_helpers.errors import FarhomeError
 from wire import waking
 

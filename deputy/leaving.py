@@ -24,24 +24,27 @@ from deputy.mapping import Mappings
 from deputy.preparation import Preparation, Target
 from deputy.report import Report
 from deputy.stub import OPTIONS, Stub
-from engine import criu, files, precopy, rests, standstill
-from engine.address_space import read_mappings_quickly
-from engine.capture import capture, inner_tids
-from engine.confinement import IN_IMAGES, chains
-from engine.context import Context, with_pending
-from engine.forkcopy import fork_copy, wiped_ranges
-from engine.hollow import hollow_spans, page_ranges, to_wire
-from engine.marks import lock, not_in_images, unlock
-from engine.peculiar import by_asking
-from engine.pending import Pending, put_first, take
-from engine.permission import may_leave
+from engine.calls import rests, standstill
+from engine.calls.restarts import TimedWait, shorten, timed_waits, waiting_places
+from engine.context.capture import capture, inner_tids
+from engine.context.confinement import IN_IMAGES, chains
+from engine.context.context import Context, with_pending
+from engine.context.marks import lock, not_in_images, unlock
+from engine.criu import criu
+from engine.criu.forkcopy import fork_copy, wiped_ranges
+from engine.files import files
+from engine.leaving.peculiar import by_asking
+from engine.leaving.permission import may_leave
+from engine.leaving.private import private_directories
+from engine.leaving.refusal import PRIVATE, passes, shares_memory, statuses, why_not
+from engine.leaving.remains import remains
+from engine.mappings.address_space import read_mappings_quickly
+from engine.memory.hollow import hollow_spans, page_ranges, to_wire
 from engine.phases import Phases
-from engine.private import private_directories
-from engine.refusal import PRIVATE, passes, shares_memory, statuses, why_not
-from engine.remains import remains
-from engine.restarts import TimedWait, shorten, timed_waits, waiting_places
-from engine.signalfds import read_by
-from engine.vessel import obstacle
+from engine.pour import precopy
+from engine.pour.vessel import obstacle
+from engine.signals.pending import Pending, put_first, take
+from engine.signals.signalfds import read_by
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.link.link import Part
 from kernel_helpers.pages.pages import send_own_pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from engine.capture import inner_tids
+from engine.context.capture import inner_tids
 from kernel_helpers.link.link import HomeLink
 
 

@@ -2,7 +2,7 @@
 
 The stub makes the same mapping of its own descriptor: so the errors are those of home's kernel, and home has the very same file when
 the process comes back. The guest gets the file by its content. The stub's mapping lies aside, where nothing else is; it stays for as
-long as the process is away and serves whenever the same part of the file is mapped again: engine/layout.py finds it when the process
+long as the process is away and serves whenever the same part of the file is mapped again: layout.py finds it when the process
 comes home, as it finds what a program has moved by mremap(2).
 """
 
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from deputy.leases import Leases, OpenForWriting
 from deputy.traced import Replaced
-from engine.alone import may_be, name_at_home
-from engine.files import FileMapping, MappedFile, by_mapping, describe, hashes, named_mappings
-from engine.mappings import MAP_SHARED, PAGE, PROT_WRITE
-from engine.written import is_kernels_own, is_open_for_writing
+from engine.files.files import FileMapping, MappedFile, by_mapping, describe, hashes, named_mappings
+from engine.mappings.mappings import MAP_SHARED, PAGE, PROT_WRITE
+from engine.memory.alone import may_be, name_at_home
+from engine.memory.written import is_kernels_own, is_open_for_writing
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link.link import Event
 from kernel_helpers.process.syscalls import SYS
@@ -88,7 +88,7 @@ class Mappings:
         self._sent: dict[str, MappedFile] = {}
         """what the guest has, by name"""
         self._names: dict[str, str] = {}
-        """by identity (see engine.mappings.Mapping): what it left with"""
+        """by identity (see engine.mappings.mappings.Mapping): what it left with"""
         self._files: dict[_Inode, _File] | None = None
         self._made = 0
         self._next = _ASIDE
@@ -108,7 +108,7 @@ class Mappings:
         return found
 
     def objects(self) -> frozenset[str]:
-        """Identities of what the process has mapped shared, and has alone (engine/alone.py). Errors: ProcessLookupError."""
+        """Identities of what the process has mapped shared, and has alone (engine/memory/alone.py). Errors: ProcessLookupError."""
         return frozenset(
             _identity(m) for m in named_mappings(self._pid)
             if m.permissions[3] == "s" and may_be(m.path) and self._names.get(_identity(m)) == name_at_home(m.path, m.inode)

@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from engine.capture import inner_tid
-from engine.forkcopy import WALL
-from engine.pending import put_first
+from engine.context.capture import inner_tid
+from engine.criu.forkcopy import WALL
+from engine.signals.pending import put_first
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process import journal, refuge
 from kernel_helpers.process.journal import Journal, NoJournal, Signals
@@ -74,7 +74,7 @@ def _seize(pid: int) -> Frozen:
 
 
 def _end_copies(frozen: Frozen, born: frozenset[int]) -> None:
-    """What has been made of it (engine/forkcopy.py). Errors: OSError."""
+    """What has been made of it (engine/criu/forkcopy.py). Errors: OSError."""
     for child in born:
         inner = inner_tid(child, child)
         os.kill(child, signal.SIGKILL)

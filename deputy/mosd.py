@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from deputy.report import Report
-from engine.precopy import Progress
+from engine.pour.precopy import Progress
 from wire.local import LocalServer
 
 PROGRESS_PERIOD = 0.2

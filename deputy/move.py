@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from deputy.preparation import Preparation
-from engine.precopy import Progress
+from engine.pour.precopy import Progress
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.permission import Owner
+from engine.leaving.permission import Owner
 from kernel_helpers.process.journal import SUFFIX
 
 
@@ -22,7 +22,7 @@ class Options:
     owner: Owner
     """who registered the process, or that from which it comes"""
     memory: str = "auto"
-    """when it goes: engine/precopy.py, MODES"""
+    """when it goes: engine/pour/precopy.py, MODES"""
     trace: str = ""
     """where its calls are told: nowhere, on its standard error ("-") or in a file"""
     files_port: int = 0

@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from engine.layout import Span
-from engine.postcopy import Taker
+from engine.mappings.layout import Span
+from engine.pour.postcopy import Taker
 from kernel_helpers.common import library
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.stream.stream import Connection

@@ -12,13 +12,14 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from deputy.linkahead import LinkAhead
-from engine import files, postcopy, precopy
-from engine.capture import identity, inner_tid
 from engine.commit import Decider, Do, Word, decide
-from engine.memory_nodes import memory_nodes
-from engine.pending import Pending
-from engine.permission import Owner, has_fixed_ids, may_leave
-from engine.refusal import why_not
+from engine.context.capture import identity, inner_tid
+from engine.files import files
+from engine.leaving.permission import Owner, has_fixed_ids, may_leave
+from engine.leaving.refusal import why_not
+from engine.mappings.memory_nodes import memory_nodes
+from engine.pour import postcopy, precopy
+from engine.signals.pending import Pending
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.link.link import Part
 from kernel_helpers.pages.pages import knows_guards
@@ -63,7 +64,7 @@ class Preparation:
         not, its user is told why.
         known: what the guest that is to hop has mapped, left: where it is. trace: its calls are to be told. held_by: the process is
         another program than the guest that stands still there, and held by this tracer until it can go. memory: of precopy.MODES.
-        owners: whose rights bound those of what leaves (engine/permission.py). link_timeout: seconds, of this node."""
+        owners: whose rights bound those of what leaves (engine/leaving/permission.py). link_timeout: seconds, of this node."""
         self.pid = pid
         self.engine = engine
         self.kernel = ""

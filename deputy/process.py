@@ -15,8 +15,8 @@ from deputy.mosd import Mosd
 from deputy.options import Options
 from deputy.pledge import Pledge
 from deputy.stub import Stub
-from engine.finishing import Rests
-from engine.postcopy import Giver
+from engine.calls.finishing import Rests
+from engine.pour.postcopy import Giver
 from kernel_helpers.usage import children
 
 log = logging.getLogger("deputy")

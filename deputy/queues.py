@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.capture import pending_signals
+from engine.context.capture import pending_signals
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import SYS
 from kernel_helpers.process.tracing import Cause, Stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.precopy import Progress
+from engine.pour.precopy import Progress
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from deputy.move import Move, Wanted
 from deputy.process import Process
 from deputy.report import Report
 from deputy.traced import Replaced
-from engine.precopy import Progress
+from engine.pour.precopy import Progress
 from kernel_helpers.errors import FarhomeError, sentence
 from wire.frames import WireError
 

@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from engine.files import FileMapping, mappings
+from engine.files.files import FileMapping, mappings
 from kernel_helpers.usage.account import SECOND, WHOLE
 from kernel_helpers.usage.account import Used as Figures
 

@@ -17,9 +17,9 @@ from deputy import freezing
 from deputy.freezing import MOMENT_PATIENCE, NotNow
 from deputy.guestlink import LinkLost
 from deputy.traced import Replaced
-from engine.pending import Pending, put, settled, take
-from engine.signalfds import NAME, UNCATCHABLE, read_by
-from engine.ticks import merged
+from engine.signals.pending import Pending, put, settled, take
+from engine.signals.signalfds import NAME, UNCATCHABLE, read_by
+from engine.signals.ticks import merged
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.link.link import Event
 from kernel_helpers.process import tracing

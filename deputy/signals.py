@@ -18,8 +18,8 @@ from deputy.guestlink import GuestLink
 from deputy.queues import Queues
 from deputy.stub import Stub, say_on_terminal
 from deputy.timers import Ticks
-from engine.pending import Pending
-from engine.ticks import ALARM, overruns_of
+from engine.signals.pending import Pending
+from engine.signals.ticks import ALARM, overruns_of
 from kernel_helpers.link.link import Standing
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import SYS

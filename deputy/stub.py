@@ -20,13 +20,13 @@ from types import MappingProxyType
 from deputy import footprint
 from deputy.stub_memory import StubMemory
 from deputy.traced import Traced
-from engine import rests
-from engine.confinement import chains, lets_sleeps_go_on
-from engine.crowd import call_in
-from engine.forkcopy import CLONE_OF_THREAD, clone_task
-from engine.handover import give_descriptor
-from engine.layout import Span
-from engine.mappings import PAGE
+from engine.calls import rests
+from engine.context.confinement import chains, lets_sleeps_go_on
+from engine.context.crowd import call_in
+from engine.criu.forkcopy import CLONE_OF_THREAD, clone_task
+from engine.files.handover import give_descriptor
+from engine.mappings.layout import Span
+from engine.mappings.mappings import PAGE
 from kernel_helpers.common import library
 from kernel_helpers.errors import FarhomeError, MoveRefused, sentence
 from kernel_helpers.link.link import HomeLink
@@ -92,7 +92,7 @@ class Stub(Traced):
     @classmethod
     def prepare(cls, frozen: Frozen, link: HomeLink, deadlines: Mapping[int, int] = MappingProxyType({})) -> Stub:
         """Puts loop and slots into the frozen process; nothing else of it changes, and undo() takes them out again: all
-        that can fail is done here, before the commit. deadlines: see engine.restarts. Errors: MoveRefused, OSError; nothing is left
+        that can fail is done here, before the commit. deadlines: see engine.calls.restarts. Errors: MoveRefused, OSError; nothing is left
         then."""
         stub = cls(frozen, link)
         base = footprint.free_base(frozen.pid, PAGE + link.size)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.pending import Pending
-from engine.ticks import joined, timer_of
+from engine.signals.pending import Pending
+from engine.signals.ticks import joined, timer_of
 from kernel_helpers.process import tracing
 
 if TYPE_CHECKING:

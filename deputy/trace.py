@@ -9,7 +9,7 @@ import stat
 import time
 from contextlib import suppress
 
-from engine.handover import take_descriptor
+from engine.files.handover import take_descriptor
 
 log = logging.getLogger("deputy")
 

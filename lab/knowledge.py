@@ -39,7 +39,7 @@ def keep(roots: Iterable[Path]) -> None:
         if known.is_dir():
             return
 
-        from engine.criu import KEPT  # with all that belongs to it, which other labs need not read
+        from engine.criu.criu import KEPT  # with all that belongs to it, which other labs need not read
 
         for root in roots:
             found = {path.name: path.read_bytes() for path in (root / KEPT.relative_to("/")).glob("kept-*")}

@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Any
 
-from engine.processor import own_processor
+from engine.leaving.processor import own_processor
 from kernel_helpers.errors import FarhomeError
 from node.balancing.balancing import Balancer
 from node.balancing.beginning import Beginnings

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.store import LIMIT
+from engine.files.store import LIMIT
 from remote import identity
 from remote.options import Options
 from remote.tree import Tree

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from engine import precopy
+from engine.pour import precopy
 from kernel_helpers.errors import FarhomeError, sentence
 from remote.guest import Guest
 from wire import channel

@@ -14,19 +14,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from engine import criu, postcopy, precopy
-from engine.arrival import drop_capabilities, install_filter, install_own, install_watch, notifications_work, suspend_seccomp, wake
-from engine.capture import NO_LIMIT
 from engine.commit import Candidate, Do, Word, follow
-from engine.confinement import lets_sleeps_go_on
-from engine.context import WIRE_MOST, Context, Identity
-from engine.files import MappedFile
-from engine.hollow import from_wire
-from engine.layout import Span
-from engine.pending import Pending
+from engine.context.capture import NO_LIMIT
+from engine.context.confinement import lets_sleeps_go_on
+from engine.context.context import WIRE_MOST, Context, Identity
+from engine.criu import criu
+from engine.files.files import MappedFile
+from engine.files.store import FileStore
+from engine.mappings.layout import Span
+from engine.memory.hollow import from_wire
 from engine.phases import Phases
-from engine.store import FileStore
-from engine.vessel import Vessel, become
+from engine.pour import postcopy, precopy
+from engine.pour.arrival import drop_capabilities, install_filter, install_own, install_watch, notifications_work, suspend_seccomp, wake
+from engine.pour.vessel import Vessel, become
+from engine.signals.pending import Pending
 from kernel_helpers.calls import filter as call_filter
 from kernel_helpers.calls.filter import RET_NOTIFY
 from kernel_helpers.errors import FarhomeError, sentence

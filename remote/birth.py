@@ -15,8 +15,8 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 
-from engine.capture import inner_tid
-from engine.forkcopy import CLONE_PTRACE, CLONE_VM
+from engine.context.capture import inner_tid
+from engine.criu.forkcopy import CLONE_PTRACE, CLONE_VM
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process.inject import Thread, check
 from kernel_helpers.process.seizing import find_instruction

@@ -7,8 +7,8 @@ import logging
 import selectors
 from typing import Protocol
 
-from engine import postcopy
-from engine.precopy import Ahead
+from engine.pour import postcopy
+from engine.pour.precopy import Ahead
 from kernel_helpers.stream.stream import Connection, holds
 from remote import departure
 from remote.ahead import GoingAhead

@@ -12,17 +12,18 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from engine import criu, precopy
-from engine.address_space import read_mappings_quickly
-from engine.capture import capture
-from engine.context import with_pending
-from engine.forkcopy import fork_copy, wiped_ranges
-from engine.hollow import hollow_spans, page_ranges, to_wire
-from engine.layout import Span
-from engine.marks import not_in_images
+from engine.context.capture import capture
+from engine.context.context import with_pending
+from engine.context.marks import not_in_images
+from engine.criu import criu
+from engine.criu.forkcopy import fork_copy, wiped_ranges
+from engine.mappings.address_space import read_mappings_quickly
+from engine.mappings.layout import Span
+from engine.memory.hollow import hollow_spans, page_ranges, to_wire
 from engine.phases import Phases
-from engine.precopy import Ahead
-from engine.vessel import obstacle
+from engine.pour import precopy
+from engine.pour.precopy import Ahead
+from engine.pour.vessel import obstacle
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.pages.pages import send_own_pages
 from remote import rehearsal

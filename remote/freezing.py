@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from engine.capture import pending_signals
-from engine.pending import Pending, put_first
-from engine.restarts import note_masks
+from engine.calls.restarts import note_masks
+from engine.context.capture import pending_signals
+from engine.signals.pending import Pending, put_first
 from kernel_helpers.calls.numbers import NAMES
 from kernel_helpers.errors import sentence
 from kernel_helpers.link.link import Parked

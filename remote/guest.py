@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine import precopy
-from engine.arrival import seccomp_suspended
-from engine.pending import Pending, put
-from engine.postcopy import Taker
-from engine.store import FileStore
+from engine.files.store import FileStore
+from engine.pour import precopy
+from engine.pour.arrival import seccomp_suspended
+from engine.pour.postcopy import Taker
+from engine.signals.pending import Pending, put
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link.link import AwayLink, Event, Kind
 from kernel_helpers.process import many, tracing
@@ -100,13 +100,13 @@ class Guest:
         self.sandbox = sandbox
         self.link = link
         self.objects: dict[str, str] = {}
-        """by identity: what its memory that it alone has mapped shared is called (engine/alone.py)"""
+        """by identity: what its memory that it alone has mapped shared is called (engine/memory/alone.py)"""
         self.uid = uid
         self.home_nodes = home_nodes
         """which nodes of memory its home has, as the kernel there tells them"""
         self.command = command
         self.userfaultfd = userfaultfd
-        """by which its writes can be noted (engine/precopy.py); -1: not yet, or they cannot"""
+        """by which its writes can be noted (engine/pour/precopy.py); -1: not yet, or they cannot"""
         self.goes_whole = not isinstance(link, AwayLink)
         """memory goes neither ahead of it nor after it: the reference interceptor writes into it past all that takes note"""
         self.can_be_watched = not self.goes_whole

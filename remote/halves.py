@@ -6,7 +6,7 @@ its result. So it does here, and home is told before it hears of any other call.
 
 from __future__ import annotations
 
-from engine import rests
+from engine.calls import rests
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import U64
 from kernel_helpers.process.tracing import Stop

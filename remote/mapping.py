@@ -20,9 +20,9 @@ import struct
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from engine.files import MappedFile, hashes
-from engine.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
-from engine.store import FileStore, Incoming
+from engine.files.files import MappedFile, hashes
+from engine.files.store import FileStore, Incoming
+from engine.mappings.mappings import MAP_PRIVATE, MAP_SHARED, PROT_WRITE
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link.link import AwayLink, Event
 from kernel_helpers.process import tracing

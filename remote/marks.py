@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import struct
 
-from engine.mappings import PAGE
-from engine.marks import MCL_FUTURE, lock_limit, locked_bytes, mapped_bytes
+from engine.context.marks import MCL_FUTURE, lock_limit, locked_bytes, mapped_bytes
+from engine.mappings.mappings import PAGE
 from kernel_helpers.link.link import Event
 from kernel_helpers.pages.pages import GUARD_INSTALL, GUARD_REMOVE, knows_guards
 from kernel_helpers.process.syscalls import SYS, U64

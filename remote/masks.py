@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from ptrace import PtraceError
 
-from engine.arrival import install_watch
-from engine.signalfds import UNCATCHABLE
+from engine.pour.arrival import install_watch
+from engine.signals.signalfds import UNCATCHABLE
 from kernel_helpers.calls import filter as call_filter
 from kernel_helpers.calls.table import Class, row_of
 from kernel_helpers.errors import FarhomeError
@@ -36,7 +36,7 @@ from remote.tracee import Tracee
 from wire.control import Control, pack, unpack
 
 if TYPE_CHECKING:
-    from engine.context import Context
+    from engine.context.context import Context
     from kernel_helpers.process.seizing import Frozen
 
 _BLOCK, _UNBLOCK, _SETMASK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK), int(signal.SIG_SETMASK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.store import LIMIT
+from engine.files.store import LIMIT
 from remote import identity
 
 

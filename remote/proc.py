@@ -172,5 +172,5 @@ def _string(host: int, address: int) -> bytes | None:
 
 
 def _memory(host: int, address: int, size: int) -> bytes:
-    """Empty if it cannot be read. Not by /proc/PID/mem, which does not wait for a page that is still to come (engine/postcopy.py)."""
+    """Empty if it cannot be read. Not by /proc/PID/mem, which does not wait for a page that is still to come (engine/pour/postcopy.py)."""
     return read_memory(host, address, size) or b""

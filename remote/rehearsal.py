@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine import criu, images
+from engine.criu import criu, images
 from kernel_helpers.common.library import build_directory
 from remote.sandbox import Sandbox
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from engine import postcopy
-from engine.store import FileStore
+from engine.files.store import FileStore
+from engine.pour import postcopy
 from kernel_helpers.errors import FarhomeError, sentence
 from kernel_helpers.link.link import Event, Kind
 from kernel_helpers.stream.stream import Connection, holds

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from engine import altstack, criu
+from engine.context import altstack
+from engine.criu import criu
 from kernel_helpers.common.library import build_directory
 from kernel_helpers.errors import FarhomeError
 from remote import mounts

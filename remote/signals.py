@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from engine.pending import Pending
-from engine.ticks import overrun, timer_of
+from engine.signals.pending import Pending
+from engine.signals.ticks import overrun, timer_of
 from kernel_helpers.link.link import Event, Parked
 from kernel_helpers.process import tracing
 from kernel_helpers.process.syscalls import SYS

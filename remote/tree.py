@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from engine.store import FileStore
+from engine.files.store import FileStore
 from remote.options import Options
 from remote.remote import Remote, Shared
 from wire import tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from engine.memory_nodes import ONE, memory_nodes
+from engine.mappings.memory_nodes import ONE, memory_nodes
 from kernel_helpers.calls.table import Class, row_of
 from kernel_helpers.link.link import Event
 from kernel_helpers.process import tracing

@@ -47,7 +47,7 @@ def take(run: str) -> Snapshot:
 
 
 def _is_of_criu(path: Path) -> bool:
-    """Whether nothing is there but CRIU's own memory of the kernel, where CRIU keeps it or where we do (engine/criu.py)."""
+    """Whether nothing is there but CRIU's own memory of the kernel, where CRIU keeps it or where we do (engine/criu/criu.py)."""
     return all(file.name == "criu.kdat" or file.name.startswith("kept-") or file.is_dir() for file in (path, *path.rglob("*")))
 
 

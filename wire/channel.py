@@ -3,7 +3,7 @@
 The remote listens. Who connects, and who listens, prove to each other by a TLS handshake (kernel_helpers/stream/tls.c) that they hold the
 one-time secret that went over the mutually authenticated control connection of the two node daemons; nothing is read before. A connection
 is of one role, which the handshake tells: ``move`` (msgpack frames and byte streams of one move), ``imgs`` (the stream of a hop), ``link``
-(handed to the C session) or ``page`` (memory that follows, engine/postcopy.py).
+(handed to the C session) or ``page`` (memory that follows, engine/pour/postcopy.py).
 """
 
 from __future__ import annotations

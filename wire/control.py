@@ -45,7 +45,7 @@ class Control(IntEnum):
     file as it is; home: only home can open it"""
     MAPPED = 50
     """what comes of MAP, one of: error (an errno; 0: none), again (ask again), home (why only home can map it), file (what the guest
-    maps; see engine/files.py)"""
+    maps; see engine/files/files.py)"""
     CONTENT = 51
     """the answer to FETCH: path, offset, data; no data: it cannot be had any more"""
     DIRECTED = 52
@@ -112,7 +112,7 @@ class Control(IntEnum):
     BLOCKS = 76
     """the answer to a SIGNAL that asks: masks: pairs of each thread that is in a call and what it blocks; ignored: what is by the guest"""
     TAKEN = 77
-    """the guest has taken the last tick of a timer: timer (engine/ticks.py); late: it had waited, and its thread tid waits for OVERRUNS"""
+    """the guest has taken the last tick of a timer: timer (ticks.py); late: it had waited, and its thread tid waits for OVERRUNS"""
     OVER = 75
     """what the new program takes over: pending, used (as in FROZEN), ignored"""
 

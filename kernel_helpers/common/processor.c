@@ -1,4 +1,4 @@
-/* What the kernel has switched on of the processor's extended state: for engine/processor.py. */
+/* What the kernel has switched on of the processor's extended state: for engine/leaving/processor.py. */
 #include <cpuid.h>
 #include <stdint.h>
 

@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SOURCE "farhome-private" /* engine/private.py knows a process's mounts by it */
+#define SOURCE "farhome-private" /* engine/leaving/private.py knows a process's mounts by it */
 #define SIZE "25%%" /* of the machine's memory; for snprintf() */
 
 enum { MOST = 10, USAGE = 64, NOT_PERMITTED = 77, NOT_EXECUTABLE = 126 };

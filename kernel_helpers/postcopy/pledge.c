@@ -1,4 +1,4 @@
-/* pledge PID: stands by while a deputy serves the missing pages of process PID, which runs (engine/postcopy.py).
+/* pledge PID: stands by while a deputy serves the missing pages of process PID, which runs (engine/pour/postcopy.py).
  *
  * It holds the userfaultfd that it was started with, so that a deputy which dies leaves the process waiting and not with zeros in place of
  * its memory. It reads from standard input: `f`, pages are missing from now on (it answers `r`); `k`, all are there, and it goes. If the

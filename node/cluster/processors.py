@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from balancer.view import View
-from engine.processor import Processor, why_unfit
+from engine.leaving.processor import Processor, why_unfit
 
 MOST = 256
 """Kinds of processors that are remembered."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from balancer.mistakes import Mistake
 from balancer.policy import LendingPolicy
-from engine.processor import FLAG
+from engine.leaving.processor import FLAG
 from kernel_helpers.errors import FarhomeError
 from mfs.settings import Settings as MfsSettings
 from node.common.names import DEFAULT_PORT, check_name, parse_endpoint

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from balancer.lending import Borrower, GuestClass, Present, class_of
 from balancer.policy import LendingPolicy, LendingState
-from engine import store
+from engine.files import store
 from node.common.paths import Paths
 from node.guests.cgroups import GuestGroups
 from node.guests.guest import Guest, Surroundings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from engine.permission import Owner, owner_of_user
+from engine.leaving.permission import Owner, owner_of_user
 from node.common import process
 from node.common.process import ProcessStat
 from node.moves import history
@@ -79,7 +79,7 @@ class HomeProcess:
         return f"{node} is none of the nodes that it may be on (mosrun --trust {','.join(self.trust)})"
 
     def registered_by(self) -> Owner:
-        """Whose rights bound what may leave of it (engine/permission.py)."""
+        """Whose rights bound what may leave of it (engine/leaving/permission.py)."""
         return Owner(self.owner[0], self.owner[1], self.owner[2:]) if len(self.owner) > 1 else owner_of_user(self.uid)
 
     @property

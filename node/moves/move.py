@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from engine.permission import Owner
+from engine.leaving.permission import Owner
 from kernel_helpers.errors import MoveRefused
 from node.moves.home_process import HOME
 from wire.frames import Message

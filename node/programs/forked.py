@@ -32,7 +32,7 @@ ROOMS = {
 }  # fmt: skip
 """What it forks: the name of the program, and where its main() is."""
 PREFIX = (sys.executable, "-P", "-s", "-m")
-SHARED = ("engine.refusal", "engine.store", "kernel_helpers.process.inject", "mfs.mounts", "wire.host")
+SHARED = ("engine.leaving.refusal", "engine.files.store", "kernel_helpers.process.inject", "mfs.mounts", "wire.host")
 """Modules that the daemon needs as well."""
 TITLE_ROOM = 1000
 """Bytes that a command line has to have for those of the programs to be shown in its place."""
@@ -148,7 +148,8 @@ def _preload() -> None:
         importlib.import_module(module)
     import deputy.__main__
     import remote.__main__
-    from engine import criu, mappings
+    from engine.criu import criu
+    from engine.mappings import mappings
     from kernel_helpers.calls import filter as call_filter
     from kernel_helpers.link import link
     from kernel_helpers.pages.tables import vmas

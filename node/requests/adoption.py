@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.peculiar import ask
-from engine.permission import Owner, may_leave
-from engine.refusal import is_kernels, only_poured, passes, reasons
+from engine.leaving.peculiar import ask
+from engine.leaving.permission import Owner, may_leave
+from engine.leaving.refusal import is_kernels, only_poured, passes, reasons
 from kernel_helpers.errors import FarhomeError, MoveRefused
 from node.common import process
 from node.moves.home_process import HomeProcess, to_record

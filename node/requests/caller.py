@@ -10,7 +10,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from engine.permission import Owner, owner_of_user
+from engine.leaving.permission import Owner, owner_of_user
 from node.common import process
 
 _SO_PEERGROUPS, _SO_PEERPIDFD = 59, 77

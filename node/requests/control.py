@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.permission import Owner, owner_of_user
+from engine.leaving.permission import Owner, owner_of_user
 from kernel_helpers.errors import FarhomeError
 from node.common.message_streams import BUFFER, close, read_message, write_message
 from node.requests.caller import Caller

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import capture, postcopy
-from engine.arrival import drop_capabilities
-from engine.context import Identity
-from engine.vessel import become
+from engine.context import capture
+from engine.context.context import Identity
+from engine.pour import postcopy
+from engine.pour.arrival import drop_capabilities
+from engine.pour.vessel import become
 from kernel_helpers.process import seizing
 from remote import identity
 from remote.sandbox import Sandbox

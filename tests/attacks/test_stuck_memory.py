@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.permission import Owner
+from engine.leaving.permission import Owner
 from node.common.aside import Aside
 from node.common.process import read_stat
 from node.moves.home_process import HomeProcess

@@ -1,4 +1,4 @@
-"""What is read out of a checkpoint is what the process had: field by field the same as engine/capture.py takes out of it."""
+"""What is read out of a checkpoint is what the process had: field by field the same as engine/context/capture.py takes out of it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from checkpoint.directory import Opened
 from checkpoint.errors import BadCheckpoint
 from checkpoint.record import MOST, NAME, Record
 from checkpoint.take import take
-from engine.capture import capture
-from engine.context import Context, ThreadContext
+from engine.context.capture import capture
+from engine.context.context import Context, ThreadContext
 from kernel_helpers.process.seizing import seize
 from kernel_helpers.process.syscalls import SYS, Registers, normalise_restart
 from tests.moves.cluster import until

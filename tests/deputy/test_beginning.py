@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deputy.beginning import Beginning, program_of
-from engine.permission import ROOT
+from engine.leaving.permission import ROOT
 
 pytestmark = pytest.mark.timeout(30)
 

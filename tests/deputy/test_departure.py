@@ -18,8 +18,8 @@ from deputy.move import Move
 from deputy.options import Options
 from deputy.preparation import Preparation, Target
 from deputy.process import Loop, Process
-from engine.permission import ROOT
-from engine.precopy import Progress
+from engine.leaving.permission import ROOT
+from engine.pour.precopy import Progress
 from wire import frames
 from wire.local import LocalServer
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from deputy.footprint import HIGHEST, LOWEST, free_base
-from engine.remains import BASES, GRID
+from engine.leaving.remains import BASES, GRID
 from kernel_helpers.errors import FarhomeError
 
 MIB = 1 << 20

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from deputy.mending import mend
-from engine.crowd import call_in
-from engine.pending import put, take
+from engine.context.crowd import call_in
+from engine.signals.pending import put, take
 from kernel_helpers.process import refuge, seizing
 from kernel_helpers.process.inject import Thread
 from kernel_helpers.process.journal import Journal, children, descriptors
@@ -282,7 +282,7 @@ def test_who_puts_it_right_may_be_killed_too(program: Program, tmp_path: Path, m
     journal = tmp_path / "1.journal"
     killed(program.pid, journal, lambda frozen: (os.kill(program.pid, signal.SIGUSR1), take(frozen)))
     os.kill(program.pid, signal.SIGUSR2)  # waits beside what was taken
-    for step in ("deputy.mending._end_copies", "deputy.mending.put_first", "engine.pending.put"):
+    for step in ("deputy.mending._end_copies", "deputy.mending.put_first", "engine.signals.pending.put"):
         mender = os.fork()
         if not mender:
             monkeypatch.setattr(step, lambda *arguments: (all_call(arguments[0]), die()))

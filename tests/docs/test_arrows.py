@@ -10,39 +10,39 @@ import pytest
 
 from tools.arrows import ROOT, between_folders, c_arrows, circles, imported, python_arrows
 
-NODE = (ROOT / "node" / "README.md").read_text()
+ROOMS = {room: (ROOT / room / "README.md").read_text() for room in ("node", "engine")}
+"""Rooms whose folders may use what the tables of their pages say."""
 HELPERS = (ROOT / "kernel_helpers" / "README.md").read_text()
 
 
-def may_use() -> dict[str, set[str]]:
-    """By the table of node/README.md: which folders of node/ each may use, itself too."""
+def may_use(room: str) -> dict[str, set[str]]:
+    """By the table of a room's page: which of its folders each may use, itself too."""
     table: dict[str, set[str]] = {}
-    for folder, words in re.findall(r"^\| `(\w+)/` \| .* \| (.*?) ?\|$", NODE, re.MULTILINE):
+    for folder, words in re.findall(r"^\| `(\w+)/` \| .* \| (.*?) ?\|$", ROOMS[room], re.MULTILINE):
         table[folder] = {folder, *(table if words == "all above" else words.split(", ") if words else ())}
     return table
 
 
-def test_the_table_of_node_has_its_folders() -> None:
-    folders = {path.parent.name for path in (ROOT / "node").glob("*/*.py")} | {
-        path.parents[1].name for path in (ROOT / "node").glob("*/*/*.py")
-    }
-    assert set(may_use()) == folders
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_table_of_a_room_has_its_folders(room: str) -> None:
+    files = [path.relative_to(ROOT / room).parts for path in (ROOT / room).rglob("*.py")]
+    assert set(may_use(room)) == {parts[0] for parts in files if len(parts) > 1}
     above: set[str] = set()
-    for folder, used in may_use().items():
+    for folder, used in may_use(room).items():
         assert used <= above | {folder}, "a folder uses none that stands below it in the table"
         above.add(folder)
 
 
-@pytest.mark.parametrize("folder", sorted(may_use()))
-def test_folders_of_node_use_what_the_table_says(folder: str) -> None:
-    allowed, used = may_use()[folder], set()
-    for path in (ROOT / "node" / folder).rglob("*.py"):
+@pytest.mark.parametrize(("room", "folder"), [(room, folder) for room in ROOMS for folder in sorted(may_use(room))])
+def test_folders_of_a_room_use_what_the_table_says(room: str, folder: str) -> None:
+    allowed, used = may_use(room)[folder], set()
+    for path in (ROOT / room / folder).rglob("*.py"):
         for module in imported(path):
             parts = module.split("/")
-            if parts[0] == "node":
+            if parts[0] == room and len(parts) > 2:
                 assert parts[1] in allowed, f"{path.relative_to(ROOT)} imports {module}"
                 used.add(parts[1])
-    assert used >= allowed - {folder} or "all above" in NODE.partition(f"| `{folder}/`")[2].partition("\n")[0]
+    assert used >= allowed - {folder} or "all above" in ROOMS[room].partition(f"| `{folder}/`")[2].partition("\n")[0]
 
 
 @pytest.mark.parametrize(("folder", "others"), [("keys", ["cluster/keys"]), ("front", ["cluster/keys", "cluster/front"])])

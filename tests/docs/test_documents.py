@@ -70,7 +70,7 @@ def test_the_architecture_is_read_in_one_sitting() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 300
 
 
-FLAT = [room for room in ROOMS if room.name not in ("node", "kernel_helpers", "tests")]
+FLAT = [room for room in ROOMS if room.name not in ("node", "engine", "kernel_helpers", "tests")]
 """Rooms without folders of their own; those of the others have tests below."""
 
 
@@ -122,18 +122,19 @@ def test_a_readme_names_what_is_in_each_folder_of_helpers(folder: Path) -> None:
     assert len([path for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py")]) <= 14
 
 
-NODE = sorted({path.parent for path in (ROOT / "node").rglob("*.py")})
+NODE = sorted({path.parent for room in ("node", "engine") for path in (ROOT / room).rglob("*.py")})
 
 
 @pytest.mark.parametrize("folder", NODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_readme_of_node_names_what_is_in_each_folder(folder: Path) -> None:
-    text = (ROOT / "node" / "README.md").read_text()
+def test_the_readme_of_a_room_names_what_is_in_each_folder(folder: Path) -> None:
+    room = ROOT / folder.relative_to(ROOT).parts[0]
+    text = (room / "README.md").read_text()
     there = {path.name for path in folder.iterdir() if path.name not in ("__pycache__", "__init__.py", "README.md")}
     for name in there:
         assert f"`{name}`" in text or f"[{name}]" in text or f"`{name}/`" in text, name
     assert len(there) <= 14
     for name in re.findall(r"`(\w+\.py)`", text):
-        assert list((ROOT / "node").rglob(name)), name
+        assert list(room.rglob(name)), name
 
 
 @pytest.mark.parametrize("name", man.COMMANDS)

@@ -11,7 +11,7 @@ from tools.arrows import ROOMS, ROOT
 LINES, FUNCTION, ENTRIES = 400, 60, 14
 FILES_SO_FAR = {
     "balancer/gossip.py", "balancer/membership.py", "checkpoint/take.py", "cli/mosctl.py", "cli/mosrun.c",
-    "deputy/stub.py", "engine/context.py", "engine/forkcopy.py", "engine/refill.py", "kernel_helpers/calls/table.py",
+    "deputy/stub.py", "engine/context/context.py", "engine/criu/forkcopy.py", "engine/pour/refill.py", "kernel_helpers/calls/table.py",
     "kernel_helpers/link/away/direct_files.c", "kernel_helpers/link/link.py", "kernel_helpers/postcopy/receive.c",
     "kernel_helpers/process/inject.c", "kernel_helpers/process/inject.py", "kernel_helpers/process/inject_many.c",
     "kernel_helpers/process/many.py", "kernel_helpers/stream/stream.c", "kernel_helpers/usage/account.c", "node/guests/guests.py",
@@ -22,8 +22,8 @@ FUNCTIONS_SO_FAR = {
     "cli/mosctl.py: parser": "one line for each option",
     "deputy/homecoming.py: come_home": "to be parted with the move as a value",
     "deputy/leaving.py: leave": "to be parted with the move as a value",
-    "engine/layout.py: make_plan": "to be parted",
-    "engine/refill.py: refill": "to be parted",
+    "engine/mappings/layout.py: make_plan": "to be parted",
+    "engine/pour/refill.py: refill": "to be parted",
     "kernel_helpers/link/home/calls.c: home_take_call": "to be parted",
     "kernel_helpers/link/link.py: _native": "one line for each function of the library",
     "kernel_helpers/mfs/client/main.c: main": "one line for each option",
@@ -41,7 +41,6 @@ FOLDERS_SO_FAR = {
     "bench": "a file for each bench and its peer",
     "cli": "a file for each command",
     "deputy": "to be parted",
-    "engine": "to be parted",
     "kernel_helpers": "one folder for each topic",
     "monitor": "to be parted",
     "remote": "to be parted",

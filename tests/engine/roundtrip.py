@@ -1,6 +1,6 @@
 """A process leaves, runs elsewhere as a copy, and comes home, all on one machine and without a network or CRIU.
 
-The copy that engine.forkcopy makes plays the guest; the process itself is hollowed as a stub is.
+The copy that engine.criu.forkcopy makes plays the guest; the process itself is hollowed as a stub is.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from engine.capture import capture, scratch_page, send_pages
-from engine.context import Context
-from engine.forkcopy import fork_copy
-from engine.mappings import Mapping, free_address, read_mappings
-from engine.refill import Refilled, refill
+from engine.context.capture import capture, scratch_page, send_pages
+from engine.context.context import Context
+from engine.criu.forkcopy import fork_copy
+from engine.mappings.mappings import Mapping, free_address, read_mappings
+from engine.pour.refill import Refilled, refill
 from kernel_helpers.pages.pages import PageTotals
 from kernel_helpers.process.inject import check
 from kernel_helpers.process.seizing import Frozen, find_instruction, seize

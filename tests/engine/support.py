@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import criu, files
-from engine.arrival import wake
-from engine.forkcopy import fork_copy
+from engine.criu import criu
+from engine.criu.forkcopy import fork_copy
+from engine.files import files
+from engine.pour.arrival import wake
 from kernel_helpers.process import inject, seizing
 from remote.sandbox import Sandbox
 from tests.remote.ids import own_ids

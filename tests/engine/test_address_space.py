@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from engine.address_space import Maps, read_mappings_quickly
-from engine.layout import Plan, Span, make_plan, merge, page_ranges
-from engine.mappings import CARRIED_FLAGS, MAP_PRIVATE, PAGE, Mapping, read_mappings
-from engine.refill import _creation
+from engine.mappings.address_space import Maps, read_mappings_quickly
+from engine.mappings.layout import Plan, Span, make_plan, merge, page_ranges
+from engine.mappings.mappings import CARRIED_FLAGS, MAP_PRIVATE, PAGE, Mapping, read_mappings
+from engine.pour.refill import _creation
 from kernel_helpers.pages.tables import plain
 from kernel_helpers.process import batches, refuge
 from kernel_helpers.process.batches import Calls, failed

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from engine.refusal import only_poured, reasons, why_not
+from engine.leaving.refusal import only_poured, reasons, why_not
 from tests.engine.test_refusal import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def test_of_a_process_that_has_ended_nothing_more_is_told() -> None:
 def test_a_process_that_may_not_be_looked_into_is_told_as_such() -> None:
     """As for a daemon whose rights are bounded: asked by a process that has given up its capabilities."""
     source = (
-        "import os, sys; from engine.refusal import reasons, only_poured; os.setresgid(1, 1, 1); os.setresuid(1, 1, 1);"
+        "import os, sys; from engine.leaving.refusal import reasons, only_poured; os.setresgid(1, 1, 1); os.setresuid(1, 1, 1);"
         "pid = int(sys.argv[1]); print([*reasons(pid), *only_poured(pid)])"
     )
     with python("") as pid:

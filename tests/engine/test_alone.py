@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from engine.alone import MOST, SharedObject, name_at_home, named
-from engine.capture import capture
-from engine.context import BadContext, Context
-from engine.mappings import read_mappings
+from engine.context.capture import capture
+from engine.context.context import BadContext, Context
+from engine.mappings.mappings import read_mappings
+from engine.memory.alone import MOST, SharedObject, name_at_home, named
 from kernel_helpers.inspection.sharing import MAPPED, OPEN, who_has
 from kernel_helpers.process.seizing import seize
 

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 
-from engine.arrival import notifications_work
+from engine.pour.arrival import notifications_work
 
 WITHOUT = r"""
 import ctypes, struct
-from engine.arrival import notifications_work
+from engine.pour.arrival import notifications_work
 libc = ctypes.CDLL(None, use_errno=True)
 code = b"".join(struct.pack("<HBBI", *i) for i in ((0x20, 0, 0, 0), (0x15, 0, 1, 317), (6, 0, 0, 0x00050000 | 22), (6, 0, 0, 0x7FFF0000)))
 buffer = ctypes.create_string_buffer(code, len(code))

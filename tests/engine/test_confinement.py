@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import peculiar
-from engine.capture import capture
-from engine.confinement import IN_IMAGES, chain, lets_sleeps_go_on, obstacle, unfit
-from engine.context import BadContext, Context
-from engine.refusal import only_poured, why_not
+from engine.context.capture import capture
+from engine.context.confinement import IN_IMAGES, chain, lets_sleeps_go_on, obstacle, unfit
+from engine.context.context import BadContext, Context
+from engine.leaving import peculiar
+from engine.leaving.refusal import only_poured, why_not
 from kernel_helpers.calls.filter import program as own_program
 from kernel_helpers.process.seizing import seize
 from tests.programs.build import program

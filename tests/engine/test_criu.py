@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import capture, criu, images
-from engine.arrival import drop_capabilities, install_filter
-from engine.forkcopy import fork_copy
+from engine.context import capture
+from engine.criu import criu, images
+from engine.criu.forkcopy import fork_copy
+from engine.pour.arrival import drop_capabilities, install_filter
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process import inject, seizing
 from kernel_helpers.process.syscalls import SYS

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from bench.nodes import build
-from engine.capture import capture
-from engine.context import Context
-from engine.crowd import call_in
-from engine.pending import take
+from engine.context.capture import capture
+from engine.context.context import Context
+from engine.context.crowd import call_in
+from engine.signals.pending import take
 from kernel_helpers.inspection import tasks
 from kernel_helpers.process import many, seizing
 from kernel_helpers.process.inject import EVENT_STOP

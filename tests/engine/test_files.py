@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import files
-from engine.files import HashCache, MappedFile, mapped_files
-from engine.mappings import SPECIAL
+from engine.files import files
+from engine.files.files import HashCache, MappedFile, mapped_files
+from engine.mappings.mappings import SPECIAL
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inspection import places
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import forkcopy
-from engine.forkcopy import fork_copy
+from engine.criu import forkcopy
+from engine.criu.forkcopy import fork_copy
 from kernel_helpers.errors import MoveRefused
 from kernel_helpers.process import seizing
 from tests.engine.support import counts_on, descendants, eventually, running
@@ -89,7 +89,7 @@ def test_copy_runs_on_as_the_process_would(counter: str) -> None:
 def test_death_of_the_tracer_leaves_the_process_sound_and_no_copy(counter: str) -> None:
     source = """
 import os, signal, sys
-from engine.forkcopy import fork_copy
+from engine.criu.forkcopy import fork_copy
 from kernel_helpers.process import seizing
 copy = fork_copy(seizing.seize(int(sys.argv[1])))
 print(copy.pid, copy.keeper.tid, flush=True)

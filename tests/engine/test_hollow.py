@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.files import FileMapping
-from engine.hollow import LEAST, MOST_RANGES, choose, from_wire, to_wire
+from engine.files.files import FileMapping
+from engine.memory.hollow import LEAST, MOST_RANGES, choose, from_wire, to_wire
 from kernel_helpers.errors import FarhomeError
 
 BASE = 0x7F0000000000

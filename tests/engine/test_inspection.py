@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import images, inspection
-from engine.images import Entry
+from engine.criu import images, inspection
+from engine.criu.images import Entry
 from kernel_helpers.errors import FarhomeError
 from tests.engine.support import counts_on, images_of, running
 

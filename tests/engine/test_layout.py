@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.layout import Duplicate, LayoutImpossible, ReservedOverlap, make_plan, merge, subtract
-from engine.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
+from engine.mappings.layout import Duplicate, LayoutImpossible, ReservedOverlap, make_plan, merge, subtract
+from engine.mappings.mappings import MAP_PRIVATE, MAP_SHARED, PAGE, Mapping
 from kernel_helpers.pages.pages import PageRange
 
 READ, WRITE = 1, 2

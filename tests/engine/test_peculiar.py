@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from engine.peculiar import ask
-from engine.refusal import passes, reasons, shares_memory
+from engine.leaving.peculiar import ask
+from engine.leaving.refusal import passes, reasons, shares_memory
 from kernel_helpers.calls.settings import parse, settings
 from kernel_helpers.errors import MoveRefused
 from tests.programs.build import program

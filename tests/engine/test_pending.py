@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.capture import pending_signals
-from engine.pending import put, put_first, settled, take
+from engine.context.capture import pending_signals
+from engine.signals.pending import put, put_first, settled, take
 from kernel_helpers.process import seizing, tracing
 from kernel_helpers.process.inject import SIGINFO_SIZE
 from kernel_helpers.process.syscalls import SYS

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from deputy.beginning import Beginning, program_of
-from engine.permission import CAPABILITIES, ROOT, SETUID, THREADS_DIFFER, UNREADABLE, Owner, is_secure, may_leave
-from engine.refusal import reasons
+from engine.leaving.permission import CAPABILITIES, ROOT, SETUID, THREADS_DIFFER, UNREADABLE, Owner, is_secure, may_leave
+from engine.leaving.refusal import reasons
 from kernel_helpers.errors import MoveRefused
 from tests.programs.privileged import copy_into
 

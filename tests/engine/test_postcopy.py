@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from deputy.pledge import Pledge
-from engine import postcopy, precopy
-from engine.layout import Span
+from engine.mappings.layout import Span
+from engine.pour import postcopy, precopy
 from kernel_helpers.pages.pages import GUARD_INSTALL, guards, knows_guards, own_bytes
 from kernel_helpers.postcopy.postcopy import Given, Sink, give_pages
 from kernel_helpers.process import seizing

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import precopy
-from engine.layout import merge
-from engine.mappings import PAGE, Mapping, read_mappings
+from engine.mappings.layout import merge
+from engine.mappings.mappings import PAGE, Mapping, read_mappings
+from engine.pour import precopy
 from kernel_helpers.process import seizing
 from tests.engine.support import PYTHON
 from wire.frames import WireError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.processor import IGNORED, Processor, own_processor, why_unfit
+from engine.leaving.processor import IGNORED, Processor, own_processor, why_unfit
 
 OLD = frozenset({"sse2", "avx"})
 NEW = OLD | {"avx2", "fma"}

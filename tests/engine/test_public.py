@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.files import MappedFile
-from engine.public import find_public, open_public
-from engine.store import FileStore
+from engine.files.files import MappedFile
+from engine.files.public import find_public, open_public
+from engine.files.store import FileStore
 
 OPENED, READ = 0x20, 0x1
 CONTENT = b"what it holds"

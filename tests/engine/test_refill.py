@@ -23,11 +23,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from engine.capture import capture, send_pages
-from engine.context import BadContext, Context
-from engine.layout import ReservedOverlap
-from engine.mappings import PAGE, read_mappings
-from engine.refill import Refilled, RefillFailed, refill
+from engine.context.capture import capture, send_pages
+from engine.context.context import BadContext, Context
+from engine.mappings.layout import ReservedOverlap
+from engine.mappings.mappings import PAGE, read_mappings
+from engine.pour.refill import Refilled, RefillFailed, refill
 from kernel_helpers.process.seizing import seize
 from kernel_helpers.process.syscalls import SYS, signed
 from tests.engine import roundtrip, support

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine.peculiar import by_asking
-from engine.refusal import why_not
+from engine.leaving.peculiar import by_asking
+from engine.leaving.refusal import why_not
 from kernel_helpers.process import seizing
 
 PRELUDE = """

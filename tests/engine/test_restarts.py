@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import restarts, standstill
+from engine.calls import restarts, standstill
 from kernel_helpers.process.seizing import Frozen, seize
 from kernel_helpers.process.syscalls import SYS, signed
 from tests.programs.build import program

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import rests
-from engine.finishing import Rests
+from engine.calls import rests
+from engine.calls.finishing import Rests
 from kernel_helpers.process.seizing import seize
 from tests.programs.build import program
 

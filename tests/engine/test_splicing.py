@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from engine import splicing
-from engine.splicing import splicer
+from engine.memory import splicing
+from engine.memory.splicing import splicer
 from kernel_helpers.pages.pages import PageRange, PageTotals, receive_own_pages, send_own_pages
 from kernel_helpers.process.seizing import Frozen, seize
 

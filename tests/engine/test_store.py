@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import store as room
-from engine.files import MappedFile
-from engine.store import FileStore, in_use, lent
+from engine.files import store as room
+from engine.files.files import MappedFile
+from engine.files.store import FileStore, in_use, lent
 from kernel_helpers.errors import FarhomeError
 
 CONTENT = b"content of a library " * 5000
@@ -154,8 +154,8 @@ def test_the_guests_of_one_tree_cannot_have_all_of_it(tmp_path: Path, monkeypatc
 def test_an_arrival_whose_remote_was_killed_takes_no_room(tmp_path: Path) -> None:
     program = f"""
 import os, signal
-from engine.files import MappedFile
-from engine.store import FileStore
+from engine.files.files import MappedFile
+from engine.files.store import FileStore
 FileStore({str(tmp_path)!r}, 4000).expect(MappedFile("/x", 2000, "0" * 64))
 os.kill(os.getpid(), signal.SIGKILL)
 """

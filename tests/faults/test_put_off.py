@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from engine import writing
+from engine.calls import writing
 from tests.faults import stops
 from tests.faults.running import HOME, Running
 from tests.faults.stops import Stop

@@ -26,9 +26,9 @@ from checkpoint import context as saved
 from checkpoint.directory import Opened
 from checkpoint.record import MOST, NAME, Record
 from deputy import signalfds
-from engine import images
-from engine.capture import capture
-from engine.context import BadContext, Context
+from engine.context.capture import capture
+from engine.context.context import BadContext, Context
+from engine.criu import images
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.process.seizing import seize
 from node.cluster.front import values

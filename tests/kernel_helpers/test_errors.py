@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.refusal import reasons
+from engine.leaving.refusal import reasons
 from kernel_helpers.errors import MoveRefused, sentence
 from kernel_helpers.process.inject import check
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.pending import take
+from engine.signals.pending import take
 from kernel_helpers.process import seizing, syscalls
 from kernel_helpers.process.syscalls import SYS
 from kernel_helpers.process.tracing import SI_TKILL, signal_code, signal_number

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.address_space import read_mappings_quickly
-from engine.mappings import PAGE, Mapping, read_mappings
+from engine.mappings.address_space import read_mappings_quickly
+from engine.mappings.mappings import PAGE, Mapping, read_mappings
 from kernel_helpers.pages.tables import vmas
 
 SCRIPT = """

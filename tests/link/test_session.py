@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bench.link_pair import wait_for
-from engine.arrival import install_filter
+from engine.pour.arrival import install_filter
 from kernel_helpers.link.link import AwayLink, Event, HomeLink, Kind, SessionLink
 from kernel_helpers.process import seizing
 from kernel_helpers.process.syscalls import SYS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.processor import own_processor
+from engine.leaving.processor import own_processor
 from tests.faults.running import HOME, Running, log_lines
 from tests.moves.cluster import Cluster, until
 from tests.moves.outcome import kill_session

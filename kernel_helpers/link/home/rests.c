@@ -43,7 +43,7 @@ int home_has_rest(const struct home_thread *t)
 	return 1;
 }
 
-/* Takes what is done from the front of a vector of so many parts. Python asks, too (engine/rests.py). */
+/* Takes what is done from the front of a vector of so many parts. Python asks, too (engine/calls/rests.py). */
 void rests_shorten(unsigned char *parts, uint64_t count, uint64_t done)
 {
 	for (uint64_t i = 0; i < count && done; i++) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from balancer.view import Entry, View
-from engine.processor import Processor
+from engine.leaving.processor import Processor
 from node.cluster.processors import ASK_PERIOD, Processors
 from tests.balancer.vectors import node
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from engine.permission import Owner
+from engine.leaving.permission import Owner
 from node.common.process import read_stat
 from node.requests.caller import Caller
 from tests.node.nodes import Cluster
