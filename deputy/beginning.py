@@ -6,7 +6,7 @@ there is almost nothing to carry.
       | <-- event: begins -------------|  it is seized, for its execve    |
       |-- it is its turn -------------------------------------------------->|
       |                                | <-------- PTRACE_EVENT_EXEC ------|  execve
-      | <-- moved ---------------------|  held at the first instruction, it leaves (deputy/leaving.py)
+      | <-- moved ---------------------|  held at the first instruction, it leaves (deputy/out_and_hop.py)
 """
 
 from __future__ import annotations

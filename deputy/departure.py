@@ -1,7 +1,7 @@
 """One move out or hop, from mosd's request to the answer: the target prepares, memory goes ahead, the process follows.
 
 Everything here is called in the deputy's loop, and returns soon: what takes long runs in a worker (deputy/preparation.py), and the loop
-comes back when it is over. Only the process itself leaves in one go (deputy/leaving.py).
+comes back when it is over. Only the process itself leaves in one go (deputy/out_and_hop.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from deputy import freezing, leaving
+from deputy import freezing, out_and_hop
 from deputy.beginning import Beginning, program_of
 from deputy.freezing import MOMENT_PATIENCE, NotNow, Writes
 from deputy.move import Move, Wanted
@@ -112,7 +112,7 @@ class Departure(Move):
                 return None
             held, since = self._take_begun(self._beginning)
         if process.away is None and held is None:
-            leaving.await_alone(process.pid)
+            out_and_hop.await_alone(process.pid)
             if process.rests:
                 raise Writes
         if preparation.areas and preparation.ahead is None and self._go_ahead():
@@ -121,8 +121,8 @@ class Departure(Move):
             self._watch(process.away)
             return None
         if process.away is None:
-            return leaving.leave(process, preparation, since, held)
-        return leaving.hop(process, process.away, preparation, self._begun)
+            return out_and_hop.leave(process, preparation, since, held)
+        return out_and_hop.hop(process, process.away, preparation, self._begun)
 
     def _begin(self, mosrun: os.stat_result) -> None:
         """The target is ready: mosrun may execute its program. Errors: OSError."""
@@ -161,7 +161,7 @@ class Departure(Move):
             return False
         userfaultfd = -1
         if preparation.memory != "postcopy":
-            userfaultfd, seconds = leaving.watch(process)
+            userfaultfd, seconds = out_and_hop.watch(process)
             preparation.stood_still += seconds
         preparation.ahead = Ahead(process.pid, userfaultfd, areas, preparation.memory)
         self._work("memory", preparation.send_ahead)

@@ -19,10 +19,10 @@ from deputy.departure import Departure
 from deputy.execution import Replacement
 from deputy.guestlink import GuestLink, LinkLost
 from deputy.mapping import Mappings
+from deputy.memory_late import Pledge
 from deputy.mosd import Mosd
 from deputy.move import Move
 from deputy.options import Options
-from deputy.pledge import Pledge
 from deputy.preparation import Preparation, Target
 from deputy.process import Loop, Process
 from deputy.requests import Requests
@@ -195,18 +195,18 @@ class Deputy:
         return isinstance(self._move, Replacement)
 
     def bear(self, pid: int) -> Process:
-        """See deputy/birth.py."""
+        """See deputy/births.py."""
         child = Deputy(replace(self._options, pid=pid, socket=self._options.socket.with_name(f"{pid}.sock")), self._tree)
         self._tree.members.append(child)
         return child.process
 
     def tell_of(self, child: Process) -> None:
-        """See deputy/birth.py."""
+        """See deputy/births.py."""
         deputy = next(other for other in self._tree.members if other.process is child)
         self._tree.newborns.add(deputy, {"event": "born", "pid": child.pid, "where": child.where})
 
     def disown(self, number: int) -> Stub | None:
-        """See deputy/birth.py."""
+        """See deputy/births.py."""
         for process in (other.process for other in self._tree.members if other is not self):
             if process.away is not None and process.away.stub.program_tid(process.pid) == number:
                 process.finished = True

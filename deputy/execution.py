@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from deputy import leaving
+from deputy import out_and_hop
 from deputy.beginning import at_first_instruction
 from deputy.guestlink import Announced, GuestLink, LinkLost
 from deputy.move import Move, Wanted
@@ -158,7 +158,7 @@ class Replacement(Move):
         process, wanted = self.process, self.wanted
         try:
             preparation.check()
-            report = leaving.leave(process, preparation, self.begun, self.frozen, self.heritage.used)
+            report = out_and_hop.leave(process, preparation, self.begun, self.frozen, self.heritage.used)
         except (FarhomeError, WireError, OSError) as error:
             preparation.abandon()
             if process.away is not None:  # it was committed: that copy alone may run

@@ -32,8 +32,8 @@ from wire.channel import Channel
 from wire.frames import WireError
 
 if TYPE_CHECKING:
-    from deputy.approach import Approach
     from deputy.away import Away
+    from deputy.memory_ahead import Approach
     from deputy.process import Process
     from deputy.stub import Stub
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deputy import selfsight
+from deputy import proc_texts
 from kernel_helpers.link.link import Event
 from kernel_helpers.usage import account, children
 from wire.control import Control, unpack
@@ -105,7 +105,7 @@ class OwnProc:
         none can be made here; ValueError and its like: nonsense was asked for."""
         stub = self._away.stub
         name, thread = str(fields["name"]), int(str(fields["thread"]))
-        if name not in selfsight.NAMES:
+        if name not in proc_texts.NAMES:
             raise ValueError(f"no such file: {name!r}")
         reading = zlib.decompressobj()
         guest = reading.decompress(_bytes(fields["text"]), TEXT_MOST)
@@ -126,9 +126,9 @@ class OwnProc:
             return b""
         asks_itself = tid == (thread or stub.program_tid(stub.pid))
         whose = thread or stub.program_tid(stub.pid)
-        used = selfsight.Used.of(account.check(fields["used"]), whose, bool(thread), children.in_all(stub.pid))
+        used = proc_texts.Used.of(account.check(fields["used"]), whose, bool(thread), children.in_all(stub.pid))
         names = self._away.mappings.names()
-        text = selfsight.compose(name, place, guest, names, used, asks_itself)
+        text = proc_texts.compose(name, place, guest, names, used, asks_itself)
         if text == Path(f"{place}/{name}").read_bytes():
             return b""
         path = self._directory() / f"{os.getpid()}-{secrets.token_hex(16)}"

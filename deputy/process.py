@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from deputy.away import Away
 from deputy.guestlink import GuestLink
 from deputy.mapping import Mappings
+from deputy.memory_late import Pledge
 from deputy.mosd import Mosd
 from deputy.options import Options
-from deputy.pledge import Pledge
 from deputy.stub import Stub
 from engine.calls.finishing import Rests
 from engine.pour.postcopy import Giver

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from deputy import birth, mapping
+from deputy import births, mapping
 from deputy.away import Away
-from deputy.birth import Family
+from deputy.births import Family
 from deputy.direct import DirectFiles
 from deputy.guestlink import Announced
 from deputy.proc import OwnProc
@@ -53,7 +53,7 @@ class Requests:
         if away.stub.executed is not None:
             away.link.home.release()
             return  # of a guest that is over
-        if birth.handle(away, self._family, event) or self._own_proc.handle(event) or self._direct.handle(event):
+        if births.handle(away, self._family, event) or self._own_proc.handle(event) or self._direct.handle(event):
             return
         if self.signalfds.handle(event) or self._handle_signal(event):
             return

@@ -1,7 +1,7 @@
 """One move home, from its reason to the answer: memory comes ahead, the process follows.
 
-Everything here is called in the deputy's loop, and returns soon; what takes long runs in a worker (deputy/approach.py). Only the process
-itself comes in one go (deputy/homecoming.py).
+Everything here is called in the deputy's loop, and returns soon; what takes long runs in a worker (deputy/memory_ahead.py). Only the
+process itself comes in one go (deputy/homecoming.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from deputy import homecoming
-from deputy.approach import Approach
 from deputy.away import Away
 from deputy.freezing import MOMENT_PATIENCE, NotNow
 from deputy.guestlink import LinkLost
+from deputy.memory_ahead import Approach
 from deputy.move import Move, Wanted
 from deputy.process import Process
 from deputy.report import Report

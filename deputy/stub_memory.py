@@ -10,7 +10,7 @@ from deputy.traced import Replaced, Traced
 from engine.mappings.layout import Span, subtract_all
 from engine.mappings.mappings import PAGE
 from engine.pour import postcopy
-from engine.pour.room import make_room
+from engine.pour.precopy_room import make_room
 from kernel_helpers.link.link import HomeLink
 from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import SYS, U64
@@ -62,7 +62,7 @@ class StubMemory:
             self._link.hold_places(False)
 
     def make_room(self, wanted: Sequence[Span], unreserved: Set[Span]) -> list[Span]:
-        """See engine/pour/room.py. Errors: OSError, TimeoutError, Replaced."""
+        """See engine/pour/precopy_room.py. Errors: OSError, TimeoutError, Replaced."""
         with self._traced.injecting() as thread:
             return make_room(thread, wanted, unreserved)
 

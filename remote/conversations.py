@@ -11,9 +11,9 @@ from engine.pour import postcopy
 from engine.pour.precopy import Ahead
 from kernel_helpers.stream.stream import Connection, holds
 from remote import departure
-from remote.ahead import GoingAhead
 from remote.departure import Target
 from remote.guest import Guest
+from remote.memory_ahead import GoingAhead
 from remote.options import Options
 from remote.reception import Reception
 from wire import channel

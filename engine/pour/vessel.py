@@ -23,8 +23,8 @@ from engine.mappings.mappings import MAP_PRIVATE, PAGE, PROT_EXEC, PROT_READ, PR
 from engine.memory import alone
 from engine.pour import postcopy
 from engine.pour.arrival import NO_CAPABILITIES, no_capabilities, seccomp_suspended
+from engine.pour.precopy_room import make_room
 from engine.pour.refill import Refilled, Source, drop_pages, refill, set_memory_layout
-from engine.pour.room import make_room
 from kernel_helpers.errors import FarhomeError
 from kernel_helpers.inspection import tasks
 from kernel_helpers.process import many, refuge, tracing

@@ -21,7 +21,7 @@ FILES_SO_FAR = {
 FUNCTIONS_SO_FAR = {
     "cli/mosctl.py: parser": "one line for each option",
     "deputy/homecoming.py: come_home": "to be parted with the move as a value",
-    "deputy/leaving.py: leave": "to be parted with the move as a value",
+    "deputy/out_and_hop.py: leave": "to be parted with the move as a value",
     "engine/mappings/layout.py: make_plan": "to be parted",
     "engine/pour/refill.py: refill": "to be parted",
     "kernel_helpers/link/home/calls.c: home_take_call": "to be parted",

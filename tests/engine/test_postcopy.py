@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from deputy.pledge import Pledge
+from deputy.memory_late import Pledge
 from engine.mappings.layout import Span
 from engine.pour import postcopy, precopy
 from kernel_helpers.pages.pages import GUARD_INSTALL, guards, knows_guards, own_bytes

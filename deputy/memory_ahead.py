@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from deputy import freezing
 from deputy.guestlink import LinkLost
-from deputy.pledge import Pledge
+from deputy.memory_late import Pledge
 from deputy.stub import Stub
 from deputy.traced import Replaced
 from engine.mappings.layout import Span, merge, subtract_all
