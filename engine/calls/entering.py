@@ -17,8 +17,9 @@ from kernel_helpers.process.seizing import Frozen
 from kernel_helpers.process.syscalls import U64
 from kernel_helpers.process.tracing import Cause
 
-PATIENCE = 5.0
-"""Seconds for a thread to come to its call: that long nobody may give it a processor."""
+PATIENCE = 60.0
+"""Seconds for a thread to come to its call, as for an injected one: that long nobody may give it a processor. The process is at home by
+then, and must not be given up for it."""
 _SIGNALS = ["SigPnd:", "ShdPnd:", "SigCgt:"]
 
 
